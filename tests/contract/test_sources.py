@@ -563,7 +563,7 @@ def test_ending_event_loop_closes_its_sources() -> None:
 
     ask = asyncio.run(main())
     assert source.left is source.entered
-    with pytest.raises(AcornError, match="not open any more"):
+    with pytest.raises(AcornError, match="The tool source is closed"):
         call_sync(ask, text="x")
     sources.close()
     asyncio.run(sources.aclose())
@@ -805,7 +805,7 @@ def test_source_call_interrupted_inside_source_raises_error() -> None:
 
     sources = OpenSources()
     leave, interrupt = sources.open(Quitting())
-    with pytest.raises(AcornError, match="not open any more"):
+    with pytest.raises(AcornError, match="The tool source is closed"):
         call_sync(leave)
     with pytest.raises(KeyboardInterrupt):
         call_sync(interrupt)
@@ -817,7 +817,7 @@ def test_sync_run_that_would_block_loop_of_source_raises() -> None:
     async def main() -> None:
         sources = OpenSources()
         held = await sources.aadd(Entered())
-        with pytest.raises(AcornError, match=r"`Entered` belongs to the event loop that this call would block"):
+        with pytest.raises(AcornError, match=r"would block the event loop that the tool source `Entered` needs"):
             held.list_tools()
         await sources.aclose()
 

@@ -1,7 +1,7 @@
-"""The asynchronous driver: performs the asks of a run on the caller's event loop.
+"""The asynchronous driver, which performs the asks of a run on the caller's event loop.
 
-It awaits a single ask in place. Several asks become tasks, and so does every tool call: a tool that ignores its
-cancellation must not keep the run from being cancelled.
+The driver awaits a single ask in its own task. It starts a new task for each of several concurrent asks and for every
+tool call, so that the run can be cancelled even if a tool ignores its cancellation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from acorn.types import ToolResult
 
 
 async def adrive(tree: Tree, run_id: str) -> None:
-    """Drive a run to its end. Cancelling this task cancels everything that the run is doing."""
+    """Perform the asks of a run until it ends or pauses. Cancelling this task cancels all its running asks."""
     try:
         async with aclosing(adrive_stream(tree, run_id, iterates=False)) as chunks:
             async for _ in chunks:
@@ -43,7 +43,10 @@ async def adrive(tree: Tree, run_id: str) -> None:
 
 
 async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> AsyncGenerator[StreamChunk]:
-    """Drive a run to its end and yield its chunks. Closing the iterator ends the run."""
+    """Perform the asks of a run until it ends or pauses, and yield its stream chunks.
+
+    Closing the iterator ends the run. `iterates` is False if the caller does not use the chunks.
+    """
     driver = AsyncDriver(tree, run_id, iterates=iterates)
     can_be_woken = tree.committer is not None and run_id == tree.root
     try:
@@ -55,18 +58,18 @@ async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> As
                 if can_be_woken:
                     driver.check_woken()
     except GeneratorExit as error:
-        # The event loop may be closing too, so the record must be complete before anything is awaited.
-        driver.schedule.stop_runs(error, driver.returned())
+        # The event loop may be closing too, so complete the run record before the first `await`.
+        driver.schedule.stop_runs(error, driver.pending_outcomes())
         await driver.stop()
         raise
     except BaseException as caught:
-        meant = driver.translate_wake(caught)
+        run_error = driver.translate_wake(caught)
         try:
             await driver.stop()
-        finally:  # Even if the task is cancelled again.
-            driver.schedule.stop_runs(meant, driver.returned())
-        if meant is not caught:
-            raise meant from None
+        finally:  # This must happen even if the task is cancelled again.
+            driver.schedule.stop_runs(run_error, driver.pending_outcomes())
+        if run_error is not caught:
+            raise run_error from None
         raise
     finally:
         try:
@@ -76,7 +79,7 @@ async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> As
 
 
 class _Outcome:
-    """The outcome of an ask, set after its last chunk, because an async generator cannot return a value."""
+    """The outcome of an ask. `_perform` sets it after the last chunk, because an async generator returns no value."""
 
     __slots__ = ("error", "key", "value")
 
@@ -87,7 +90,7 @@ class _Outcome:
 
 
 class _RunningTask:
-    """An ask that is performed in a task."""
+    """An ask with the task that performs it."""
 
     __slots__ = ("ask", "task")
 
@@ -99,51 +102,57 @@ class _RunningTask:
 
 
 class AsyncDriver:
-    """Drives one run, and the branches that its model calls, on the event loop."""
+    """A driver that performs the asks of one run, and of the branches that its model calls, on the event loop."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree
         self.root = run_id
         self.iterates = iterates
-        """Whether the caller iterates over the chunks."""
+        """Whether the caller iterates over the stream chunks."""
         self.schedule: Schedule[_RunningTask] = Schedule(tree, run_id, [run_id], {run_id: None})
         self._events: asyncio.Queue[_Outcome | StreamChunk] = asyncio.Queue()
         self._sources: dict[str, OpenSources] = {}
-        """By run id, the tool sources that the run has opened."""
+        """A dict that maps run ids to the tool sources that the run has opened."""
         self._steps: AsyncGenerator[StreamChunk] | None = None
         self._task: asyncio.Task[Any] | None = None
-        """The task that drives, if another process may cancel the run."""
+        """The task that executes this driver, if another process may cancel the run."""
         self._earlier_cancels: int | None = None
-        """How often the task was cancelled by others before it was cancelled to wake it."""
+        """The number of cancellations of the task before `_wake` cancelled it. None if `_wake` did not cancel it."""
 
     # Waking
 
     def allow_waking(self, steps: AsyncGenerator[StreamChunk]) -> None:
-        """Let another thread end the wait of this driver."""
+        """Set `tree.wake`, so that another thread can end the wait of this driver."""
         self._steps, self._task = steps, asyncio.current_task()
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # The loop is closed.
+            with suppress(RuntimeError):  # The loop may be closed.
                 loop.call_soon_threadsafe(self._wake)
 
         self.tree.wake = wake
 
     def check_woken(self) -> None:
-        """Raise the fatal error of the tree when the caller iterates again, perhaps in another task."""
+        """Raise the fatal error of the tree, if any, when the caller requests the next chunk.
+
+        The caller may use another task for each chunk.
+        """
         self._task = asyncio.current_task()
         if self.tree.fatal_error is not None:
             raise self.tree.fatal_error
 
     def _wake(self) -> None:
-        """Cancel the current wait. A driver that waits for the caller to iterate notices it later."""
+        """Cancel the current wait of the driver.
+
+        A driver that has yielded a chunk raises the fatal error when the caller requests the next chunk.
+        """
         is_waiting = isinstance(self._steps, AsyncGeneratorType) and self._steps.ag_running
         if is_waiting and self._task is not None and not self.schedule.is_over:
             self._earlier_cancels = self._task.cancelling()
             self._task.cancel()
 
     def translate_wake(self, caught: BaseException) -> BaseException:
-        """Return the error that the run ends with. A cancellation by `_wake` stands for the fatal error of the tree."""
+        """Return the tree's fatal error if `_wake` caused the caught cancellation, or else the caught error."""
         self._steps = None
         if self._earlier_cancels is None or self._task is None:
             return caught
@@ -155,7 +164,7 @@ class AsyncDriver:
     # Steps
 
     async def steps(self) -> AsyncGenerator[StreamChunk]:
-        """Perform asks until the run has ended or paused, and yield the chunks."""
+        """Perform asks until the run has ended or paused, and yield the stream chunks."""
         schedule = self.schedule
         self.tree.open(self.root)
         while True:
@@ -188,12 +197,12 @@ class AsyncDriver:
                     task = asyncio.ensure_future(self._perform_in_task(machine, ask, _Outcome(key)))
                     schedule.running[key] = _RunningTask(ask, task)
                 event = await self._events.get()
-                # Events that have arrived by now are handled together, so that one commit stores them.
+                # Handle all events that have arrived by now, so that one commit stores them.
                 for left in range(0 if self.iterates else self._events.qsize(), -1, -1):
                     if isinstance(event, StreamChunk):
                         yield event
                     self._events.task_done()
-                    if isinstance(event, _Outcome) and event.key in schedule.running:  # Else its branch has failed.
+                    if isinstance(event, _Outcome) and event.key in schedule.running:  # A failed branch drops its asks.
                         chunk = await self._tell(schedule.running.pop(event.key).ask, event)
                         if chunk is not None:
                             yield chunk
@@ -203,7 +212,7 @@ class AsyncDriver:
                 return
 
     async def _tell(self, ask: Ask, outcome: _Outcome) -> StreamChunk | None:
-        """Give an outcome to its machine. Return the result of a tool as a chunk, now that it cannot be lost."""
+        """Pass an outcome to its machine. If the ask was a tool call, return its result as a stream chunk."""
         run_id = outcome.key[0]
         if outcome.error is not None:
             self.schedule.on_failure(*outcome.key, outcome.error)
@@ -223,19 +232,22 @@ class AsyncDriver:
         return self.iterates or machine.plan.on_stream is not None
 
     async def _perform_in_task(self, machine: Machine, ask: Ask, outcome: _Outcome) -> None:
-        """Perform an ask in its own task. Report errors as values: Ctrl-C in a task would stop the event loop."""
+        """Perform an ask in its own task, and put its chunks and its outcome into the event queue.
+
+        An error becomes part of the outcome, because a KeyboardInterrupt in a task would stop the event loop.
+        """
         try:
             async with aclosing(self._perform(machine, ask, outcome)) as chunks:
                 async for chunk in chunks:
                     if self.iterates:
                         self._events.put_nowait(chunk)
-                        await self._events.join()  # Read no further than the caller iterates.
+                        await self._events.join()  # Wait until the caller has received the chunk.
         except BaseException as error:
             outcome.error = error
         self._events.put_nowait(outcome)
 
     async def _perform(self, machine: Machine, ask: Ask, outcome: _Outcome) -> AsyncGenerator[StreamChunk]:
-        """Perform an ask, yield its chunks, and set the outcome."""
+        """Perform an ask, yield its stream chunks, and set the outcome."""
         site = CallSite(self.tree, *outcome.key)
         match ask:
             case AskModel():
@@ -266,26 +278,25 @@ class AsyncDriver:
                 with site:
                     outcome.value = await sources.aopen(ask.source)
             case AskBranch():
-                raise AssertionError("A branch is driven, not performed.")
+                raise AssertionError("The schedule starts branches. A driver cannot perform `AskBranch`.")
             case _:
                 assert_never(ask)
 
     # Storing
 
     async def _commit(self) -> None:
-        """Wait until everything that has happened is stored."""
+        """Commit all changes of the tree, and wait until they are stored."""
         future = self.tree.commit()
         if future is not None:
             try:
                 await asyncio.shield(asyncio.wrap_future(future))
             except Exception as error:
-                failure = self.tree.fail_commit(error)
-                raise failure from failure.__cause__
+                self.tree.fail_commit(error)
 
     # The end
 
     async def stop(self) -> None:
-        """Cancel the running tasks and wait for them."""
+        """Cancel the running tasks, and wait for their end."""
         self.schedule.start_ending()
         tasks = [running.task for running in self.schedule.running.values()]
         for task in tasks:
@@ -293,8 +304,8 @@ class AsyncDriver:
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def returned(self) -> Iterator[tuple[AskKey, object]]:
-        """Yield the outcomes that have arrived but are unknown to their machines."""
+    def pending_outcomes(self) -> Iterator[tuple[AskKey, object]]:
+        """Yield the keys and outcomes of asks that have finished but whose machines have no outcome yet."""
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, _Outcome) and event.error is None and event.key in self.schedule.running:
@@ -305,7 +316,7 @@ class AsyncDriver:
         return None if result is None else await self._show_result(*result)
 
     async def _close_sources(self, run_id: str) -> Exception | None:
-        """Close the sources of a run. An error fails a run that had none before."""
+        """Close the tool sources of a run, and return the error that fails the run, or None."""
         sources = self._sources.pop(run_id, None)
         if sources is None:
             return None
@@ -315,7 +326,7 @@ class AsyncDriver:
         return errors.error
 
     async def close(self) -> None:
-        """Close the sources and the records of all runs."""
+        """Close the tool sources of all runs, and complete their records."""
         for run_id in reversed(self.schedule.active):
             error = await self._close_sources(run_id)
             self.tree.close(run_id)
@@ -323,7 +334,7 @@ class AsyncDriver:
                 raise error
 
     async def finish(self) -> None:
-        """Store the end of the run, and release its claim."""
+        """Commit the end of the run, and release its claim."""
         try:
             await self._commit()
         except Exception as error:
@@ -336,7 +347,7 @@ class AsyncDriver:
 
 
 async def acall_tool(ask: AskTool) -> ToolResult:
-    """Call a tool within its time limit. Every error becomes a result that the model can read."""
+    """Call a tool within its time limit, and return its result. An exception of the tool becomes an error result."""
     started, call, function = time.monotonic(), ask.call, ask.tool.function
     limit = asyncio.timeout(None if ask.seconds == math.inf else ask.seconds)
     try:
@@ -361,7 +372,8 @@ def timeout_result(ask: AskTool, seconds: float) -> ToolResult:
 def error_result(ask: AskTool, error: Exception, seconds: float) -> ToolResult:
     """Return the result of a tool call that raised an exception."""
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        return error_result(ask, error.__cause__, seconds)  # Python replaces a StopIteration that leaves a coroutine.
+        # Python replaces a StopIteration that leaves a coroutine by a RuntimeError.
+        return error_result(ask, error.__cause__, seconds)
     return ToolResult(ask.call.id, ask.call.name, error=describe_error(error), seconds=seconds)
 
 
@@ -370,7 +382,10 @@ def _call_and_collect(function: Callable[..., Any], /, *args: Any, **kwargs: Any
 
 
 def collect_items(returned: Any) -> Any:
-    """Return the items of a generator, so that its errors are those of the tool. Return other values unchanged."""
+    """Return the items of a generator as a list, and any other value unchanged.
+
+    The generator runs inside the tool call, so that its exceptions count as exceptions of the tool.
+    """
     if type(returned) in NOT_AWAITABLE:
         return returned
     if inspect.isasyncgen(returned):

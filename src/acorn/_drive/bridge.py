@@ -1,11 +1,11 @@
-"""The bridge between sync and async code: the only place that starts threads and private event loops for user code.
+"""The bridge between sync and async code: the only module that starts threads and private event loops for user code.
 
-A sync run awaits an async function on a long-lived private loop in its own thread. An async run calls a sync function
-in a new thread. Both see the context variables of the caller. Whatever a function raises, `KeyboardInterrupt` included,
-is raised in the caller.
+A sync run awaits an async function on a private event loop, which runs permanently in its own thread. An async run
+calls a sync function in a new thread. Both functions have the context variables of the caller. The caller raises every
+exception of the function, including `KeyboardInterrupt`.
 
-A caller waits at a `SimpleQueue` and nowhere else. Ctrl-C during the wait for an `Event` or a `Future` can leave its
-lock taken, and then the thread that should set it waits forever.
+A caller always waits at a `SimpleQueue`. Ctrl-C during the wait for an `Event` or a `Future` can leave the lock of that
+object acquired. Then the thread that sets the object waits forever.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
-"""The types that most calls return. They need no check for an awaitable."""
+"""The result types of most calls. These types are never awaitable, so a faster check is possible."""
 
 
 class LoopBoundCall:
-    """A call that must run on a particular event loop, and that sync code can wait for.
+    """A call that must run on a particular event loop. Async code awaits it, and sync code calls `wait`.
 
-    A function that returns one has the attribute `is_loop_bound`, and counts as async.
+    A function that returns a `LoopBoundCall` has the attribute `is_loop_bound`, and acorn treats it as async.
     """
 
     __slots__ = ()
@@ -43,12 +43,12 @@ class LoopBoundCall:
         raise NotImplementedError
 
     def wait(self) -> Any:
-        """Wait for the result in sync code."""
+        """Wait for the result of the call in sync code."""
         raise NotImplementedError
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Return whether a call of the function returns an awaitable. A callable object is judged by its `__call__`."""
+    """Return whether a call of the function returns an awaitable. For a callable object, check its `__call__`."""
     inner: Any = function
     while hasattr(inner, "func") and hasattr(inner, "keywords"):  # A `functools.partial`.
         inner = inner.func
@@ -78,7 +78,10 @@ def await_value(value: Any) -> Any:
 
 
 def wait_for(awaitable: Awaitable[T]) -> T:
-    """Await something on a private loop, from sync code. An interrupt, or a cancelled token, cancels it."""
+    """Await an awaitable on a private event loop, from sync code, and return its result.
+
+    An interrupt or a cancelled `CancelToken` cancels the awaitable.
+    """
     future: Future[T] = Future()
     done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
     future.add_done_callback(done.put)
@@ -95,7 +98,7 @@ def wait_for(awaitable: Awaitable[T]) -> T:
 
 
 def result_of(future: Future[T]) -> T:
-    """Wait for the result of a future. A subclass, such as the future of a store, waits in its own way."""
+    """Wait for a future and return its result. For a subclass, such as a store's future, call its `result` method."""
     if future.done() or type(future) is not Future:
         return future.result()
     done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
@@ -134,7 +137,7 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
     """Call a sync or async function from async code. A sync function runs in a new thread."""
     if is_async(function):
         return await function(*args, **kwargs)
-    # The outcome is a value, because an asyncio future rejects a StopIteration and handles some exceptions itself.
+    # The error is a value here, because an asyncio future rejects a StopIteration and changes some exceptions.
     returned, error = await asyncio.wrap_future(start_thread(_outcome, function, *args, **kwargs))
     if error is not None:
         raise error
@@ -145,10 +148,10 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
 
 
 def start_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Call a function in a new thread, with a copy of the caller's context.
+    """Call a function in a new thread with a copy of the caller's context, and return a future of its result.
 
-    A pool would limit the number of concurrent calls, and its threads would keep the process from ending while a
-    function hangs.
+    A thread pool would limit the number of concurrent calls. If a function hangs, the pool would also prevent the end
+    of the process.
     """
     future: Future[T] = Future()
     context = contextvars.copy_context()
@@ -164,7 +167,7 @@ def _start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        # Ctrl-C during `start` damages the lock that it waits at, and appears as this error.
+        # Ctrl-C during `start` damages the lock inside the thread object, and Python raises this error.
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
@@ -178,7 +181,7 @@ def _outcome(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> 
 
 
 def _resolve(future: Future[T], returned: T | None, error: BaseException | None) -> None:
-    """Set the outcome of a future that was not cancelled."""
+    """Set the result or the error of a future, unless the future was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
     if error is not None:
@@ -199,10 +202,10 @@ class _ThreadResult(NamedTuple):
 
 
 class WorkerThread:
-    """A thread that makes calls, one after the other, for a driver that can stop waiting.
+    """A thread that executes calls, one after the other, for a driver that can stop waiting.
 
-    A run that another process may cancel needs it: a call in the driver's own thread cannot be abandoned. The result
-    of an abandoned call is ignored.
+    Another process may cancel the run of this driver. Then the driver abandons the current call, which would be
+    impossible in its own thread. The result of an abandoned call is ignored.
     """
 
     def __init__(self) -> None:
@@ -211,7 +214,7 @@ class WorkerThread:
         self._is_abandoned = False
 
     def call(self, function: Callable[[A], T], argument: A) -> T:
-        """Call a function in the thread and wait for its result, or raise the error of `wake`."""
+        """Call a function in the worker thread and wait for its result. Raise the error that `wake` passes, if any."""
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
             start_thread(_work, self._jobs, self._events)
@@ -231,18 +234,18 @@ class WorkerThread:
         return cast(T, result.value)
 
     def wake(self, error: BaseException) -> None:
-        """End the current wait, or the next one, with an error."""
+        """Make the current or the next `call` raise an error instead of waiting."""
         self._events.put(error)
 
     def finish(self, function: Callable[[], object]) -> None:
-        """Call a function now, or after an abandoned call has returned."""
+        """Call a function in the caller's thread, or in the worker thread after an abandoned call has returned."""
         if self._is_abandoned and self._jobs is not None:
             self._jobs.put(_ThreadJob(contextvars.copy_context(), function))
         else:
             function()
 
     def close(self) -> None:
-        """End the thread after its last job."""
+        """Stop the worker thread after its last call."""
         if self._jobs is not None:
             self._jobs.put(None)
 
@@ -254,9 +257,9 @@ def _work(jobs: queue.SimpleQueue[_ThreadJob | None], events: queue.SimpleQueue[
 
 # Private event loops
 
-# An async tool that calls a module in the sync way blocks the loop that it runs on. Whatever that module awaits, here
-# or in the threads of its tools, needs the next loop: code on a loop only ever waits for deeper loops. A thread
-# that a tool has started by itself does not know its depth. It notices that the loop does not respond.
+# An async tool that makes a blocking call of a module blocks its event loop. That module, and the threads of its tools,
+# must await on the next loop, so code on a loop only waits for deeper loops. A thread that a tool has started itself
+# does not have the depth. It tries the next loop when a loop does not respond.
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_loop_depth", default=0)
 _SECONDS_TO_RESPOND = 2.0
 _guard = threading.Lock()
@@ -264,12 +267,15 @@ _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 
 
 def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
-    """Await something on a private loop, with the caller's context. Cancelling the future cancels it."""
+    """Await an awaitable on a private event loop with the caller's context, and set the result in `future`.
+
+    Cancelling the future cancels the awaitable.
+    """
     is_taken = threading.Lock()
 
     async def work(depth: int) -> None:
         _depth.set(depth + 1)
-        # An exception such as KeyboardInterrupt would end the thread of the loop.
+        # Catch all exceptions, because a KeyboardInterrupt would end the thread of the loop.
         try:
             returned = await awaitable
         except BaseException as error:
@@ -292,12 +298,12 @@ def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
 
 
 def private_loop(key: int | str) -> asyncio.AbstractEventLoop:
-    """Return a private loop, which runs in its own thread. The first call with a key starts it."""
+    """Return the private event loop for a key. The first call with this key starts the loop in a new thread."""
     with _guard:
         if key not in _loops:
             loop = asyncio.new_event_loop()
             _start(threading.Thread(target=_run_loop, args=(loop,), name="acorn-loop", daemon=True))
-            _loops[key] = loop  # The loop runs now, even if Ctrl-C came while the thread started.
+            _loops[key] = loop  # The loop runs now, even if Ctrl-C was pressed while the thread started.
         return _loops[key]
 
 
@@ -307,7 +313,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _reset_after_fork() -> None:
-    """Forget the loops in a forked child, which does not have their threads."""
+    """Remove all private loops in a forked child process, where their threads do not exist."""
     global _guard
     _guard = threading.Lock()
     _loops.clear()

@@ -1,7 +1,7 @@
-"""Committing a tree of runs to its store, before the next effect begins.
+"""Commits of a tree of runs to its store, each before the next effect begins.
 
-A commit contains what is new in all runs of the tree: their journal entries and the states of their machines. Any
-process resumes a run by loading what was committed. Nothing is replayed.
+A commit contains the changes in all runs of the tree: new journal entries and the states of the machines. A process
+resumes a run by loading the committed state. No step is executed again.
 """
 
 from __future__ import annotations
@@ -28,63 +28,63 @@ from acorn.stores.rules import claim_lost_error
 from acorn.types import JsonObject, JsonValue
 
 _SECONDS_TO_COMMIT = 5.0
-"""Seconds in which a healthy store finishes a commit."""
+"""The seconds that a healthy store needs at most for a commit."""
 _SECONDS_TO_NOTICE = 0.5
-"""Seconds in which the driver of a cancelled run notices the cancellation."""
+"""The seconds that the driver of a cancelled run needs at most to notice the cancellation."""
 _SECONDS_TO_END = 15.0
-"""Seconds in which it then ends the run: tools clean up and tool sources are closed."""
+"""The seconds that the driver then needs at most to end the run, while tools clean up and tool sources close."""
 
 
 class Origin(NamedTuple):
-    """Facts about a root that a store keeps in addition to its run."""
+    """The class, settings and batch of a root run, which a store saves in the run header."""
 
     agent: str
-    """`module:qualname` of its class."""
+    """The class of the run, as `module:qualname`."""
     overrides: JsonObject = {}
     """The settings of the instance, as JSON data."""
     file: str | None = None
-    """The file of the class, if it has one."""
+    """The path of the file that defines the class, or None."""
     batch: str | None = None
     item: int | None = None
 
 
 class RunCommitter:
-    """Commits the runs of one tree."""
+    """The object that commits the runs of one tree to a store and releases their claim at the end."""
 
     def __init__(self, store: Store, root: str, origin: Origin, stored: Sequence[StoredRun] = ()) -> None:
         self.store = store
         self._root, self._origin = root, origin
-        self._entry_counts = {each.facts.id: len(each.entries) for each in stored if each.has_started}
-        """By run, the number of stored journal entries."""
+        self._entry_counts = {run.facts.id: len(run.entries) for run in stored if run.has_started}
+        """A dict that maps run ids to the number of stored journal entries."""
         self._progress: dict[str, StepProgress] = {}
-        """By run, the last complete state, if later entries tell how it changed."""
-        self._created = {each.facts.id for each in stored}
-        """The runs whose headers are stored."""
+        """A dict that maps run ids to the last complete state, if later journal entries describe all its changes."""
+        self._created = {run.facts.id for run in stored}
+        """The ids of the runs whose headers are stored."""
         self.changed: set[str] = set()
-        """The runs with changes since the last commit."""
+        """The ids of the runs that changed since the last commit."""
         self._media: set[str] = set()
         """The hashes of the binary data that this process has committed."""
         self._new_media: list[MediaBlob] = []
         self._first: Future[None] | None = None
-        """The commit that creates a new run."""
+        """The future of the commit that creates the run, if the run is new."""
         self._recent: list[tuple[Future[None], Commit]] = []
-        """The last commits, which may not be finished."""
+        """The last commits and their futures, which may not be done."""
         self._is_over = False
         self._is_claimed = bool(stored)
         self._claim = claim_of(store, root)
         self._generation = self._claim.generation
         status = stored[0].facts.status if stored else "stopped"
         self._last_status: Status = "stopped" if status == "running" else status
-        """The status of the run if nothing more can be stored."""
+        """The status that the store gets if the run stops without another commit."""
         self.first_span: str | None = notes_of_run(stored[0].header).get("span") if stored else None
-        """The telemetry span that the run started with. The span of a resumed run links to it."""
+        """The first telemetry span of the run. The span of a resumed run links to this span."""
 
     def begin(self, on_cancel: Callable[[], None]) -> None:
-        """Register the run as driven by this process. `on_cancel` is called when another process cancels the run."""
+        """Start the heartbeat of the run. The heartbeat calls `on_cancel` when another process cancels the run."""
         start_heartbeat(self.store, self._root, on_cancel)
 
     def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
-        """Hand over what is new to the store. Return None if nothing is."""
+        """Start a commit of all changes since the last commit, and return its future, or None without changes."""
         if not self.changed:
             return None
         changes = [self._change(machine) for run_id, machine in machines.items() if run_id in self.changed]
@@ -102,14 +102,17 @@ class RunCommitter:
             future = self.store.commit(commit)
         self._first = self._first or future
         if self._recent:
-            self._recent = [each for each in self._recent if not each[0].done()]
+            self._recent = [pending for pending in self._recent if not pending[0].done()]
         self._recent.append((future, commit))
         return future
 
     def requeue_rejected(self) -> None:
-        """Add commits that the store rejected, because the run was cancelled, to the commit of its end."""
+        """Mark the changes of rejected commits as not stored, so that the next commit contains them again.
+
+        The store rejects commits after another process cancelled the run, and accepts only the commit of its end.
+        """
         for future, commit in self._recent:
-            with suppress(TimeoutError):  # Then only the status of the run is stored, not its end.
+            with suppress(TimeoutError):  # After a timeout, only the status of the run is stored, not its end.
                 if future.exception(_SECONDS_TO_COMMIT) is None:
                     continue
                 for change in commit.changes:
@@ -122,14 +125,14 @@ class RunCommitter:
         self._recent = []
 
     def end(self, fatal_error: Exception | None) -> None:
-        """Stop driving the run in this process."""
+        """Stop the heartbeat of the run, and release its claim after a fatal error."""
         self._is_over = True
         stop_heartbeat(self.store, self._root)
-        if fatal_error is not None:  # The end was not stored, so the store still shows the run as running.
+        if fatal_error is not None:  # The end was not committed, so the store still reports the run as running.
             self._release("cancelled" if isinstance(fatal_error, RunCancelledError) else self._last_status)
 
     def cancel_soon(self, is_ending: Callable[[], bool]) -> None:
-        """Mark the run as cancelled in the store, unless its driver notices the cancellation and stores the end."""
+        """Mark the run as cancelled in the store after a short time, unless its driver commits the end of the run."""
 
         def cancel_unnoticed() -> None:
             if is_ending():
@@ -144,27 +147,33 @@ class RunCommitter:
             self._is_over = True
             self._release("cancelled")
 
-    def can_store_end(self, root: Machine) -> bool:
-        """Return whether the end of a cancelled run can be stored. Nothing else of it is stored."""
-        return not self._is_over and root.run.stop_reason is not None
+    def can_store_end(self, root: Machine, fatal_error: Exception) -> bool:
+        """Return whether the end of a run can be committed after a fatal error: only the end of a cancelled run."""
+        return isinstance(fatal_error, RunCancelledError) and not self._is_over and root.run.stop_reason is not None
 
     def release(self) -> None:
-        """Release the claim of a run that is not driven after all."""
+        """Release the claim of a run that no driver drives."""
         self._release(self._last_status)
 
     def failure(self, error: Exception) -> StoreError:
-        """Return the error of a store as a `StoreError`."""
+        """Return a `StoreError` for the error that a store raised."""
         if isinstance(error, StoreError):
             return error
-        failure = StoreError(f"Run {self._root} could not be stored in {self.store.name}: {describe_error(error)}")
+        failure = StoreError(
+            f"Run {self._root} could not be stored in {self.store.name}: {describe_error(error)}. Check the store, and "
+            f"resume the run."
+        )
         failure.__cause__ = error
         return failure
 
     def _release(self, status: Status) -> None:
-        # Another thread of this process may have started a run with this id. That one must not be released.
+        # Another thread of this process may have started a run with this id. Do not release the claim of that run.
         first = self._first
         if self._is_claimed or (first is not None and first.done() and first.exception() is None):
-            with self._claim.lock, suppress(Exception):  # The error of the store is known already.
+            with (
+                self._claim.lock,
+                suppress(Exception),
+            ):  # The store has already failed, and the run reports its first error.
                 if self._generation == self._claim.generation:
                     self.store.release(self._root, self._claim.process, status)
 
@@ -175,17 +184,17 @@ class RunCommitter:
             self._progress[run.id] = progress
         self._entry_counts[run.id] = (since or 0) + len(entries)
         status = status_of(machine)
-        # While a run continues, the facts in the change contain everything that changes in its record.
+        # While a run continues, the other fields of `Change` contain all changes of its record.
         record = save_record(machine) if since is None or status != "running" else None
         error = None if record is None else record["run"]["error"]
         is_new = since is None and run.id not in self._created
-        texts = iter(self._texts([*entries, state, record, *(self._header_parts(machine) if is_new else ())]))
+        texts = iter(self._texts([*entries, state, record, *(self._header_values(machine) if is_new else ())]))
         return Change(
             run_id=run.id,
             offset=since or 0,
             entries=[next(texts) for _ in entries],
-            state=_text_or_none(state, next(texts)),
-            record=_text_or_none(record, next(texts)),
+            state=_text_if_not_none(state, next(texts)),
+            record=_text_if_not_none(record, next(texts)),
             header=self._header(machine, *texts) if is_new else None,
             status=status,
             model=run.model,
@@ -197,10 +206,10 @@ class RunCommitter:
             error=None if error is None else shorten(error["message"]),
         )
 
-    def _texts(self, parts: Sequence[object]) -> list[str]:
-        """Write JSON data as texts. Binary data in it goes into the commit separately."""
+    def _texts(self, values: Sequence[object]) -> list[str]:
+        """Return the JSON texts of several values. The commit contains their binary data separately."""
         texts: list[str] = []
-        for text, blobs in save_texts(parts):
+        for text, blobs in save_texts(values):
             texts.append(text)
             for blob in blobs:
                 if blob.sha256 not in self._media:
@@ -208,8 +217,8 @@ class RunCommitter:
                     self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
         return texts
 
-    def _header_parts(self, machine: Machine) -> tuple[object, object]:
-        """Return the texts in the header of a run: its input, and its notes or its branch context."""
+    def _header_values(self, machine: Machine) -> tuple[object, object]:
+        """Return two values for the header of a run: its input, and its settings or its branch context."""
         context, origin = machine.context, self._origin
         if context is not None:
             return to_saved_data(machine.run.input), context.to_json()
@@ -232,12 +241,12 @@ def _call_later(seconds: float, function: Callable[[], None]) -> None:
     timer.start()
 
 
-def _text_or_none(part: object, text: str) -> str | None:
-    return None if part is None else text
+def _text_if_not_none(value: object, text: str) -> str | None:
+    return None if value is None else text
 
 
 def notes_of_run(header: RunHeader) -> JsonObject:
-    """Return the notes in the header of a run. They are empty if they cannot be read."""
+    """Return the settings, file and span from the header of a run, or an empty dict if the JSON is damaged."""
     try:
         notes: JsonValue = json.loads(header.overrides or "{}")
     except ValueError:
@@ -246,7 +255,7 @@ def notes_of_run(header: RunHeader) -> JsonObject:
 
 
 def status_of(machine: Machine) -> Status:
-    """Return the status of a run, as its store shows it."""
+    """Return the status of a run for its store."""
     run = machine.run
     if run.stop_reason is None:
         return "running"
@@ -262,9 +271,9 @@ def status_of(machine: Machine) -> Status:
 
 
 def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
-    """Return a stored run in the form that `_machine/saved_run.py` loads."""
+    """Return a stored run as the JSON data that `_machine/saved_run.py` loads."""
     record, facts = blobs.read(stored.record) if stored.has_started else _new_record(stored, blobs), stored.facts
-    if facts.stop_reason is None:  # The record is from the start of the run, or from before it was resumed.
+    if facts.stop_reason is None:  # The record was saved when the run started, or before it was resumed.
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
         record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "requests": None}
@@ -278,7 +287,7 @@ def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
 
 
 def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
-    """Return the record of a queued run that has not started."""
+    """Return the JSON data of the record of a queued run, which has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
     return {"format": FORMAT, "module": facts.agent, "run": write_record(run)}
@@ -286,7 +295,7 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
 
 @contextmanager
 def translate_read_errors(run_id: str, store: Store) -> Generator[None]:
-    """Raise a `StoreError` if a stored run is damaged or was written by a newer version of acorn."""
+    """Raise a `StoreError` for any error in the block, which loads a stored run that may be damaged or too new."""
     try:
         yield
     except AcornError:

@@ -1,8 +1,7 @@
-"""One run while it is driven: its clock, and the listeners that receive its journal entries.
+"""One run while a driver drives it: its clock, and the listeners that receive its journal entries.
 
-The logger `acorn` is one of the listeners. It reports the start, the end and the limits of a run at INFO, and each step
-at DEBUG. The lines contain names, counts and times only: message content never reaches a log. The model code logs
-retries and fallbacks itself.
+The logger `acorn` is one of the listeners. It logs the start, the end and the limits of a run at INFO, and each step at
+DEBUG. The lines contain names, counts and times, but never message content. The model code logs retries and fallbacks.
 """
 
 from __future__ import annotations
@@ -45,38 +44,38 @@ _attach_lock = threading.Lock()
 
 @dataclass(eq=False, slots=True)
 class DrivenRun:
-    """The state of a run while it is driven, apart from its machine."""
+    """The state that a driver needs for one run in addition to the machine: clock, listeners and progress."""
 
     clock_start: float
     """The reading of the monotonic clock at second 0 of the run."""
     places: tuple[Place, ...]
-    """The task and the thread that started the run. A dropped iterator may be closed in another one."""
+    """The task and the thread that started the run. Python may close an abandoned iterator in another thread."""
     subscribers: tuple[Subscriber, ...]
     published: int
-    """The number of entries that the subscribers have received."""
+    """The number of journal entries that the subscribers have received."""
     is_observed: bool
-    """Whether a listener or a store must hear of new entries."""
+    """Whether a listener or a store must receive new entries."""
     failed_subscribers: list[Subscriber] = field(default_factory=list[Subscriber])
-    """The subscribers whose failure was logged."""
+    """The subscribers that failed. Only the first failure of a subscriber is logged."""
     is_closed: bool = False
 
 
 def attach_run(error: BaseException, run: Run) -> None:
     """Set `error.run` to the run that ended with the error.
 
-    An error that ends a whole tree, such as the failure of a store, is also the error of its branches. Those may end
-    last, in other threads, and must not replace the record of the root.
+    An error that ends a whole tree, such as the failure of a store, is also the error of its branches. A branch may end
+    after the root, in another thread, and must not replace the record of the root.
     """
     with _attach_lock:
         if run.branch is None or getattr(error, "run", None) is None:
-            with suppress(AttributeError, TypeError):  # An exception with `__slots__` cannot hold it.
+            with suppress(AttributeError, TypeError):  # An exception class with `__slots__` has no attribute `run`.
                 error.run = run  # type: ignore[attr-defined]
 
 
 def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) -> None:
-    """Call the subscribers of a run with its new entries, in order. Log what they raise.
+    """Call the subscribers of a run with its new journal entries, in order, and log their errors.
 
-    The error of a vital subscriber is raised, unless the tree is aborted anyway.
+    The error of a vital subscriber is raised, unless the tree is already aborted.
     """
     while driven.published < len(entries):
         entry = entries[driven.published]
@@ -94,7 +93,7 @@ def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) ->
 
 
 def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
-    """Log once that a listener fails. Its message may contain message content, so it is logged at DEBUG only."""
+    """Log that a listener failed. The error text may contain message content, so it is logged at DEBUG only."""
     name = getattr(subscriber.callback, "__qualname__", type(subscriber.callback).__qualname__)
     trace = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
     logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, trace)
@@ -102,7 +101,7 @@ def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
 
 
 def log_entry(entry: Entry) -> None:
-    """Log what a journal entry reports."""
+    """Log one line about a journal entry at INFO or DEBUG."""
     run, step = entry.run_id, entry.step
     match entry:
         case RunStarted():
@@ -142,5 +141,5 @@ def log_entry(entry: Entry) -> None:
 
 
 def _error_type(error: str) -> str:
-    """Return the type of an error without its message."""
+    """Return the class name from the text of an error, such as "ValueError: wrong"."""
     return error.partition(":")[0]

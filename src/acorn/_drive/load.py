@@ -24,15 +24,16 @@ from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject, Request
 
 _SECONDS_TO_RELEASE = 5.0
-"""Seconds in which a run is claimed and released if its store is healthy."""
+"""The seconds that a healthy store needs at most to claim and release a run."""
 
 
 def claim(
     store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
 ) -> Sequence[StoredRun] | None:
-    """Claim a run for this process, after a check of its class and input. Return None if it does not exist.
+    """Claim a stored run for this process, and check its class and input. Return None if the run does not exist.
 
-    `may_have_moved` allows another module with the same class name, for a caller that resumes a run by its id.
+    If `may_have_moved` is True, only the class name must match, not its file. A caller that resumes a run by its id
+    needs this.
     """
     stored = claim_run(store, run_id)
     if stored is not None:
@@ -47,7 +48,7 @@ def claim(
 def check_fit(
     stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
 ) -> None:
-    """Raise a `StoreError` if a stored run has another class or input. The input class may have new fields."""
+    """Raise a `StoreError` if a stored run has another class or input. New fields of the input class are allowed."""
     run_id, stored_agent = stored.facts.id, stored.header.agent
     is_same_class = stored_agent == agent
     if may_have_moved:
@@ -61,7 +62,7 @@ def check_fit(
     before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
     if before != now and _saved_form(read_instance(type(value), before, "input")) != now:
         raise StoreError(
-            f"Run {run_id} in {store.name} was started with another input. Call it with that input, or use another "
+            f"Run {run_id} in {store.name} was started with another input. Pass the original input, or use another "
             f"`run_id`."
         )
 
@@ -74,9 +75,10 @@ def _saved_form(value: BaseModel) -> Any:
 def load_tree(
     stored: Sequence[StoredRun], plan: Plan, store: Store, origin: Origin, answers: Any = None, *, is_one: bool = False
 ) -> Tree:
-    """Build the tree of a stored run, with the human answers that its store has, and with further `answers`.
+    """Return the tree of a stored run, with the human answers in the store and the new `answers`.
 
-    The tree of a run that has finished only shows its result. A run that cannot be resumed is an error.
+    `answers` maps request ids to answers. If `is_one` is True, `answers` is the answer to the only open request. The
+    tree of a finished run contains only its result. Raise a `StoreError` if the run cannot be resumed.
     """
     root, *below = stored
     run_id, facts = root.facts.id, root.facts
@@ -100,10 +102,10 @@ def load_tree(
         if machine.is_over:
             return Tree(machine, saved)
         stored_answers = {each.request.id: each.value for each in store.answers(run_id)}
-        # Stored answers are not checked again, because they cannot be corrected. The model sees an error instead.
+        # Stored answers are not checked again, because they cannot be corrected. The model receives an error instead.
         committer = RunCommitter(store, run_id, origin, stored)
         tree = Tree(machine, saved, new_answers, committer, stored_answers)
-        for request_id, answer in new_answers.items():  # `Tree` has checked them. Store them before they are used.
+        for request_id, answer in new_answers.items():  # `Tree` has checked the answers. Store them before their use.
             store.answer(request_id, answer)
         return tree
     except BaseException:
@@ -112,11 +114,11 @@ def load_tree(
 
 
 async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
-    """Build a tree in a thread, since its store may be slow. Release it if the caller is cancelled."""
+    """Build a tree in a thread, because its store may be slow. Release the tree if the caller is cancelled."""
     lock, built, is_abandoned = threading.Lock(), list[tuple[Tree, str]](), False
 
     def work() -> None:
-        if is_abandoned:  # Before the thread started.
+        if is_abandoned:  # The caller was cancelled before the thread started.
             return
         result = build()
         with lock:
@@ -126,7 +128,8 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
         result[0].release()
 
     task = asyncio.ensure_future(asyncio.to_thread(work))
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Or asyncio logs an unseen exception.
+    # asyncio logs an exception that no code retrieves.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -134,18 +137,18 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
             is_abandoned = True
         for tree, _ in built:
             tree.release()
-        await asyncio.wait([task], timeout=_SECONDS_TO_RELEASE)  # Or the next call would find the run claimed.
+        await asyncio.wait([task], timeout=_SECONDS_TO_RELEASE)  # Otherwise the next call finds the run still claimed.
         raise
     return built[0]
 
 
 def is_final(stored: StoredRun) -> bool:
-    """Return whether a run has ended and cannot be resumed."""
+    """Return whether a stored run has ended permanently, so that it cannot be resumed."""
     return stored.has_started and bool(read_without_blobs(stored.state)["phase"] == "done")
 
 
 def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
-    """Return the error of a failed run, with its record."""
+    """Return the error of a failed run. Its attribute `run` is the record of the run."""
     blobs = BlobReader(store.media)
     run: Run = read_record(Run, to_saved_run(stored[0], blobs), None)
     attach_branch_records(run, [to_saved_run(each, blobs) for each in stored[1:]])
@@ -158,7 +161,7 @@ def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exc
 
 
 def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> JsonObject:
-    """Return the answers that `resume` received, by request id."""
+    """Return a dict that maps request ids to the answers that `resume` received."""
     if not is_one and not answers:
         return {}
     requests = store.requests(run_id)

@@ -1,6 +1,6 @@
-"""The event loop that an object belongs to, usable from any other loop and from sync code in any thread.
+"""The event loop that owns an object. Code on other loops and sync code in any thread can run work on this loop.
 
-The async parts of a tool source run on one loop. `sources.py` chooses the loop and runs them there.
+The async methods of a tool source run on one loop. `sources.py` chooses the loop and runs the methods there.
 """
 
 from __future__ import annotations
@@ -18,41 +18,44 @@ from acorn.errors import AcornError
 
 T = TypeVar("T")
 Outcome = tuple[T | None, BaseException | None]
-"""The result or the error of a call, as a value: futures handle some exceptions themselves."""
+"""The result and the error of a call. The error is a value here, because futures change some exceptions."""
 
 _SECONDS_TO_CLEAN_UP = 2.0
-"""Seconds in which cancelled work may clean up before Ctrl-C is raised."""
+"""The seconds that cancelled work may use to clean up before Ctrl-C is raised."""
 
-_CLOSED = "The tool source is not open any more: its event loop or its task has ended. Open it again."
+_CLOSED = "The tool source is closed, because its event loop or its task has ended. Open the source again."
 
-# An async tool of a source may call a module in the sync way, and so block the loop that it runs on. The sources of
-# that module need the next loop.
+# An async tool of a source may make a blocking call of another module. The call blocks the loop of the tool, so the
+# sources of the other module need another loop, which has the next level.
 _level: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_source_level", default=0)
 
 
 class OwnerLoop:
-    """The event loop that owns an object."""
+    """The event loop that owns an object, such as a tool source, with methods to run work on this loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False) -> None:
         self.loop = loop
         self.is_private = is_private or level is not None
         self.level = level
-        """The number of a private loop for sources. Code that runs on it opens sources on the next one."""
+        """The number of a private loop for tool sources. Code on this loop opens tool sources on the next loop."""
 
     @classmethod
     def here(cls) -> OwnerLoop:
-        """Return the running loop."""
+        """Return an `OwnerLoop` for the running event loop."""
         return cls(asyncio.get_running_loop())
 
     @classmethod
     def for_sources(cls) -> OwnerLoop:
-        """Return a private loop for the sources of sync runs. Its key is negative, unlike those of async functions."""
+        """Return the private event loop for the tool sources of sync runs.
+
+        The key of this loop is negative. The private loops for async functions have keys from 0.
+        """
         level = _level.get()
         return cls(private_loop(-1 - level), level)
 
     @classmethod
     def for_servers(cls) -> OwnerLoop:
-        """Return the private event loop for MCP servers, which user code cannot block because it never runs there."""
+        """Return the private event loop for MCP servers. User code never runs on this loop, so it cannot block it."""
         return cls(private_loop("servers"), is_private=True)
 
     @property
@@ -63,7 +66,7 @@ class OwnerLoop:
         return False
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await something on this loop, from any loop. Cancelling the caller cancels it."""
+        """Run async work on this loop and return its result, from any loop. Cancelling the caller cancels the work."""
         if self.is_here:
             return await work()
         loop = asyncio.get_running_loop()
@@ -74,7 +77,7 @@ class OwnerLoop:
                 waiting.set_result(outcome)
 
         def on_end(outcome: Outcome[T]) -> None:
-            with suppress(RuntimeError):  # The loop of the caller has been closed.
+            with suppress(RuntimeError):  # The loop of the caller may be closed.
                 loop.call_soon_threadsafe(resolve, outcome)
 
         call = _LoopCall(self, work, on_end)
@@ -87,7 +90,7 @@ class OwnerLoop:
         return _unpack(outcome)
 
     def wait(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await something on this loop, from sync code. Interrupting the caller cancels it."""
+        """Run async work on this loop and return its result, from sync code. An interrupt cancels the work."""
         done: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
         call = _LoopCall(self, work, done.put)
         try:
@@ -103,7 +106,7 @@ class OwnerLoop:
 
 
 class _LoopCall(Generic[T]):
-    """Work that is awaited on an owner loop for a caller in another thread, with the context of the caller."""
+    """Async work on an owner loop for a caller in another thread, with the context variables of the caller."""
 
     __slots__ = ("_has_ended", "_on_end", "_owner", "_task", "_work", "is_begun")
 
@@ -113,7 +116,7 @@ class _LoopCall(Generic[T]):
         self._owner = owner
         self._work = work
         self._on_end = on_end
-        """Receives the outcome, on the owner loop."""
+        """A callback that receives the outcome. The owner loop calls it."""
         self._task: asyncio.Task[None] | None = None
         self._has_ended = False
         self.is_begun = False
@@ -125,11 +128,11 @@ class _LoopCall(Generic[T]):
         self.is_begun = True
         try:
             loop.call_soon_threadsafe(self._start, context=contextvars.copy_context())
-        except RuntimeError as error:  # The loop was closed just now.
+        except RuntimeError as error:  # The loop was closed after the check.
             raise AcornError(_CLOSED) from error
 
     def cancel(self) -> None:
-        with suppress(RuntimeError):  # The loop has been closed, and its tasks with it.
+        with suppress(RuntimeError):  # The loop is closed, and its tasks have ended.
             self._owner.loop.call_soon_threadsafe(self._cancel)
 
     def _start(self) -> None:
@@ -139,7 +142,7 @@ class _LoopCall(Generic[T]):
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        else:  # Ctrl-C came during `begin`. Calls run in order, so `_start` was never scheduled.
+        else:  # Ctrl-C interrupted `begin`. The loop executes calls in order, so `_start` was never scheduled.
             self._on_end((None, AcornError(_CLOSED)))
 
     async def _attempt(self) -> None:
@@ -150,14 +153,14 @@ class _LoopCall(Generic[T]):
             outcome = await self._work(), None
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # A KeyboardInterrupt would end the thread of the loop.
+        except BaseException as error:  # A KeyboardInterrupt in a task would end the thread of the loop.
             outcome = None, error
         self._has_ended = True
-        self._on_end(outcome)  # From this task, because its callbacks run one iteration of the loop later.
+        self._on_end(outcome)  # A callback of the task would run one loop iteration later.
 
     def _end(self, _: asyncio.Task[None]) -> None:
-        # A caller that cancelled the task does not wait any more. For any other caller, a cancelled task means that
-        # the source was closed, and must not look like a cancelled run.
+        # A caller that cancelled the task no longer waits. For any other caller, a cancelled task means that the
+        # source was closed. The caller gets an error, because its run was not cancelled.
         if not self._has_ended:
             self._on_end((None, AcornError(_CLOSED)))
 

@@ -1,4 +1,4 @@
-"""Pausing a tree for human input: whether it may, whether the answers fit, and how sibling branches finish first."""
+"""Pausing a tree for human input: checks of the pause and of the answers, and the wait for sibling branches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from acorn.types import JsonObject, Request
 
 
 def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: bool) -> None:
-    """Raise an error if the run could never be resumed."""
+    """Raise an error if a paused run could never be resumed, because it has no open request or no store."""
     owner = machine.spec.owner
     if not requests:
-        raise AcornError(f"Run {machine.run.id} of `{owner}` has nothing left to do, but it has no output.")
+        raise AcornError(
+            f"Run {machine.run.id} of `{owner}` has no open request and no output, so it cannot continue. This is an "
+            f"error in acorn. Please report it."
+        )
     if not can_pause:
         raise StoreError(
             f"`{owner}` cannot pause for human input ({requests[0].question}): it has no store. Set `store` on "
@@ -28,7 +31,10 @@ def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: boo
 
 
 def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mapping[str, object]) -> None:
-    """Check the answers before the run continues. A branch checks the types of its function when it is loaded."""
+    """Raise an error if an answer does not fit its request, before the run continues.
+
+    `saved` contains the saved branches. A branch checks the type of an answer again when the branch is loaded.
+    """
     for request in root.calls.open_requests():
         if request.id in answers:
             root.calls.check_answer(request.id, answers[request.id])
@@ -40,15 +46,15 @@ def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mappi
 
 
 AskKey = tuple[str, str]
-"""The ids of a run and of one of its asks."""
+"""The id of a run and the id of one of its asks."""
 
 
 @dataclass(eq=False, slots=True)
 class SiblingBranches:
-    """The branches that user code started inside one ask and that are not finished.
+    """The active branches that user code started inside one ask.
 
-    A branch that waits for human input lets its siblings continue as far as they can. `branch_all` sees by itself when
-    all have ended or paused. Tasks that each await `abranch` need this class.
+    When a branch waits for human input, its siblings continue until they end or pause too. `branch_all` waits for all
+    its branches itself. Separate tasks that await `abranch` use this class to wait for each other.
     """
 
     _active: dict[AskKey, set[str]] = field(default_factory=dict[AskKey, set[str]])
@@ -58,12 +64,12 @@ class SiblingBranches:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, site: CallSite, run_id: str) -> None:
-        """Add a branch that has started."""
+        """Add a branch that has started at a call site."""
         with self._lock:
             self._active.setdefault((site.run_id, site.ask_id), set()).add(run_id)
 
     def end(self, site: CallSite, run_id: str) -> None:
-        """Remove a branch that ended or paused. After the last one, wake those that wait for it."""
+        """Remove a branch that ended or paused. If it was the last active branch, wake the waiting siblings."""
         key = (site.run_id, site.ask_id)
         with self._lock:
             others = self._active.get(key, set())
@@ -74,7 +80,7 @@ class SiblingBranches:
 
     async def wait_for_others(self, site: CallSite, run_id: str) -> None:
         """Wait until the siblings of a paused branch have ended or paused too."""
-        await asyncio.sleep(0)  # Let siblings start that are only scheduled so far.
+        await asyncio.sleep(0)  # Other tasks may be scheduled that start siblings. Let them run first.
         loop, key = asyncio.get_running_loop(), (site.run_id, site.ask_id)
         done = asyncio.Event()
         with self._lock:

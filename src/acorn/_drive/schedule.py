@@ -1,7 +1,7 @@
-"""The asks that a driver can perform next, and what an outcome or an error means for the runs around it.
+"""The schedule of a driver: the asks to perform next, and the consequences of an outcome or an error for other runs.
 
-Both drivers own a schedule. It covers one run and the branches that its model calls: a branch is one more machine whose
-asks are performed. A branch that user code starts has its own driver, but belongs to the same tree.
+Both drivers own a schedule. A schedule contains one run and the branches that its model calls, so the driver also
+performs the asks of these branches. A branch that user code starts has its own driver, but is part of the same tree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from acorn.types import ToolResult
 
 
 class _RunningAsk(Protocol):
-    """An ask that a driver performs in a thread or a task."""
+    """An ask that a driver performs in another thread or task, and can cancel."""
 
     def cancel(self) -> object: ...
 
@@ -37,33 +37,33 @@ R = TypeVar("R", bound=_RunningAsk)
 
 @dataclass(eq=False, slots=True)
 class Schedule(Generic[R]):
-    """The state of one drive: its active runs, and the asks that are running, paused or finished."""
+    """The state of one driver: its active runs, and the asks that are running, paused or finished."""
 
     tree: Tree
     root: str
-    """The id of the run that is driven."""
+    """The id of the run that the caller started or resumed."""
     active: list[str]
-    """The runs that have not ended, each before its branches. At first, the root only."""
+    """The ids of the runs that have not ended, each run before its branches. The list starts with the root only."""
     unchecked: dict[str, None]
-    """The runs that may have new asks, in order. At first, the root only."""
+    """The ids of the runs that may have new asks, in order. The dict starts with the root only."""
     running: dict[AskKey, R] = field(default_factory=dict[AskKey, R])
-    """The asks that are performed in other threads or tasks."""
+    """A dict that maps ask keys to the asks that other threads or tasks perform."""
     paused: set[AskKey] = field(default_factory=set[AskKey])
-    """The asks that wait for human input. They are performed again when the run is resumed."""
+    """The keys of the asks that wait for human input. The driver performs them again when the run is resumed."""
     ended: list[tuple[str, Exception | None]] = field(default_factory=list[tuple[str, Exception | None]])
-    """The branches that have ended, each with its error. Their parents do not know it yet."""
+    """The ids of ended branches whose parents have no result yet, each with the error of the branch or None."""
     is_over: bool = False
     _calls: dict[str, tuple[str, AskBranch]] = field(default_factory=dict[str, tuple[str, AskBranch]])
-    """By the id of a branch, its parent and the parent's ask."""
+    """A dict that maps the id of a branch to the id of its parent and the parent's ask for the branch."""
     _failed: list[str] = field(default_factory=list[str])
-    """The run whose error ends the drive, and its parents."""
+    """The ids of the run whose error ends the driver, and of its parents."""
     _checked: dict[str, Mapping[str, Ask]] = field(default_factory=dict[str, Mapping[str, Ask]])
-    """By run, the asks that were all handed out."""
+    """A dict that maps run ids to the asks that `collect_asks` has already returned completely."""
 
     def collect_asks(self) -> list[tuple[Machine, Ask]]:
-        """Return the asks that can be performed now. Branches are started here, and their first asks are included."""
+        """Start new branches, and return the asks that the driver can perform now, each with its machine."""
         tree, running = self.tree, self.running
-        if tree.should_hand_back and self.root == tree.root:
+        if tree.stop_event is not None and tree.stop_event.is_set() and self.root == tree.root:
             self._hand_back()
             return []
         ready: list[tuple[Machine, Ask]] = []
@@ -76,7 +76,7 @@ class Schedule(Generic[R]):
             while new := [a for a in asks.values() if isinstance(a, AskBranch) and a.context.run_id not in self._calls]:
                 for branch in new:
                     self._start_branch(run_id, branch)
-                asks = tree.asks(run_id)  # They change if a branch could not start.
+                asks = tree.asks(run_id)  # The asks change if a branch could not start.
             machine, checked[run_id] = tree.machines[run_id], asks
             ready += [
                 (machine, ask)
@@ -86,7 +86,7 @@ class Schedule(Generic[R]):
             self.unchecked.pop(run_id, None)
             unchecked += self.unchecked
             self.unchecked = {}
-            if self.ended:  # Their parents must be told first.
+            if self.ended:  # The parents must receive the results of these branches first.
                 self.unchecked = dict.fromkeys(unchecked)
                 return []
         self._checked |= checked
@@ -95,7 +95,7 @@ class Schedule(Generic[R]):
         return ready
 
     def _hand_back(self) -> None:
-        """Begin nothing more. When the running asks have ended, hand the rest of the run back."""
+        """Raise a `StopSignal` that returns the run to the queue, when no ask is running any more."""
         if not self.running and any(self.tree.asks(run_id) for run_id in self.active):
             raise StopSignal("handed_back")
 
@@ -112,7 +112,7 @@ class Schedule(Generic[R]):
         tree.begin(run_id, ask.id)
         self.active.append(child_id)
         child = tree.machines[child_id]
-        if child.is_over:  # It had ended when it was saved, but its parent did not know it yet.
+        if child.is_over:  # The saved branch had ended, but its parent was saved without the result.
             error_before = child.run.error
             self.ended.append((child_id, error_before if isinstance(error_before, Exception) else None))
             return
@@ -123,7 +123,10 @@ class Schedule(Generic[R]):
             self.fail(child_id, error)
 
     def finish_or_pause(self) -> bool:
-        """Finish or pause when no ask is left. Return False if branches started that were held back until now."""
+        """Pause the run if it has not ended, when no ask is left.
+
+        Return False if delayed branches started instead, so that the driver must continue.
+        """
         tree = self.tree
         root = tree.machines[self.root]
         if root.is_over:
@@ -132,14 +135,14 @@ class Schedule(Generic[R]):
         self.unchecked.update(dict.fromkeys(started))
         if started:
             return False
-        if root.context is None:  # Otherwise the user code that started this branch pauses too.
+        if root.context is None:  # For a branch, the user code that started it pauses the whole tree.
             tree.pause(self.root)
         return True
 
     # The outcome of an ask
 
     def tell(self, run_id: str, ask_id: str, outcome: object) -> None:
-        """Give the outcome of an ask to its machine."""
+        """Pass the outcome of an ask to its machine, and fail the run if the machine raises an error."""
         try:
             self.tree.tell(run_id, ask_id, outcome)
         except Exception as error:
@@ -150,7 +153,7 @@ class Schedule(Generic[R]):
                 self.ended.append((run_id, None))
 
     def on_failure(self, run_id: str, ask_id: str, error: BaseException) -> None:
-        """Handle an ask without an outcome: it waits for human input, or its run fails."""
+        """Handle the error of an ask: pause the ask if it waits for human input, or else fail its run."""
         if _is_pause(error):
             self.paused.add((run_id, ask_id))
             self.tree.postpone(run_id, ask_id)
@@ -158,27 +161,31 @@ class Schedule(Generic[R]):
             self.fail(run_id, error)
 
     def fail(self, run_id: str, error: BaseException) -> None:
-        """Fail a run. The parent of a branch gets the error as a result. Any other error ends the drive."""
+        """Fail a run with an error.
+
+        The parent of a failed branch gets the error as a tool result. The error of the root, a fatal error or an
+        interrupt is raised and ends the driver.
+        """
         if _is_pause(error):
             error = AcornError(
-                "A branch that `on_stream` started waits for human input, but its chunks cannot be shown twice. Start "
-                "the branch in a tool or in `on_step`."
+                "A branch that `on_stream` started waits for human input. `on_stream` cannot pause, because it would "
+                "receive the same chunks again. Start the branch in a tool or in `on_step`."
             )
         if run_id != self.root and isinstance(error, Exception) and error is not self.tree.fatal_error:
             self.tree.stop(run_id, error)
-            below = [each for each in reversed(self.active) if each != run_id and run_id in self._parents(each)]
-            for each in (*below, run_id):
-                self._cancel_asks(each)
+            below = [other for other in reversed(self.active) if other != run_id and run_id in self._parents(other)]
+            for ended_id in (*below, run_id):
+                self._cancel_asks(ended_id)
             earlier_errors = dict(self.ended)
-            others = [each for each in self.ended if each[0] != run_id and each[0] not in below]
-            ended_below = [(each, None) for each in below]
+            others = [end for end in self.ended if end[0] != run_id and end[0] not in below]
+            ended_below = [(branch_id, None) for branch_id in below]
             self.ended = [*others, *ended_below, (run_id, earlier_errors.get(run_id) or error)]
             return
         self._failed = [run_id, *self._parents(run_id)]
         raise error
 
     def _parents(self, run_id: str) -> list[str]:
-        """Return the parents of a branch, the nearest first, up to the root of the drive."""
+        """Return the ids of a branch's parents, from the nearest parent to the root of the driver."""
         parents: list[str] = []
         while run_id != self.root:
             run_id = self._calls[run_id][0]
@@ -190,9 +197,9 @@ class Schedule(Generic[R]):
             self.running.pop(key).cancel()
 
     def end_branch(self, run_id: str, error: Exception | None) -> tuple[Machine, AskBranch, ToolResult] | None:
-        """Tell its parent that a branch has ended and its sources are closed. Return the result to show.
+        """Pass the result of an ended branch to its parent. The tool sources of the branch are closed already.
 
-        Return None if the parent ended before.
+        Return the parent's machine, its ask and the result, for a stream chunk. Return None if the parent has ended.
         """
         self.active.remove(run_id)
         self.unchecked.pop(run_id, None)
@@ -208,13 +215,16 @@ class Schedule(Generic[R]):
     # The end of the drive
 
     def start_ending(self) -> None:
-        """Accept no more outcomes. A request to cancel the tree has been noticed."""
+        """Accept no more outcomes, because the driver begins to end its runs."""
         self.is_over = True
         if self.root == self.tree.root:
             self.tree.is_ending = True
 
     def stop_runs(self, error: BaseException, returned: Iterable[tuple[AskKey, object]]) -> None:
-        """End all runs of the drive with an error. Outcomes that have already returned are stored."""
+        """End all runs of the driver with an error.
+
+        `returned` contains the outcomes that have arrived. They are passed to their machines first.
+        """
         try:
             for key, outcome in returned:
                 with suppress(Exception, StopSignal):  # The machine may have ended, or may reject the outcome.
@@ -224,19 +234,19 @@ class Schedule(Generic[R]):
                 self.tree.stop(run_id, error)
 
     def fail_last_commit(self, error: Exception) -> None:
-        """Fail a run whose end could not be stored. An earlier error of the run stays its error."""
+        """Fail a run because the commit of its end failed. A run that failed before gets only a note in its error."""
         run = self.tree.machines[self.root].run
         first = run.error
         if first is None:
             self.tree.fail_after_end(self.root, error)
             attach_run(error, run)
             raise error
-        if isinstance(first, RunCancelledError):  # A cancelled run must not be written to.
+        if isinstance(first, RunCancelledError):  # The store rejects the commits of a cancelled run.
             return
         first.add_note(f"The end of the run could not be stored either: {describe_error(error)}")
 
     def release(self) -> None:
-        """Release the claim of the root, and end its trace."""
+        """Release the claim of the root run in the store, and end its trace."""
         tree = self.tree
         if tree.committer is not None and self.root == tree.root:
             tree.committer.end(tree.fatal_error)
@@ -245,7 +255,7 @@ class Schedule(Generic[R]):
 
 
 def _is_pause(error: BaseException) -> bool:
-    """Return whether user code ended because its branches wait for human input. Task groups wrap such signals."""
+    """Return whether an error means that branches wait for human input. A task group wraps such signals."""
     if _is_group(error):
         return error.split(lambda member: is_signal(member, "paused"))[1] is None
     return is_signal(error, "paused")
@@ -256,12 +266,15 @@ def _is_group(error: BaseException) -> TypeIs[BaseExceptionGroup]:
 
 
 class SourceCloseErrors:
-    """Collects the errors of closing tool sources. The first one fails a run that had no error before."""
+    """A callback for errors of tool sources that could not be closed.
+
+    The first error fails a run that has no error. A run that has an error gets notes about later errors.
+    """
 
     def __init__(self, tree: Tree, run_id: str) -> None:
         self._tree, self._run_id = tree, run_id
         self.error: Exception | None = None
-        """The error that the run failed with."""
+        """The error that failed the run, or None."""
 
     def __call__(self, error: BaseException) -> None:
         first = self._tree.machines[self._run_id].run.error
@@ -275,7 +288,10 @@ class SourceCloseErrors:
 
 
 def raise_original(error: RuntimeError, machine: Machine, kind: type[Exception]) -> None:
-    """Raise the `StopIteration` of a hook, which Python turns into a `RuntimeError` when it leaves a generator."""
+    """Raise the original `StopIteration` of a hook.
+
+    Python replaces a `StopIteration` that leaves a generator by a `RuntimeError`. `kind` is the original class.
+    """
     cause = error.__cause__
     if isinstance(cause, kind):
         machine.run.error = cause

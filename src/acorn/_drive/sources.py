@@ -1,11 +1,11 @@
-"""Open tool sources: those of one run, and those that an agent keeps open for several runs.
+"""Open tool sources: the sources of one run, and the sources that `with agent:` opens for several runs.
 
-A driver makes an `OpenSources` for each run, opens the sources of the spec and closes them at the end. `with agent:`
-opens them once, and the runs inside the block only list their tools.
+A driver creates an `OpenSources` object for each run, opens the sources of the spec and closes them at the end. If
+`with agent:` has opened the sources, the runs inside the block only list their tools.
 
-One task on one event loop enters and leaves an async source, because cancel scopes (of anyio, and so of MCP) require
-that. In an async run, this is the caller's loop. In a sync run, it is a private one. The async functions of the source
-run on the same loop, from wherever they are called. A sync source needs no task.
+One task on one event loop enters and exits an async source, because the cancel scopes of anyio, which MCP uses, require
+this. An async run uses the caller's loop, and a sync run uses a private loop. The async functions of the source always
+run on the same loop as its task. A sync source needs no task.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from acorn.errors import AcornError
 from acorn.types import is_list_or_tuple
 
 Method = Callable[[], Any]
-"""A method of a source. Its result may be an awaitable."""
+"""A method of a tool source. Its result may be an awaitable."""
 
 
 class AnySource(Protocol):
-    """A tool source whose `tools` may be async."""
+    """A tool source whose method `tools` may be sync or async."""
 
     @property
     def tools(self) -> Method: ...
 
 
 OnCloseError = Callable[[BaseException], object]
-"""Receives each error of closing, and may raise it."""
+"""A callback that receives each error while sources are closed, and may raise the error."""
 
 
 class OpenSource:
-    """A source from `open` or `aopen` until `close` or `aclose`."""
+    """A tool source that was opened with `open` or `aopen` and must be closed with `close` or `aclose`."""
 
     def __init__(self, source: AnySource) -> None:
         self.source = source
         self._owner: OwnerLoop | None = None
-        """The loop of an async source."""
+        """The event loop of an async source, or None for a sync source."""
         self._task: asyncio.Task[None] | None = None
-        """The task that has entered an async source."""
+        """The task that has entered an async source, and exits it when `_should_close` is set."""
         self._should_close = asyncio.Event()
         self._interrupt: BaseException | None = None
-        self._close: Method | None = None
-        """Closes a source that no task has entered."""
+        self._close: Method = _do_nothing
+        """The method that closes a source that no task has entered."""
         self._process = os.getpid()
 
     @property
     def is_usable(self) -> bool:
-        """Whether the source is open in this process: not after a fork, and not if its task has ended."""
+        """Whether the source is open in this process. It is not open in a forked child, or after its task has ended."""
         return self._process == os.getpid() and not (self._task is not None and self._task.done())
 
     # Opening
@@ -71,8 +71,8 @@ class OpenSource:
                 self._owner.wait(functools.partial(self._enter, manager))
             return
         enter, leave = _open_and_close(self.source)
-        returned = enter() if enter is not None else None
-        if inspect.isawaitable(returned):  # A plain function that returns an awaitable.
+        returned = enter()
+        if inspect.isawaitable(returned):  # A sync function may return an awaitable.
             self._owner = OwnerLoop.for_sources()
             self._owner.wait(functools.partial(self._enter, _manager(lambda: returned, leave)))
         else:
@@ -85,7 +85,7 @@ class OpenSource:
                 await self._enter(manager)
             return
         enter, leave = _open_and_close(self.source)
-        (returned,) = await call_async(lambda: (enter() if enter is not None else None,))
+        (returned,) = await call_async(lambda: (enter(),))
         if inspect.isawaitable(returned):
             self._owner = OwnerLoop.here()
             await self._enter(_manager(lambda: returned, leave))
@@ -93,10 +93,11 @@ class OpenSource:
             self._close = leave
 
     async def _enter(self, manager: AbstractAsyncContextManager[Any]) -> None:
-        """Start the task that enters the source, and wait until it is open."""
+        """Start the task that enters the source, and wait until the source is open."""
         opened = asyncio.get_running_loop().create_future()
         task = self._task = asyncio.create_task(self._stay_open(manager, opened))
-        task.add_done_callback(_retrieve_error)
+        # asyncio logs an exception that no code retrieves, and a source whose task failed may never be closed.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -105,26 +106,27 @@ class OpenSource:
             raise
         if not opened.done():
             await self._wait_for_task()
-            raise AcornError(f"The tool source `{type(self.source).__name__}` was cancelled while it opened.")
+            name = type(self.source).__name__
+            raise AcornError(f"The tool source `{name}` was cancelled while it opened. Check the method that opens it.")
 
     async def _stay_open(self, manager: AbstractAsyncContextManager[Any], opened: asyncio.Future[None]) -> None:
         try:
             async with manager:
                 opened.set_result(None)
                 await self._should_close.wait()
-        except (KeyboardInterrupt, SystemExit) as error:  # In a task, they would stop the loop. The caller raises them.
+        except (KeyboardInterrupt, SystemExit) as error:  # These would stop the loop. The caller raises them.
             self._interrupt = error
 
     # Listing
 
     def list_tools(self) -> Any:
-        """Return what `tools()` lists. Its async functions run on the loop of the source."""
+        """Return the list from `tools()`. Its async functions run on the loop of the source."""
         tools, owner = self.source.tools, self._owner
         if owner is None:
             return call_sync(tools)
         if owner.is_here:
             raise AcornError(
-                f"`{type(self.source).__name__}` belongs to the event loop that this call would block. Use "
+                f"This call would block the event loop that the tool source `{type(self.source).__name__}` needs. Use "
                 f"`await agent.acall(...)` here, or open the source with `with agent:` instead of `async with agent:`."
             )
         listed: Any = owner.wait(tools) if is_async(tools) else tools()
@@ -133,7 +135,7 @@ class OpenSource:
         return self._bind_to_loop(listed)
 
     async def alist_tools(self) -> Any:
-        """Return what `tools()` lists, on the event loop."""
+        """Return the list from `tools()`, without blocking the event loop."""
         tools, owner = self.source.tools, self._owner
         if owner is None or not is_async(tools):
             return self._bind_to_loop(await call_async(tools))
@@ -147,14 +149,14 @@ class OpenSource:
     # Closing
 
     def close(self) -> None:
-        if self._process != os.getpid():  # A forked child has neither the loop nor the task.
+        if self._process != os.getpid():  # In a forked child, the loop and the task do not exist.
             return
         if self._owner is None or self._task is None:
-            call_sync(self._close or _do_nothing)
+            call_sync(self._close)
         elif self._task.done():
             self._raise_error()
         elif self._owner.is_here:
-            self._should_close.set()  # The garbage collector closes an iterator on the loop itself: nothing can wait.
+            self._should_close.set()  # The garbage collector closes an iterator on the loop, where nothing may block.
         else:
             self._owner.wait(self._exit)
 
@@ -162,7 +164,7 @@ class OpenSource:
         if self._process != os.getpid():
             return
         if self._owner is None or self._task is None:
-            await call_async(self._close or _do_nothing)
+            await call_async(self._close)
         elif self._task.done():
             self._raise_error()
         else:
@@ -173,7 +175,7 @@ class OpenSource:
         await self._wait_for_task()
 
     async def _wait_for_task(self) -> None:
-        """Wait for the end of the task. Cancelling this call cancels the task, but not the other way round."""
+        """Wait for the end of the source's task. Cancelling this call cancels the task."""
         assert self._task is not None
         try:
             await self._task
@@ -184,7 +186,7 @@ class OpenSource:
         self._raise_error()
 
     def _raise_error(self) -> None:
-        """Raise the error of the task, if it has one."""
+        """Raise the error of the source's task, if the task failed."""
         assert self._task is not None
         error = self._interrupt or (None if self._task.cancelled() else self._task.exception())
         if error is not None:
@@ -194,46 +196,41 @@ class OpenSource:
 def _is_async(source: AnySource) -> bool:
     if _is_manager(source, "a"):
         return True
-    return any(method is not None and is_async(method) for method in (*_open_and_close(source), source.tools))
+    return any(is_async(method) for method in (*_open_and_close(source), source.tools))
 
 
 def _is_manager(source: object, prefix: str) -> bool:
     return all(hasattr(type(source), f"__{prefix}{end}__") for end in ("enter", "exit"))
 
 
-def _open_and_close(source: Any) -> tuple[Method | None, Method | None]:
-    """Return the methods that open and close a source.
-
-    If a context manager also has `open` and `close`, it is entered and left, because these two may do only a part of
-    the work.
-    """
-    if _is_manager(source, ""):
+def _open_and_close(source: Any) -> tuple[Method, Method]:
+    """Return the methods that open and close a source."""
+    if _is_manager(source, ""):  # If the source also has `open` and `close`, they may do only part of the work.
         return source.__enter__, functools.partial(source.__exit__, None, None, None)
-    return getattr(source, "open", None), getattr(source, "close", None)
+    return getattr(source, "open", None) or _do_nothing, getattr(source, "close", None) or _do_nothing
 
 
 def _as_manager(source: Any) -> AbstractAsyncContextManager[Any] | None:
-    """Return the context manager that the task enters. Async methods take precedence: sync ones may only raise."""
-    if _is_manager(source, "a"):
+    """Return the context manager that the task enters, or None if the source needs no opening and closing."""
+    if _is_manager(source, "a"):  # If the source also has sync context methods, they may only raise an error.
         return source  # type: ignore[no-any-return]
     enter, leave = _open_and_close(source)
-    return None if enter is None and leave is None else _manager(enter, leave)
+    return None if enter is leave is _do_nothing else _manager(enter, leave)
 
 
 @asynccontextmanager
-async def _manager(enter: Method | None, leave: Method | None) -> AsyncGenerator[None]:
-    is_awaitable = await _call(enter, here=is_async(enter or _do_nothing))
+async def _manager(enter: Method, leave: Method) -> AsyncGenerator[None]:
+    is_awaitable = await _call(enter, here=is_async(enter))
     try:
         yield
     finally:
-        # If `enter` returned an awaitable, so does `leave`. A cancelled scope would interrupt a thread for it.
-        await _call(leave, here=is_awaitable or is_async(leave or _do_nothing))
+        # If `enter` returned an awaitable, `leave` returns one too. Call it here, because a cancelled scope would
+        # interrupt the wait for a thread.
+        await _call(leave, here=is_awaitable or is_async(leave))
 
 
-async def _call(method: Method | None, *, here: bool) -> bool:
-    """Call a method here or in a thread, and await its result. Return whether the result was awaitable."""
-    if method is None:
-        return False
+async def _call(method: Method, *, here: bool) -> bool:
+    """Call a method in this thread or in a new thread, await its result, and return whether it was awaitable."""
     (returned,) = (method(),) if here else await call_async(lambda: (method(),))
     if inspect.isawaitable(returned):
         await returned
@@ -241,90 +238,80 @@ async def _call(method: Method | None, *, here: bool) -> bool:
 
 
 def _on_loop(function: Any, owner: OwnerLoop) -> Any:
-    """Return a function that runs on the loop of its source. A sync function is returned unchanged."""
-    if not is_async(function) and not _yields_items(function):
+    """Return a function that runs an async tool on the loop of its source. A sync tool is returned unchanged."""
+    yields_items = inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(type(function).__call__)
+    if not is_async(function) and not yields_items:
         return function
 
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return await owner.run(functools.partial(_call_and_collect_items, function, args, kwargs))
+        async def work() -> Any:
+            returned = function(*args, **kwargs)
+            return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
 
-    # `wraps` finds no name on a partial or an object, and the docstring of its class.
+        return await owner.run(work)
+
+    # For a partial or a callable object, `wraps` sets no name, and it copies the docstring of the class.
     call.__name__, call.__doc__ = callable_name(function), callable_docstring(function)
     call.__qualname__ = getattr(function, "__qualname__", call.__name__)
     return call
 
 
-async def _call_and_collect_items(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    returned = function(*args, **kwargs)
-    return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
-
-
-def _yields_items(function: object) -> bool:
-    return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(type(function).__call__)
-
-
-def _retrieve_error(task: asyncio.Task[None]) -> None:
-    """Read the error of a task, so that asyncio does not log it. A source whose task died may never be closed."""
-    if not task.cancelled():
-        task.exception()
-
-
 def _do_nothing() -> None:
-    """Stand for a missing `open` or `close`."""
+    """Do nothing, for a source without `open` or `close`."""
 
 
 class OpenSources:
-    """The sources of one run or of one `with` block. They are closed in reverse order."""
+    """The tool sources that one run or one `with` block opened, and that it closes in reverse order."""
 
     def __init__(self, agent: AgentBase | None = None) -> None:
         self._agent = agent
-        """The agent that may have opened the sources already."""
+        """The agent of the run. It may have opened sources with `with agent:`, which are not opened again."""
         self._open: list[OpenSource] = []
 
     def open(self, source: AnySource) -> Any:
-        """Open a source unless the agent has opened it, and return what its `tools()` lists."""
+        """Open a source unless the agent has opened it, and return the list from its `tools()`."""
         shared = open_sources_of(self._agent, source)
         return (shared or self.add(source)).list_tools()
 
     async def aopen(self, source: AnySource) -> Any:
-        """Open a source on the event loop, unless the agent has opened it, and return what its `tools()` lists."""
+        """Open a source on the event loop unless the agent has opened it, and return the list from its `tools()`."""
         shared = open_sources_of(self._agent, source)
         return await (shared or await self.aadd(source)).alist_tools()
 
     def add(self, source: AnySource) -> OpenSource:
-        """Open a source. If that fails, nothing stays open."""
+        """Open a source and return it. If opening fails, the source is not added."""
         opened = OpenSource(source)
         opened.open()
         self._open.append(opened)
         return opened
 
     async def aadd(self, source: AnySource) -> OpenSource:
-        """Open a source on the event loop. If that fails, nothing stays open."""
+        """Open a source on the event loop and return it. If opening fails, the source is not added."""
         opened = OpenSource(source)
         await opened.aopen()
         self._open.append(opened)
         return opened
 
     def find(self, source: AnySource) -> OpenSource | None:
-        """Return the source if it is open here."""
+        """Return the open source for this object, or None if it is not open here."""
         return next((opened for opened in self._open if opened.source is source and opened.is_usable), None)
 
     def close(self, on_error: OnCloseError | None = None) -> None:
-        """Close all sources. Without `on_error`, raise the first error, with notes about the others."""
+        """Close all sources. Without `on_error`, raise the first error, with notes about the other errors."""
         opened, self._open = self._open, []
         on_error = on_error or _raise_first(None)
         with ExitStack() as stack:
-            for one in opened:
-                stack.callback(_close, one, on_error)
+            for source in opened:
+                stack.callback(_close, source, on_error)
 
     async def aclose(self, on_error: OnCloseError | None = None) -> None:
-        """Close all sources on the event loop."""
+        """Close all sources on the event loop, like `close`."""
         opened, self._open = self._open, []
         on_error = on_error or _raise_first(None)
         async with AsyncExitStack() as stack:
-            for one in opened:
-                stack.push_async_callback(_aclose, one, on_error)
+            for source in opened:
+                stack.push_async_callback(_aclose, source, on_error)
 
 
 def _close(opened: OpenSource, on_error: OnCloseError) -> None:
@@ -342,7 +329,7 @@ async def _aclose(opened: OpenSource, on_error: OnCloseError) -> None:
 
 
 def _raise_first(first: BaseException | None) -> OnCloseError:
-    """Return a handler that raises the first error, and adds the later ones to it as notes."""
+    """Return a callback that raises the first error, and adds later errors to the first error as notes."""
 
     def on_error(error: BaseException) -> None:
         nonlocal first
@@ -360,19 +347,19 @@ def _raise_first(first: BaseException | None) -> OnCloseError:
 
 
 class AgentSources:
-    """The sources that an agent keeps open inside `with agent:`."""
+    """The tool sources of an agent that are open inside `with agent:`."""
 
     def __init__(self, outer: AgentSources | None = None) -> None:
         self.outer = outer
-        """The open sources of the agent that this one was copied from."""
+        """The open sources of the original agent, if `using` copied this agent."""
         self.sources = OpenSources()
         self.depth = 0
-        """The number of nested blocks."""
+        """The number of nested `with` blocks."""
         self.lock = threading.Lock()
-        """Held while sources are opened or closed."""
+        """A lock for opening and closing the sources."""
 
     def for_copy(self) -> AgentSources:
-        """Return what the copy of `agent.using(...)` starts with."""
+        """Return the initial `AgentSources` of a copy that `agent.using(...)` creates."""
         return AgentSources(outer=self)
 
 
@@ -384,7 +371,7 @@ def _sources_of(agent: AgentBase) -> AgentSources | None:
     return sources if isinstance(sources, AgentSources) else None
 
 
-def _new_sources(agent: AgentBase) -> AgentSources:
+def _get_or_create_sources(agent: AgentBase) -> AgentSources:
     with _create_lock:
         sources = _sources_of(agent) or AgentSources()
         set_private(agent, "__acorn_open_sources__", sources)
@@ -392,7 +379,7 @@ def _new_sources(agent: AgentBase) -> AgentSources:
 
 
 def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | None:
-    """Return the source if the agent, or the one that it was copied from, keeps it open."""
+    """Return the open source for an object if the agent, or the agent that it was copied from, has opened it."""
     agent_sources = None if agent is None else _sources_of(agent)
     while agent_sources is not None:
         if (opened := agent_sources.sources.find(source)) is not None:
@@ -403,7 +390,7 @@ def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | 
 
 def open_sources(agent: AgentBase) -> None:
     """Enter `with agent:`. The outermost block opens the sources."""
-    agent_sources = _sources_of(agent) or _new_sources(agent)
+    agent_sources = _get_or_create_sources(agent)
     with agent_sources.lock:
         try:
             for source in _sources_to_open(agent, agent_sources):
@@ -415,9 +402,8 @@ def open_sources(agent: AgentBase) -> None:
 
 
 def close_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Leave `with agent:`, with the error of the block if there is one. The outermost block closes the sources."""
-    agent_sources = _sources_of(agent)
-    assert agent_sources is not None
+    """Exit `with agent:`. The outermost block closes the sources. `error` is the exception of the block, or None."""
+    agent_sources = _get_or_create_sources(agent)
     with agent_sources.lock:
         agent_sources.depth -= 1
         if not agent_sources.depth:
@@ -426,7 +412,7 @@ def close_sources(agent: AgentBase, error: BaseException | None) -> None:
 
 async def aopen_sources(agent: AgentBase) -> None:
     """Enter `async with agent:`. The outermost block opens the sources."""
-    agent_sources = _sources_of(agent) or _new_sources(agent)
+    agent_sources = _get_or_create_sources(agent)
     await _acquire(agent_sources.lock)
     try:
         for source in _sources_to_open(agent, agent_sources):
@@ -440,9 +426,8 @@ async def aopen_sources(agent: AgentBase) -> None:
 
 
 async def aclose_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Leave `async with agent:`. The outermost block closes the sources."""
-    agent_sources = _sources_of(agent)
-    assert agent_sources is not None
+    """Exit `async with agent:`. The outermost block closes the sources."""
+    agent_sources = _get_or_create_sources(agent)
     await _acquire(agent_sources.lock)
     try:
         agent_sources.depth -= 1
@@ -460,7 +445,7 @@ def _sources_to_open(agent: AgentBase, agent_sources: AgentSources) -> list[AnyS
 
 
 async def _acquire(lock: threading.Lock) -> None:
-    """Acquire a lock that threads use too, without blocking the event loop."""
+    """Acquire a lock that other threads use too, without blocking the event loop."""
     if lock.acquire(blocking=False):
         return
     acquired = start_thread(lock.acquire)

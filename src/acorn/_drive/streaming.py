@@ -1,10 +1,10 @@
-"""Streaming: the chunks of a model's response, shown to `on_stream` and to the iterating caller."""
+"""Streaming: the chunks of a model response, for `on_stream` and for a caller that iterates over the run."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acorn._drive.bridge import WorkerThread, call_sync
 from acorn._drive.tree import Tree
@@ -16,9 +16,12 @@ from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import CallSite
 
+if TYPE_CHECKING:
+    from acorn._telemetry.trace import Trace
+
 
 def complete(ask: AskModel) -> ModelResponse:
-    """Send the request of an ask and return the response."""
+    """Send the model request of an ask, and return the response."""
     return ask.model.complete(ask.request)
 
 
@@ -33,7 +36,10 @@ def show_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamChunk) ->
 
 
 async def ashow_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamChunk) -> StreamChunk:
-    """Call `on_stream` on the event loop. A sync listener is called in place, so that the chunks stay in order."""
+    """Call `on_stream` with a chunk on the event loop, and return the chunk.
+
+    A sync `on_stream` runs on the event loop too, not in a thread, so that the chunks stay in order.
+    """
     _mark_branch(machine, chunk)
     listener = machine.plan.on_stream
     if listener is not None:
@@ -55,7 +61,7 @@ def _mark_branch(machine: Machine, chunk: StreamChunk) -> None:
 def stream_response(
     tree: Tree, machine: Machine, ask: AskModel, worker: WorkerThread | None
 ) -> Generator[StreamChunk, None, ModelResponse]:
-    """Yield the chunks of a response, and return the response."""
+    """Yield the chunks of a model response, and return the complete response."""
     streamer = Streamer(machine.spec.output)
     with closing(_deltas(tree, machine.run.id, ask, worker)) as deltas:
         for delta in deltas:
@@ -78,7 +84,7 @@ def _deltas(tree: Tree, run_id: str, ask: AskModel, worker: WorkerThread | None)
             stream = _WorkerStream(stream, worker)
         is_timed = ask.request.timeout is not None
         try:
-            for delta in stream if tree.trace is None else _trace_first(tree, run_id, ask.id, stream):
+            for delta in stream if tree.trace is None else _trace_first(tree.trace, run_id, ask.id, stream):
                 if is_timed:  # A complete response may still end after the deadline.
                     is_timed = delta.stop_reason is None
                     if is_timed:
@@ -92,7 +98,7 @@ def _deltas(tree: Tree, run_id: str, ask: AskModel, worker: WorkerThread | None)
 
 
 class _WorkerStream:
-    """A stream whose deltas are read in the worker thread, one at a time when they are needed."""
+    """A stream that requests each delta in the worker thread when the driver needs it."""
 
     def __init__(self, stream: Iterable[Delta], worker: WorkerThread) -> None:
         self._stream, self._deltas = stream, iter(stream)
@@ -106,7 +112,7 @@ class _WorkerStream:
         return next(self._deltas, None)
 
     def close(self) -> None:
-        """Close the stream, after the call that the worker was abandoned in."""
+        """Close the stream. If the worker thread is still in an abandoned call, it closes the stream after the call."""
         self._worker.finish(_closer(self._stream))
 
 
@@ -114,13 +120,16 @@ def _closer(stream: object) -> Callable[[], object]:
     return getattr(stream, "close", lambda: None)
 
 
-def _trace_first(tree: Tree, run_id: str, ask_id: str, stream: Iterable[Delta]) -> Iterator[Delta]:
-    """Read the first delta inside the request's span. The span must not be current while the caller has a delta."""
+def _trace_first(trace: Trace, run_id: str, ask_id: str, stream: Iterable[Delta]) -> Iterator[Delta]:
+    """Yield the deltas of a stream, and wait for the first delta inside the span of the model request.
+
+    The span must not be current while the caller processes a delta.
+    """
     deltas = iter(stream)
-    with tree.span(run_id, ask_id):
+    with trace.inside(run_id, ask_id):
         first = next(deltas, None)
     if first is not None:
-        tree.note_first_chunk(run_id, ask_id)
+        trace.record_first_chunk(run_id, ask_id)
         yield first
         yield from deltas
 
@@ -129,7 +138,7 @@ def _trace_first(tree: Tree, run_id: str, ask_id: str, stream: Iterable[Delta]) 
 
 
 class StreamedResponse:
-    """The chunks of a response on the event loop. `response` is set after the last one."""
+    """A model response that is streamed on the event loop. `response` is set after the last chunk."""
 
     def __init__(self, tree: Tree, machine: Machine, ask: AskModel) -> None:
         self._tree, self._machine, self._ask = tree, machine, ask
@@ -154,10 +163,12 @@ async def _adeltas(tree: Tree, run_id: str, ask: AskModel) -> AsyncGenerator[Del
             for delta in as_deltas(response):
                 yield delta
             return
-        stream: Any = ask.model.astream(ask.request)  # A generator with `aclose`, or any other async iterator.
+        stream: Any = ask.model.astream(
+            ask.request
+        )  # This is an async generator, or an async iterator without `aclose`.
         is_timed = ask.request.timeout is not None
         try:
-            async for delta in stream if tree.trace is None else _TracedStream(tree, run_id, ask.id, stream):
+            async for delta in stream if tree.trace is None else _TracedStream(tree.trace, run_id, ask.id, stream):
                 if is_timed:  # A complete response may still end after the deadline.
                     is_timed = delta.stop_reason is None
                     if is_timed:
@@ -172,12 +183,12 @@ async def _adeltas(tree: Tree, run_id: str, ask: AskModel) -> AsyncGenerator[Del
 
 
 class _TracedStream:
-    """A stream whose first delta is read inside the request's span."""
+    """An async stream that waits for its first delta inside the span of the model request."""
 
-    __slots__ = ("_ask_id", "_deltas", "_has_started", "_run_id", "_tree")
+    __slots__ = ("_ask_id", "_deltas", "_has_started", "_run_id", "_trace")
 
-    def __init__(self, tree: Tree, run_id: str, ask_id: str, stream: AsyncIterable[Delta]) -> None:
-        self._tree, self._run_id, self._ask_id = tree, run_id, ask_id
+    def __init__(self, trace: Trace, run_id: str, ask_id: str, stream: AsyncIterable[Delta]) -> None:
+        self._trace, self._run_id, self._ask_id = trace, run_id, ask_id
         self._deltas = aiter(stream)
         self._has_started = False
 
@@ -188,7 +199,7 @@ class _TracedStream:
         if self._has_started:
             return await anext(self._deltas)
         self._has_started = True
-        with self._tree.span(self._run_id, self._ask_id):
+        with self._trace.inside(self._run_id, self._ask_id):
             first = await anext(self._deltas)
-        self._tree.note_first_chunk(self._run_id, self._ask_id)
+        self._trace.record_first_chunk(self._run_id, self._ask_id)
         return first

@@ -1,8 +1,8 @@
-"""The synchronous driver: performs the asks of a run in an ordinary blocking call.
+"""The synchronous driver, which performs the asks of a run in an ordinary blocking call.
 
-It performs a single ask in place. Several asks at once, such as parallel tool calls or branches, run in threads. The
-caller's thread waits for them, tells the machines the outcomes and begins the next asks. So nothing begins after the
-caller was interrupted.
+The driver performs a single ask in the caller's thread. Several concurrent asks, such as parallel tool calls or
+branches, run in new threads. The caller's thread waits for them, passes the outcomes to the machines and begins the
+next asks. Therefore no ask begins after the caller was interrupted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from acorn.types import ToolResult
 
 
 def drive(tree: Tree, run_id: str) -> None:
-    """Drive a run to its end."""
+    """Perform the asks of a run until it ends or pauses."""
     try:
         for _ in drive_stream(tree, run_id, iterates=False):
             pass
@@ -54,15 +54,18 @@ def drive(tree: Tree, run_id: str) -> None:
 
 
 def drive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> Generator[StreamChunk]:
-    """Drive a run to its end and yield its chunks. Closing the iterator ends the run."""
+    """Perform the asks of a run until it ends or pauses, and yield its stream chunks.
+
+    Closing the iterator ends the run. `iterates` is False if the caller does not use the chunks.
+    """
     driver = SyncDriver(tree, run_id, iterates=iterates)
     try:
         yield from driver.steps()
     except BaseException as error:
         try:
             driver.stop()
-        finally:  # Even if Ctrl-C is pressed again.
-            driver.schedule.stop_runs(error, driver.returned())
+        finally:  # This must happen even if Ctrl-C is pressed again.
+            driver.schedule.stop_runs(error, driver.pending_outcomes())
         raise
     finally:
         try:
@@ -71,8 +74,8 @@ def drive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> Generator
             driver.finish()
 
 
-class _Returned:
-    """The outcome of an ask that another thread performed."""
+class _ThreadOutcome:
+    """The result or error of an ask that another thread performed."""
 
     __slots__ = ("error", "key", "value")
 
@@ -81,19 +84,19 @@ class _Returned:
 
 
 class _RunningCall:
-    """An ask that another thread performs."""
+    """An ask that another thread performs, with the objects to cancel it."""
 
-    __slots__ = ("ask", "future", "returned", "started", "token")
+    __slots__ = ("ask", "future", "outcome", "started", "token")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.started = time.monotonic()
         self.token = CancelToken() if isinstance(ask, AskModel) else None
-        """Stops a request that is not sent yet."""
+        """A token that cancels a model request before the request is sent."""
         self.future: Future[ToolResult] | None = None
-        """The future of an async tool. A thread cannot be ended."""
-        self.returned: _Returned | None = None
-        """The outcome, until the machine knows it."""
+        """The future of an async tool, which can be cancelled. Python cannot end the thread of a sync tool."""
+        self.outcome: _ThreadOutcome | None = None
+        """The outcome of the ask, before its machine receives it."""
 
     def cancel(self) -> None:
         if self.token is not None:
@@ -102,33 +105,33 @@ class _RunningCall:
             self.future.cancel()
 
 
-_LONG: tuple[type[Ask], ...] = (AskModel, AskTool)
-_SHORT: tuple[type[Ask], ...] = (AskHook, AskSource)
-_ALL = (*_LONG, *_SHORT)
+_LONG_ASKS: tuple[type[Ask], ...] = (AskModel, AskTool)
+_SHORT_ASKS: tuple[type[Ask], ...] = (AskHook, AskSource)
+_ALL_ASKS = (*_LONG_ASKS, *_SHORT_ASKS)
 
 
 class SyncDriver:
-    """Drives one run, and the branches that its model calls, on the caller's thread."""
+    """A driver that performs the asks of one run, and of the branches that its model calls, in the caller's thread."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree
         self.root = run_id
         self.iterates = iterates
-        """Whether the caller iterates over the chunks."""
-        self._events: queue.SimpleQueue[_Returned | StreamChunk | Exception] = queue.SimpleQueue()
-        """Outcomes and chunks of other threads, or the error to end with."""
+        """Whether the caller iterates over the stream chunks."""
+        self._events: queue.SimpleQueue[_ThreadOutcome | StreamChunk | Exception] = queue.SimpleQueue()
+        """The outcomes and chunks from other threads, and the fatal error of the tree after a cancellation."""
         self._deadlines: list[tuple[float, AskKey]] = []
-        """A heap of the time limits of tools, including tools that have returned since."""
+        """A heap of tool deadlines with the keys of their asks. It may contain tools that have already returned."""
         self._sources: dict[str, OpenSources] = {}
-        """By run id, the tool sources that the run has opened."""
+        """A dict that maps run ids to the tool sources that the run has opened."""
         self._worker: WorkerThread | None = None
-        """Performs long asks, if another process may cancel the run meanwhile."""
+        """The thread that performs long asks, if another process may cancel the run."""
         if tree.committer is not None and run_id == tree.root:
             self._allow_waking()
         self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id, [run_id], {run_id: None})
 
     def _allow_waking(self) -> None:
-        """Let another thread end the wait of this driver."""
+        """Set `tree.wake`, so that another thread can end the wait of this driver."""
         self._worker = worker = WorkerThread()
 
         def wake() -> None:
@@ -140,13 +143,15 @@ class SyncDriver:
         self.tree.wake = wake
 
     def steps(self) -> Generator[StreamChunk]:
-        """Perform asks until the run has ended or paused, and yield the chunks."""
+        """Perform asks until the run has ended or paused, and yield the stream chunks."""
         tree, schedule = self.tree, self.schedule
         tree.open(self.root)
         while True:
             if schedule.ended:
                 yield from self._end_branches()
-            elif len(schedule.active) == 1 and not (schedule.running or schedule.paused or self._streams_root()):
+            elif len(schedule.active) == 1 and not (
+                schedule.running or schedule.paused or self._streams(tree.machines[self.root])
+            ):
                 self._perform_alone()
                 run = tree.machines[self.root].run
                 if run.stop_reason is not None and run.error is None:
@@ -159,7 +164,7 @@ class SyncDriver:
                 yield from self._perform_in_place(*ready[0])
             elif ready or schedule.running:
                 for machine, ask in ready:
-                    if isinstance(ask, AskSource):  # In this thread, which closes them too.
+                    if isinstance(ask, AskSource):  # Open tool sources in this thread, because it closes them too.
                         yield from self._perform_in_place(machine, ask)
                 new = [self._begin(machine, ask) for machine, ask in ready if not isinstance(ask, AskSource)]
                 self._commit()
@@ -170,29 +175,26 @@ class SyncDriver:
             elif schedule.finish_or_pause():
                 return
 
-    def _streams_root(self) -> bool:
-        return self.iterates or self.tree.machines[self.root].plan.on_stream is not None
-
     def _streams(self, machine: Machine) -> bool:
         return self.iterates or machine.plan.on_stream is not None
 
-    # Asks in place
+    # Asks in the caller's thread
 
     def _perform_alone(self) -> None:
-        """Perform the asks of a run without branches, as long as there is one at a time and no chunks are shown.
+        """Perform the asks of a run that has no branches and no stream, while the run has one ask at a time.
 
-        Most runs need nothing else. If another process may cancel the run, the worker thread performs the asks that
-        may take long, from one hook to the next in one go: a change of threads costs more than a step.
+        Most runs need only this method. If another process may cancel the run, the worker thread performs the long
+        asks. It performs all asks from one hook to the next, because a change of threads costs more time than a step.
         """
         worker = self._worker
         if worker is None or self.tree.is_listened_to(self.root):
-            self._perform_each(_ALL, worker)
+            self._perform_each(_ALL_ASKS, worker)
             return
-        while worker.call(self._perform_each, _LONG) is not None and self._perform_each(_SHORT):
+        while worker.call(self._perform_each, _LONG_ASKS) is not None and self._perform_each(_SHORT_ASKS):
             pass
 
     def _perform_each(self, kinds: tuple[type[Ask], ...], worker: WorkerThread | None = None) -> int | None:
-        """Perform single asks while they are of these kinds. Return their number, or None after a failure."""
+        """Perform single asks of the types in `kinds`, and return their number, or None after a failure."""
         tree, run_id = self.tree, self.root
         count = 0
         while (ask := tree.begin_only_ask(run_id, kinds)) is not None:
@@ -221,15 +223,15 @@ class SyncDriver:
     def _perform_and_stream(
         self, machine: Machine, ask: Ask, worker: WorkerThread | None = None
     ) -> Generator[StreamChunk, None, Any]:
-        """Perform an ask, yield its chunks, and return the outcome."""
+        """Perform an ask, yield its stream chunks, and return the outcome."""
         if isinstance(ask, AskModel) and not ask.is_summary and self._streams(machine):
             return (yield from stream_response(self.tree, machine, ask, worker))
         return self._perform(machine.run.id, ask, worker)
 
     def _perform(self, run_id: str, ask: Ask, worker: WorkerThread | None) -> Any:
-        """Perform an ask without chunks, and return its outcome."""
+        """Perform an ask without streaming, and return its outcome."""
         tree = self.tree
-        # `match` takes twice as long, and every ask passes here.
+        # `match` is twice as slow, and every ask uses this code.
         if isinstance(ask, AskModel):
             try:
                 if tree.trace is None:
@@ -254,12 +256,12 @@ class SyncDriver:
             with CallSite(tree, run_id, ask.id):
                 return sources.open(ask.source)
         elif isinstance(ask, AskBranch):
-            raise AssertionError("A branch is driven, not performed.")
+            raise AssertionError("The schedule starts branches. A driver cannot perform `AskBranch`.")
         else:
             assert_never(ask)
 
     def _tell(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
-        """Give an outcome to its machine. Yield the result of a tool as a chunk, now that it cannot be lost."""
+        """Pass an outcome to its machine. If the ask was a tool call, yield its result as a stream chunk."""
         self.schedule.tell(run_id, ask.id, outcome)
         yield from self._show_tool(run_id, ask, outcome)
 
@@ -298,14 +300,14 @@ class SyncDriver:
     def _receive(self, key: AskKey, running: _RunningCall, done: Future[ToolResult]) -> None:
         if not done.cancelled():
             error = done.exception()
-            self._return(running, _Returned(key, None if error else done.result(), error))
+            self._report(running, _ThreadOutcome(key, None if error else done.result(), error))
 
-    def _return(self, running: _RunningCall, returned: _Returned) -> None:
-        running.returned = returned
-        self._events.put(returned)
+    def _report(self, running: _RunningCall, outcome: _ThreadOutcome) -> None:
+        running.outcome = outcome
+        self._events.put(outcome)
 
     def _perform_in_thread(self, key: AskKey, running: _RunningCall, machine: Machine, ask: Ask) -> None:
-        """Perform an ask in its own thread, until it returns or the drive is over."""
+        """Perform an ask in its own thread, until the ask returns or the driver ends."""
         cancel_token.set(running.token)
         try:
             with closing(self._perform_and_stream(machine, ask)) as chunks:
@@ -313,15 +315,15 @@ class SyncDriver:
                     try:
                         chunk = next(chunks)
                     except StopIteration as end:
-                        self._return(running, _Returned(key, end.value, None))
+                        self._report(running, _ThreadOutcome(key, end.value, None))
                         return
                     if self.iterates:
                         self._events.put(chunk)
         except BaseException as error:
-            self._return(running, _Returned(key, None, error))
+            self._report(running, _ThreadOutcome(key, None, error))
 
     def _handle_events(self) -> Generator[StreamChunk]:
-        """Wait for an event. Handle those that arrived meanwhile too, so that one commit stores them all."""
+        """Wait for an event and handle it. Also handle all events in the queue, so that one commit stores them."""
         yield from self._handle_event()
         if not self.iterates:
             for _ in range(self._events.qsize()):
@@ -335,7 +337,7 @@ class SyncDriver:
             raise event
         elif event is None:
             yield from self._end_late_tools()
-        elif event.key in self.schedule.running:  # Otherwise it timed out, and the model knows it.
+        elif event.key in self.schedule.running:  # Otherwise the tool timed out, and the model already has a result.
             run_id, ask = event.key[0], self.schedule.running[event.key].ask
             if event.error is not None:
                 del self.schedule.running[event.key]
@@ -345,8 +347,8 @@ class SyncDriver:
                 self.schedule.running.pop(event.key, None)
                 yield from self._show_tool(run_id, ask, event.value)
 
-    def _next_event(self) -> _Returned | StreamChunk | Exception | None:
-        """Wait for the next event. Return None when a tool has exceeded its time limit."""
+    def _next_event(self) -> _ThreadOutcome | StreamChunk | Exception | None:
+        """Wait for the next event and return it. Return None when a tool has exceeded its time limit."""
         deadlines, running = self._deadlines, self.schedule.running
         while deadlines and deadlines[0][1] not in running:
             heapq.heappop(deadlines)
@@ -368,29 +370,28 @@ class SyncDriver:
     # Storing
 
     def _commit(self) -> None:
-        """Wait until everything that has happened is stored."""
+        """Commit all changes of the tree, and wait until they are stored."""
         future = self.tree.commit()
         if future is not None:
             try:
                 result_of(future)
             except Exception as error:
-                failure = self.tree.fail_commit(error)
-                raise failure from failure.__cause__
+                self.tree.fail_commit(error)
 
     # The end
 
     def stop(self) -> None:
-        """Stop waiting for the running asks."""
+        """Cancel the running asks without waiting for their end."""
         if self.schedule.running:
-            time.sleep(0.001)  # A tool that is just returning needs a moment to report it.
+            time.sleep(0.001)  # A tool that returns at this moment needs time to report its outcome.
         self.schedule.start_ending()
         for running in self.schedule.running.values():
             running.cancel()
 
-    def returned(self) -> Iterator[tuple[AskKey, object]]:
-        """Return the outcomes that have arrived but are unknown to their machines."""
-        returned = [running.returned for running in self.schedule.running.values() if running.returned is not None]
-        return iter([(each.key, each.value) for each in returned if each.error is None])
+    def pending_outcomes(self) -> Iterator[tuple[AskKey, object]]:
+        """Return the keys and outcomes of asks that have finished but whose machines have no outcome yet."""
+        outcomes = [running.outcome for running in self.schedule.running.values() if running.outcome is not None]
+        return iter([(outcome.key, outcome.value) for outcome in outcomes if outcome.error is None])
 
     def _end_branches(self) -> Generator[StreamChunk]:
         while self.schedule.ended:
@@ -401,7 +402,7 @@ class SyncDriver:
                 yield from self._show_result(machine, ask.id, tool_result)
 
     def _close_sources(self, run_id: str) -> Exception | None:
-        """Close the sources of a run. An error fails a run that had none before."""
+        """Close the tool sources of a run, and return the error that fails the run, or None."""
         sources = self._sources.pop(run_id, None)
         if sources is None:
             return None
@@ -411,7 +412,7 @@ class SyncDriver:
         return errors.error
 
     def close(self) -> None:
-        """Close the sources and the records of all runs."""
+        """Close the tool sources of all runs, and complete their records."""
         for run_id in reversed(self.schedule.active):
             error = self._close_sources(run_id)
             self.tree.close(run_id)
@@ -419,7 +420,7 @@ class SyncDriver:
                 raise error
 
     def finish(self) -> None:
-        """Store the end of the run, and release its claim."""
+        """Commit the end of the run, and release its claim."""
         try:
             if self.tree.committer is not None:
                 self._commit()
@@ -433,7 +434,7 @@ class SyncDriver:
 
 
 def call_tool(tree: Tree, run_id: str, ask: AskTool) -> ToolResult:
-    """Call a tool. Every error becomes a result that the model can read."""
+    """Call a tool, and return its result. An exception of the tool becomes an error result."""
     started, call = time.monotonic(), ask.call
     with CallSite(tree, run_id, ask.id):
         try:

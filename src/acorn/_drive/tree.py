@@ -1,7 +1,7 @@
-"""A run and its branches: one place that tells their machines, publishes their entries and ends them together.
+"""A run and its branches: one object that updates their machines, publishes their entries and ends them together.
 
-Every driver of a run or a branch works through its tree, from any thread. A branch that user code starts belongs to the
-same tree as the branches that the model calls.
+Every driver of a run or a branch works through its tree, from any thread. The tree contains the branches that the model
+calls and the branches that user code starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pydantic import BaseModel
 
@@ -33,10 +33,9 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
-from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
+from acorn._telemetry import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, add_to_captures, current_call_site, current_subscribers
-from acorn.stores.port import RunCancelledError
 from acorn.stores.rules import run_cancelled_error
 from acorn.types import JsonObject, ToolCall
 
@@ -47,7 +46,7 @@ _NO_SPAN = nullcontext()
 
 
 class Tree:
-    """The machines of one run and its branches."""
+    """The machines of one run and its branches, with a lock that lets several threads use them."""
 
     def __init__(
         self,
@@ -60,46 +59,42 @@ class Tree:
         if VARIABLE in os.environ:
             check_setting()
         self.trace: Trace | None = None
-        """Creates telemetry spans, if the program has set up OpenTelemetry."""
+        """The object that creates telemetry spans. None if the program does not use OpenTelemetry."""
         self._saved = dict(saved or {})
-        """Saved branches that are not loaded yet, by run id. They are loaded when their parents ask for them."""
+        """A dict that maps run ids to saved branches that are not loaded yet. Their parents load them later."""
         if answers:
             check_answers(root, self._saved, answers)
         self._answers = {**(stored_answers or {}), **(answers or {})}
-        """The human answers that arrived during the pause, by request id. Each run takes its own when it continues."""
+        """A dict that maps request ids to the human answers that arrived during the pause."""
         self.can_pause = getattr(root.spec, "store", None) is not None
         if self._saved:
             attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
         self._driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}
-        """By run id, the ids of the branches directly below."""
+        """A dict that maps the id of a run to the ids of its direct branches."""
         self.siblings = SiblingBranches()
         self._lock = threading.RLock()
         self.fatal_error: Exception | None = None
-        """The error of a vital listener or of the store, or a cancellation. No run of the tree continues after it."""
+        """The error of a vital listener or of the store, or a cancellation. It stops all runs of the tree."""
         self.root = root.run.id
         self.committer = committer
         self.wake: Callable[[], None] | None = None
-        """Ends the wait of the driver of the root, from any thread. `fatal_error` is set before the call."""
+        """A function that ends the wait of the root's driver, from any thread. `fatal_error` is set before the call."""
         self.is_ending = False
-        """Whether the driver of the root is about to end it."""
+        """Whether the driver of the root has begun to end the run."""
         self.stop_event: threading.Event | None = None
-        """If set, the driver stops at its next commit and hands the run back to the queue."""
-
-    @property
-    def should_hand_back(self) -> bool:
-        return self.stop_event is not None and self.stop_event.is_set()
+        """If this event is set, the driver stops at its next commit and returns the run to the queue."""
 
     def now(self, run_id: str) -> float:
-        """Return the seconds since the run started, or where a run that is not driven yet will continue."""
+        """Return the seconds on the clock of a run. The clock stops while no driver drives the run."""
         driven = self._driven.get(run_id)
         return self.machines[run_id].run.seconds if driven is None else monotonic() - driven.clock_start
 
     # Driving one run
 
     def open(self, run_id: str) -> None:
-        """Start a run, or continue a loaded one."""
+        """Start a new run, or resume a loaded run."""
         with self._lock:
             machine, committer = self._running(run_id), self.committer
             run = machine.run
@@ -130,7 +125,7 @@ class Tree:
             now = monotonic() - clock_start
             try:
                 machine.start(now, datetime.now(UTC))
-            except StoreError as error:  # A stored run does not fit its class. It stays as it is for a class that fits.
+            except StoreError as error:  # The stored run does not fit its class. It stays stored for a class that fits.
                 self.abort(error)
                 raise
             if self._answers:
@@ -139,24 +134,19 @@ class Tree:
                 self._publish(run_id)
 
     def span(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
-        """Make the span of a model request current, so that the spans of the client belong to it."""
+        """Return a context manager that makes the span of a model request the parent of the HTTP client's spans."""
         return _NO_SPAN if self.trace is None else self.trace.inside(run_id, ask_id)
 
-    def note_first_chunk(self, run_id: str, ask_id: str) -> None:
-        """Report to telemetry that the first chunk of a response has arrived."""
-        if self.trace is not None:
-            self.trace.record_first_chunk(run_id, ask_id)
-
     def asks(self, run_id: str) -> Mapping[str, Ask]:
-        """Return the asks of a run, by id. While it is the same object, it contains nothing new."""
+        """Return a dict that maps ids to the asks of a run. If the asks did not change, it is the same dict object."""
         machine = self.machines[run_id]
         error = machine.run.error
         if error is not None and is_signal(error, "parent_ended"):
-            raise error  # Without it, the run would seem to have ended without an error.
+            raise error  # Otherwise the run would seem to have ended without an error.
         return machine.listed(monotonic() - self._driven[run_id].clock_start)
 
     def begin(self, run_id: str, ask_id: str) -> None:
-        """Tell a machine that one of its asks is being performed."""
+        """Record in the machine that a driver begins to perform one of its asks."""
         driven = self._driven[run_id]
         with self._lock:
             machine = self._running(run_id)
@@ -167,7 +157,7 @@ class Tree:
                 self._publish(run_id)
 
     def begin_only_ask(self, run_id: str, kinds: tuple[type[Ask], ...]) -> Ask | None:
-        """Begin the only ask of a run if it is of one of these kinds and has no timeout. Otherwise return None."""
+        """Begin and return the only ask of a run, or return None if it has a timeout or is not one of the `kinds`."""
         driven = self._driven[run_id]
         with self._lock:
             machine, now = self.machines[run_id], monotonic() - driven.clock_start
@@ -186,7 +176,7 @@ class Tree:
             return ask
 
     def tell(self, run_id: str, ask_id: str, outcome: object) -> None:
-        """Give the outcome of an ask to its machine."""
+        """Pass the outcome of an ask to its machine."""
         driven = self._driven[run_id]
         with self._lock:
             machine = self.machines[run_id]
@@ -210,7 +200,7 @@ class Tree:
                     self._publish(branch_id)
 
     def stop(self, run_id: str, error: BaseException) -> None:
-        """End a run and its branches with an error. The listeners hear of it when all have ended."""
+        """End a run and its branches with an error. The listeners are called after all these runs have ended."""
         with self._lock:
             stopped, machine = self._stop_below(run_id), self.machines[run_id]
             machine.stop(error, self.now(run_id))
@@ -221,7 +211,7 @@ class Tree:
                 self._publish(stopped_id)
 
     def fail_after_end(self, run_id: str, error: BaseException) -> None:
-        """Fail a run that had ended without an error."""
+        """Change a run that ended without an error to a failed run."""
         with self._lock:
             self.machines[run_id].fail_after_end(error, self.now(run_id))
             self._publish(run_id)
@@ -235,23 +225,23 @@ class Tree:
             if run.error is not None:
                 attach_run(run.error, run)
             remember_run(run, machine.plan.agent, driven.places)
-            if self.trace is not None and run_id != self.root:  # That of the root ends after its last commit.
+            if self.trace is not None and run_id != self.root:  # The root's trace ends after the last commit.
                 self.trace.close(run_id)
 
     def raise_if_late(self, run_id: str, error: ModelError | None) -> None:
-        """Raise a `LimitError` if the run is out of time. A request that fails then has failed because of that."""
+        """Raise a `LimitError` if the time limit of the run has passed, which explains the failed request's `error`."""
         if late := self.machines[run_id].budgets.too_late(self.now(run_id)):
             raise late from error
 
     def _running(self, run_id: str) -> Machine:
-        """Return the machine of a run. Raise a signal if the run was ended together with its parent."""
+        """Return the machine of a run. Raise a `StopSignal` if the run has ended together with its parent."""
         machine = self.machines[run_id]
         if machine.run.stop_reason is not None:
             raise StopSignal("parent_ended")
         return machine
 
     def _stop_below(self, run_id: str) -> list[str]:
-        """End the branches of a run that ends, and return their ids. The caller publishes their entries."""
+        """End all branches below a run, and return their ids. The caller publishes their entries."""
         stopped = [branch for branch in reversed(list(self._below(run_id))) if not self.machines[branch].is_over]
         for branch_id in stopped:
             machine = self.machines[branch_id]
@@ -263,34 +253,34 @@ class Tree:
     # Pausing for human input
 
     def postpone(self, run_id: str, ask_id: str) -> None:
-        """Take back an ask that waits for human input. It is performed again when the run is resumed."""
+        """Withdraw an ask that waits for human input. A driver performs the ask again when the run is resumed."""
         with self._lock:
             self.machines[run_id].set_aside(ask_id)
 
     def start_held_branches(self, run_id: str) -> bool:
-        """Start the branches of a step whose other calls wait for human input. Return whether there are any."""
+        """Start the branches that a step delayed until its other calls paused, and return whether any started."""
         with self._lock:
             return self.machines[run_id].start_waiting_branches(self.now(run_id))
 
     def pause(self, run_id: str) -> None:
-        """Pause a tree in which every run waits for human input. Each record lists what its run waits for."""
+        """Pause a tree in which every run waits for human input. Each run record lists its open requests."""
         with self._lock:
-            paused = [each for each in (run_id, *self._below(run_id)) if not self.machines[each].is_over]
-            requests = {each: self.machines[each].calls.open_requests() for each in paused}
-            all_requests = [request for each in paused for request in requests[each]]
+            paused = [paused_id for paused_id in (run_id, *self._below(run_id)) if not self.machines[paused_id].is_over]
+            requests = {paused_id: self.machines[paused_id].calls.open_requests() for paused_id in paused}
+            all_requests = [request for paused_id in paused for request in requests[paused_id]]
             check_pause(self.machines[run_id], all_requests, can_pause=self.can_pause)
-            for each in reversed(paused):
-                machine = self.machines[each]
-                below = [request for other in self._below(each) for request in requests.get(other, ())]
-                machine.pause([*requests[each], *below], self.now(each))
+            for paused_id in reversed(paused):
+                machine = self.machines[paused_id]
+                below = [request for branch_id in self._below(paused_id) for request in requests.get(branch_id, ())]
+                machine.pause([*requests[paused_id], *below], self.now(paused_id))
                 machine.branches.count_open()
-            for each in paused:
-                self._publish(each)
+            for paused_id in paused:
+                self._publish(paused_id)
 
     # Branches
 
     def branch(self, context: BranchContext, plan: Plan) -> None:
-        """Add a branch to the tree, below its parent."""
+        """Add a branch below its parent: a new branch, or a saved branch that is loaded now."""
         with self._lock:
             parent = self._running(context.parent_id)
             saved = self._saved.pop(context.run_id, None)
@@ -301,7 +291,7 @@ class Tree:
                 branch_plan = parent.branches.plan_for(context, plan)
                 try:
                     child = load(branch_plan, saved, branch_plan.deps)
-                except StoreError as error:  # It does not fit its class. It stays as it is for a class that fits.
+                except StoreError as error:  # The branch does not fit its class. It stays stored for a class that fits.
                     self.abort(error)
                     raise
                 _replace_record(parent.run.branches, child.run)
@@ -311,28 +301,27 @@ class Tree:
     def new_branch(
         self, site: CallSite, parent_id: str, place_id: str, name: str, plan: Plan, value: BaseModel
     ) -> BranchContext:
-        """Add a branch that user code starts at a call site."""
+        """Add a branch that user code starts at a call site, and return its context."""
         with self._lock:
             parent, now = self._running(parent_id), self.now(parent_id)
             call_id, depth = self._enclosing_call(site, parent_id)
+            has_input = not plan.spec.input.is_empty
             while True:
-                has_input = not plan.spec.input.is_empty
                 context = parent.branches.new_context(
                     name, value, place_id, now, has_input=has_input, inside=call_id, caller_depth=depth
                 )
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_same_branch(saved, context, plan):
                     break
-                place_id += "+"  # The code runs again and starts another branch than the saved one.
-            is_saved = context.run_id in self._saved
+                place_id += "+"  # The code runs again, and it starts another branch than the saved branch.
             self.branch(context, plan)
-            if not is_saved:
+            if saved is None:
                 parent.branches.start(context, now)
                 self._publish(parent_id)
             return context
 
     def _enclosing_call(self, site: CallSite, run_id: str) -> tuple[str | None, int]:
-        """Return the id of the run's tool call that contains the site, if any, and the branch depth of the site."""
+        """Return the id of the run's tool call that contains the call site, or None, and the site's branch depth."""
         machine = self.machines[site.run_id]
         depth = 0 if machine.context is None else machine.context.depth
         if site.run_id == run_id:
@@ -344,7 +333,7 @@ class Tree:
         return (None if context is None else context.call_id or context.inside), depth
 
     def finish_branch(self, context: BranchContext, error: BaseException | None) -> None:
-        """Tell its parent that a branch that user code started has ended."""
+        """Add the result of a branch that user code started to the parent of the branch."""
         with self._lock:
             parent, run = self.machines[context.parent_id], self.machines[context.run_id].run
             if not parent.is_over:
@@ -358,7 +347,7 @@ class Tree:
             yield from self._below(branch_id)
 
     def lineage(self, run_id: str) -> Iterator[tuple[object, Run]]:
-        """Return the instance and the run with this id, then those of each parent."""
+        """Yield the module instance and the record of a run, and then of each parent up to the root."""
         machine: Machine | None = self.machines[run_id]
         while machine is not None:
             yield machine.plan.agent, machine.run
@@ -367,41 +356,36 @@ class Tree:
     # Storing
 
     def commit(self) -> Future[None] | None:
-        """Commit what has happened since the last commit. The next effect must wait for the returned future."""
-        if self.committer is None or (self.fatal_error is not None and not self._can_store_cancellation()):
+        """Start a commit of all changes. The driver must wait for the returned future before it performs an ask."""
+        committer, fatal_error = self.committer, self.fatal_error
+        if committer is None:
+            return None
+        if fatal_error is not None and not committer.can_store_end(self.machines[self.root], fatal_error):
             return None
         with self._lock:
             try:
                 if self.fatal_error is not None:
-                    self.committer.requeue_rejected()
-                return self.committer.commit(self.machines)
+                    committer.requeue_rejected()
+                return committer.commit(self.machines)
             except Exception as error:  # The store may be user code.
-                failure = self.fail_commit(error)
-                raise failure from failure.__cause__
+                self.fail_commit(error)
 
-    def fail_commit(self, error: Exception) -> Exception:
-        """Abort the tree because a commit failed, and return the error that it ends with."""
+    def fail_commit(self, error: Exception) -> NoReturn:
+        """Abort the tree because a commit failed, and raise the error of the store as a `StoreError`."""
         failure = error if self.committer is None else self.committer.failure(error)
         self.abort(failure)
-        return failure
-
-    def _can_store_cancellation(self) -> bool:
-        return (
-            isinstance(self.fatal_error, RunCancelledError)
-            and self.committer is not None
-            and self.committer.can_store_end(self.machines[self.root])
-        )
+        raise failure from failure.__cause__
 
     def release(self) -> None:
-        """Release the claim of a tree that is not driven after all."""
+        """Release the claim of a tree that no driver drives, because its caller was cancelled."""
         if self.committer is not None:
             self.committer.release()
 
     def _cancel(self) -> None:
-        """Cancel the tree on request of another process, from the heartbeat thread, and wake its driver.
+        """Cancel the tree because another process requested it, and wake the driver.
 
-        A driver inside a hook of the user cannot be woken. It notices when the hook returns, but the store shows the
-        run as cancelled before that.
+        The heartbeat thread calls this method. A driver that executes a hook cannot be woken. It ends the run when the
+        hook returns, but the store already reports the run as cancelled.
         """
         self.abort(run_cancelled_error(self.root))
         if self.wake is not None:
@@ -410,18 +394,18 @@ class Tree:
             self.committer.cancel_soon(lambda: self.is_ending)
 
     def abort(self, error: Exception) -> None:
-        """Let no run of the tree continue. What is stored stays as it is."""
+        """Stop all runs of the tree with a fatal error. The stored state does not change."""
         with self._lock:
             self.fatal_error = self.fatal_error or error
 
     # Listening
 
     def is_listened_to(self, run_id: str) -> bool:
-        """Return whether a run has listeners, which are called in the thread of the driver."""
+        """Return whether a run has listeners, which its driver calls in its own thread."""
         return bool(self._driven[run_id].subscribers)
 
     def _publish(self, run_id: str) -> None:
-        """Call the listeners with the new entries, and mark the run for the next commit."""
+        """Call the listeners of a run with its new journal entries, and mark the run for the next commit."""
         driven, entries = self._driven.get(run_id), self.machines[run_id].journal.entries
         if self.committer is not None:
             self.committer.changed.add(run_id)
@@ -437,28 +421,26 @@ class Tree:
 
 
 def tree_of(site: CallSite) -> Tree:
-    """Return the tree that a call site belongs to."""
+    """Return the tree that contains the run of a call site."""
     assert isinstance(site.tree, Tree)
     return site.tree
 
 
 def current_machine() -> Machine | None:
-    """Return the machine of the innermost run that the calling code is inside of, or None."""
+    """Return the machine of the innermost run that executes the calling code, or None outside of a run."""
     site = current_call_site()
     return None if site is None else tree_of(site).machines[site.run_id]
 
 
 def _is_same_branch(saved: JsonObject, context: BranchContext, plan: Plan) -> bool:
-    """Return whether the saved branch has the class and the input of this one.
-
-    The module of the class may have another name now, such as `__main__`.
-    """
+    """Return whether a saved branch has the same class and input as a new branch."""
+    # The file of the class may have another name now, such as `__main__`.
     is_same_class = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
     return bool(is_same_class and saved["run"]["input"] == to_saved_data(context.input))
 
 
 def _replace_record(branches: list[Run], run: Run) -> None:
-    """Add a loaded run to its parent's branches, in place of its saved record."""
+    """Replace the saved record in the parent's list of branches by the loaded run."""
     for index, record in enumerate(branches):
         if record.id == run.id:
             run.branches += record.branches

@@ -25,8 +25,7 @@ from stored_steps import (
 
 from acorn.stores import rules
 from acorn.stores.lease import this_process
-from acorn.stores.postgres.store import PostgresStore
-from acorn.stores.postgres.writer import WRITE_NUMBER
+from acorn.stores.postgres.store import WRITE_NUMBER, PostgresStore
 from acorn.stores.postgres.writes import UPDATE_RUNNING_ROOT
 
 

@@ -77,7 +77,7 @@ def read_all(kind: Any, text: str, look: Callable[[Any], Any]) -> float:
     return best
 
 
-def anew(text: str) -> float:
+def parse_each_prefix(text: str) -> float:
     start = time.process_time()
     for at in range(SIZE, len(text) + SIZE, SIZE):
         from_json(text[:at], allow_partial="trailing-strings")
@@ -134,6 +134,10 @@ def lines() -> list[Line]:
         ("one long string of 100 KB", Long, long, "name", 1 / 3),
     ):
         text = make(100_000)
-        found.append(Line(f"{name} / from_json of each prefix", read_all(kind, text, field(read)) / anew(text), limit))
+        found.append(
+            Line(
+                f"{name} / from_json of each prefix", read_all(kind, text, field(read)) / parse_each_prefix(text), limit
+            )
+        )
     found.append(Line("a stream without access to partial answers / joining its deltas", unread(), 1.3))
     return found

@@ -23,8 +23,8 @@ from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
 from acorn._history.request_messages import RequestMessages
-from acorn._history.thread_message import ThreadMessage
 from acorn.models import ModelRequest, ModelResponse
+from acorn.thread.xml import ThreadMessage
 
 RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
 BATCH = 100

@@ -714,7 +714,9 @@ def test_loading_run_with_undeclared_added_tool_raises_error_with_tool_name() ->
 
     plan, loop = paused(setup(Adder, call("look"), call("dig"), DONE), "model", 2)
     saved = json.loads(json.dumps(save(loop)))
-    with pytest.raises(AcornError, match=r"the tools `dig`, added by `on_step`, which are not declared") as caught:
+    with pytest.raises(
+        AcornError, match=r"the tools `dig`, which `on_step` added and the module does not declare"
+    ) as caught:
         load(plan, saved)
     assert "`look`" not in str(caught.value)
 

@@ -106,8 +106,8 @@ def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path
     assert acorn("delete", facts.id[:6], "--store", store).code == 0
     assert not library.runs(store).list()
     acorn("run", f"{DESK}:Echo", "hello", "--store", store)
-    assert "deleted 0 runs" in acorn("delete", "--before", "2020-01-01", "--store", store).err
-    assert "deleted 1 run" in acorn("delete", "--before", "2999-01-01", "--store", store).err
+    assert "Deleted 0 runs" in acorn("delete", "--before", "2020-01-01", "--store", store).err
+    assert "Deleted 1 run" in acorn("delete", "--before", "2999-01-01", "--store", store).err
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_debug_option_prints_traceback_of_target(
         ("nowhere.py", "There is no file `nowhere.py`"),
         ("nowhere.py:Agent", "There is no file `nowhere.py`"),
         (str(AGENTS / "end.py"), f"There is no file `{AGENTS / 'end.py'}`. Did you mean `{AGENTS / 'ends.py'}`?"),
-        ("nowhere/agent.py", "There is no file `nowhere/agent.py`.\n"),
+        ("nowhere/agent.py", "There is no file `nowhere/agent.py`. Check the path.\n"),
         ("acorn_cli_no_module", "There is no Python module `acorn_cli_no_module`"),
         ("acorn.no_such_part", "There is no Python module `acorn.no_such_part`"),
         (f"{AGENTS / 'ends.py'}:Nope", "has no `Nope`. It has these modules: `Base`, `Fine`"),

@@ -191,7 +191,7 @@ def test_user_without_write_permission_raises_store_error(postgres: str, store: 
 def test_user_without_create_permission_uses_existing_schema(postgres: str) -> None:
     with another_user(postgres) as (role, login), closing(PostgresStore(login)) as store:
         ask(postgres, f"CREATE SCHEMA acorn AUTHORIZATION {role}")
-        with pytest.raises(StoreError, match="Allow it to create and write the schemas `acorn` and `acorn_jobs`"):
+        with pytest.raises(StoreError, match="Allow the user to create and write the schemas `acorn` and `acorn_jobs`"):
             store.prepare_engine()
         ask(postgres, f"CREATE SCHEMA acorn_jobs AUTHORIZATION {role}")
         store.prepare_engine()

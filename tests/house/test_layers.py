@@ -32,6 +32,7 @@ LAYERS: list[tuple[str, list[str]]] = [
             "models/assemble",
             "stores/port",
             "_history/history",
+            "_history/ownership",
             "_history/saved_form",
         ],
     ),
@@ -63,8 +64,8 @@ LATE_IMPORTS = {
     ("models/litellm/adapter", "acorn"),  # The transport loads httpx and aiohttp, which a missing key does not need.
     ("testing/scripted", "asyncio"),
     ("cli/commands/work", "acorn"),  # The queue, which is an extra.
-    ("_telemetry/setup", "acorn"),  # Spans need OpenTelemetry, which a program may not have.
-    ("_telemetry/setup", "opentelemetry"),
+    ("_telemetry/__init__", "acorn"),  # Spans need OpenTelemetry, which a program may not have.
+    ("_telemetry/__init__", "opentelemetry"),
     ("mcp/source", "acorn"),  # Connections need the SDK, which is an extra.
     ("mcp/__init__", "acorn"),  # So does the server.
     ("cli/commands/serve", "acorn"),  # The servers, which no other command needs.

@@ -127,7 +127,7 @@ def test_run_must_answer_if_one_of_several_budgets_is_nearly_empty() -> None:
 
 
 def test_cost_limit_of_parent_with_model_without_price_raises() -> None:
-    with pytest.raises(DeclarationError, match=r"`Above1\.max_cost` needs prices"):
+    with pytest.raises(DeclarationError, match=r"`Above1\.max_cost` cannot be enforced: the prices"):
         budgets(Limits(), Limits(), Limits(cost=1.0)).check_price(ScriptedModel([]))
     budgets(Limits(), Limits(cost=1.0)).check_price(ScriptedModel([], price=PRICE))
     budgets(Limits(tokens=1)).check_price(ScriptedModel([]))

@@ -33,7 +33,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
-from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
+from acorn._telemetry import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, add_to_captures, current_call_site, current_subscribers
 from acorn.stores.rules import run_cancelled_error

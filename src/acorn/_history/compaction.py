@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from acorn._formats.content import text_of
 from acorn._formats.json import to_json_text
-from acorn._history.history import call_ids, user_message
-from acorn._history.repair import SYSTEM_ROLES
+from acorn._history.history import SYSTEM_ROLES, call_ids, user_message
 from acorn.types import Message, is_json_list, is_json_object
 
 _PRESERVED_TURNS = 2

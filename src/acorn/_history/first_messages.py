@@ -14,7 +14,8 @@ from acorn._formats.content import PartCollector
 from acorn._formats.json import copy_json, excerpt, find_path, safe_repr, shorten
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
-from acorn._history.repair import NO_RESULT, ROLES, SYSTEM_ROLES, close_calls
+from acorn._history.history import ROLES, SYSTEM_ROLES
+from acorn._history.repair import NO_RESULT, close_calls
 from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
 from acorn.models.request import SentMedium, media_of

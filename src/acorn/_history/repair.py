@@ -13,12 +13,10 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from acorn._formats.json import to_json_text
-from acorn._history.history import call_ids, tool_message, user_message
+from acorn._history.history import SYSTEM_ROLES, call_ids, tool_message, user_message
 from acorn.models.request import strip_signature
 from acorn.types import Content, JsonObject, JsonValue, Message, MessageCall, is_json_object
 
-SYSTEM_ROLES = ("system", "developer")
-ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 NO_RESULT = "There is no result of this call."
 _RESULT_FOLLOWS = "The result follows in a user message."
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -219,22 +217,6 @@ def close_calls(history: list[Message], content: str) -> None:
         while end < len(history) and _answered_id(history[end]) is not None:
             end += 1
         history[end:end] = [tool_message(call_id, content) for call_id in ids]
-
-
-def find_turn(history: Sequence[object], message: Message) -> int | None:
-    """Return the index of a response in the history, or None.
-
-    If the history does not contain the object `message`, return the index of a copy with the same call ids.
-    """
-    for index in range(len(history) - 1, -1, -1):
-        if history[index] is message:
-            return index
-    ids = set(call_ids(message)) - {""}
-    # A later response may repeat an id, so a call that already has its result is part of another response.
-    for index, unanswered in reversed(open_calls(history) if ids else []):
-        if not ids.isdisjoint(unanswered):
-            return index
-    return None
 
 
 def _answered_id(message: object) -> str | None:

@@ -21,10 +21,8 @@ from pydantic_core import from_json, to_json
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.blobs import Blob
 from acorn._formats.json import replace_surrogates, safe_repr, shorten, to_json_text
-from acorn._history.history import user_message
+from acorn._history.history import ROLES, SYSTEM_ROLES, user_message
 from acorn._history.repair import (
-    ROLES,
-    SYSTEM_ROLES,
     match_results,
     repair_content,
     repair_text_message,

@@ -17,9 +17,16 @@ from acorn._formats.json import copy_json, describe_error
 from acorn._formats.redact import find_secrets, redact
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
-from acorn._history.edits import HistoryEdits
-from acorn._history.history import assistant_message, history_of, steps_of, tool_message, user_message
-from acorn._history.repair import close_calls, find_turn, unique_ids
+from acorn._history.history import (
+    HistoryEdits,
+    assistant_message,
+    call_ids,
+    history_of,
+    steps_of,
+    tool_message,
+    user_message,
+)
+from acorn._history.repair import close_calls, open_calls, unique_ids
 from acorn.errors import AcornError
 from acorn.journal import (
     CalledTool,
@@ -74,12 +81,12 @@ class Transcript:
     @cached_property
     def edits(self) -> HistoryEdits:
         """The detector of the user's edits. Most runs never create it, because no user code requests the history."""
-        return HistoryEdits(self.run)
+        return HistoryEdits(self._run_id, self.journal, self.history)
 
     @property
     def turn_index(self) -> int | None:
         """The index of the last response in the history. None if there is no response or the user removed it."""
-        return None if self.turn is None else find_turn(self.history.messages, self.turn)
+        return None if self.turn is None else _find_turn(self.history.messages, self.turn)
 
     # The first messages, and later messages from acorn
 
@@ -386,7 +393,7 @@ def _index_after(history: list[Message], turn: Message) -> int | None:
     The user may also have moved or copied the response.
     """
     check_is_list(history)
-    index = find_turn(history, turn)
+    index = _find_turn(history, turn)
     return None if index is None else index + 1
 
 
@@ -394,3 +401,19 @@ def check_is_list(history: object) -> None:
     """Raise an error if the user assigned a value to `history` that is not a list."""
     if not isinstance(history, list):
         raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
+
+
+def _find_turn(history: Sequence[object], message: Message) -> int | None:
+    """Return the index of a response in the history, or None.
+
+    If the history does not contain the object `message`, return the index of a copy with the same call ids.
+    """
+    for index in range(len(history) - 1, -1, -1):
+        if history[index] is message:
+            return index
+    ids = set(call_ids(message)) - {""}
+    # A later response may repeat an id, so a call that already has its result is part of another response.
+    for index, unanswered in reversed(open_calls(history) if ids else []):
+        if not ids.isdisjoint(unanswered):
+            return index
+    return None

@@ -262,8 +262,7 @@ def stored_instance(stored: StoredRun) -> StoredInstance:
     return StoredInstance(overrides.get("file"), settings)
 
 
-# This is the place for the tree of a run: one class that all views draw. `cli/view_tree.py` and `web/page/rows.py`
-# build one each until then.
+# `cli/view_tree.py` and `web/page/rows.py` each build their own tree of a run. A shared class would belong here.
 
 
 MessageKind = Literal["finished", "reminder", "skipped", "validation_error"]
@@ -288,8 +287,8 @@ def message_kind(content: object) -> MessageKind | None:
     return "validation_error" if content.startswith(_VALIDATION_ERROR) else None
 
 
-# Redaction. This is the place for the one redactor of the package. `cli/output.py`, `web/redact.py`,
-# `mcp/address.py` and `mcp/server.py` combine these functions until then.
+# Redaction. `cli/output.py`, `web/redact.py`, `mcp/address.py` and `mcp/server.py` each combine these functions. A
+# shared redactor would belong here.
 
 
 def find_secrets(declaration: object = None) -> set[str]:

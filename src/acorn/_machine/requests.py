@@ -33,7 +33,7 @@ from acorn.step import Step, StepChanges
 from acorn.types import JsonObject, Message, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
 
 if TYPE_CHECKING:
-    from acorn._history.thread_message import ThreadMessage
+    from acorn.thread.xml import ThreadMessage
 
 T = TypeVar("T")
 
@@ -408,7 +408,7 @@ def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]
 
 
 def _new_thread_message() -> ThreadMessage:
-    from acorn._history.thread_message import ThreadMessage  # The event classes, which most runs do not need.
+    from acorn.thread.xml import ThreadMessage  # The event classes, which most runs do not need.
 
     return ThreadMessage()
 

@@ -89,9 +89,9 @@ def _suggest_file(file: Path) -> str:
     try:
         names = [path.name for path in file.parent.glob("*.py")]
     except OSError:
-        return ""
+        return " Check the path."
     similar = get_close_matches(file.name, names, 1)
-    return f" Did you mean `{file.with_name(similar[0])}`?" if similar else ""
+    return f" Did you mean `{file.with_name(similar[0])}`?" if similar else " Check the path."
 
 
 def _is_name_taken(file: Path) -> bool:

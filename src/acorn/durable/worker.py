@@ -197,10 +197,8 @@ class Worker:
             try:
                 await asyncio.wait_for(asyncio.to_thread(self.store.statuses, []), grace)
                 last_answer = time.monotonic()
-            except (
-                StoreError,
-                TimeoutError,
-            ):  # The time is checked only here, because this process may have been frozen.
+            except (StoreError, TimeoutError):
+                # Without a failure, a long time means only that this process was frozen.
                 if time.monotonic() - last_answer >= grace:
                     return
             await asyncio.sleep(min(grace / 4, _RECONNECT))

@@ -32,7 +32,7 @@ class CircuitPass:
         self._circuit = circuit
 
     def report_success(self, name: str) -> None:
-        """Report that the model answered. The log line contains the model name."""
+        """Report that the model answered, with the model name for the log line."""
         self._circuit.close(name)
 
     def report_failure(self, name: str) -> None:
@@ -61,7 +61,7 @@ class Circuit:
 
     @property
     def allows_request(self) -> bool:
-        """Whether `enter` would return a pass now."""
+        """Whether the circuit allows a request now, so that `enter` would return a pass."""
         until = self._open_until
         return until is None or (self._clock() >= until and self._current_trial() is None)
 
@@ -111,7 +111,7 @@ class Circuit:
 
 
 class CircuitRegistry:
-    """The circuits of all models.
+    """A registry of the circuit breakers of all models.
 
     A model id or a model dict is identified by its id and address. A model object is identified by its `id()`.
     """
@@ -146,7 +146,10 @@ class CircuitRegistry:
             del self._by_object[object_id]
 
     def clear(self) -> None:
-        """Remove all circuits. Tests need it because a new test server may get the address of an earlier server."""
+        """Remove all circuits.
+
+        Tests need this method because a new test server may get the address of an earlier server.
+        """
         self._by_address.clear()
         self._by_object.clear()
 

@@ -69,7 +69,7 @@ def suggest_fix(
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """Return a sentence that tells the user how to fix a failed request, or "" if there is no suggestion.
+    """Return a suggestion for the user that describes the fix of a failed request, or "" if there is no suggestion.
 
     `set_by_user` contains the names of the settings that the user set.
     """

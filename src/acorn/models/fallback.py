@@ -385,7 +385,7 @@ class _ChainAttempt:
         return self._attempts.move_on(self._at, error, has_started=self._has_started)
 
     def request(self) -> ModelRequest:
-        """Return the request with the changes for this model."""
+        """Return the request with the sampling settings, the timeout and the messages for this model."""
         request, link, chain = self._attempts.original_request, self._link, self._attempts.chain
         changes = dict(link.sampling)
         if changes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryStore", "PostgresStore", "RunFacts", "SQLiteStore", "Store"]
 
-# Loaded on first use, because they import database packages and `import acorn` must stay light.
+# These classes are loaded at their first use, because they import database packages and `import acorn` must be fast.
 _LAZY = {"MemoryStore": "memory", "PostgresStore": "postgres.store", "SQLiteStore": "sqlite.store"}
 
 

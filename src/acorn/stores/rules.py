@@ -311,7 +311,7 @@ def run_not_found_error(run_id: str, store: str) -> StoreError:
 def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> RunClaimedError:
     error = RunClaimedError(
         f"Run {run_id} is driven by process {process.pid} on {process.host} (last heartbeat {heartbeat_age:.0f} s "
-        f"ago). Wait for the run, or stop that process."
+        f"ago). Wait for the run, or stop the process."
     )
     error.process = process
     return error
@@ -324,7 +324,7 @@ def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError
     """
     if driver is not None:
         return driver
-    return StoreError(f"Run {run_id} is already in {store} (status `{status}`). Resume it, or use another id.")
+    return StoreError(f"Run {run_id} is already in {store} (status `{status}`). Resume the run, or use another id.")
 
 
 def no_workers_error(store: str) -> StoreError:
@@ -351,7 +351,7 @@ def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: fl
 def claim_lost_error(run_id: str) -> StoreError:
     """Return the error for a commit of a call after another call in this process has claimed the run."""
     return StoreError(
-        f"Run {run_id} was stopped here, and another call in this process resumed it. The stopped call writes nothing "
+        f"Run {run_id} was stopped, and another call in this process resumed the run. The stopped call writes nothing "
         f"more to the run."
     )
 
@@ -377,7 +377,7 @@ def wrong_offset_error(run_id: str, stored_entries: int, offset: int) -> StoreEr
 
 def parent_missing_error(run_id: str, parent: str | None, root: str) -> StoreError:
     return StoreError(
-        f"Cannot create run {run_id}: its parent {parent!r} is not in the tree of run {root}. Nothing was written."
+        f"Cannot create run {run_id}: its parent {parent!r} does not belong to run {root}. Nothing was written."
     )
 
 
@@ -405,7 +405,7 @@ def already_finished_error(run_id: str, status: Status) -> StoreError:
 
 
 def request_not_open_error(request_id: str, store: str) -> StoreError:
-    return StoreError(f"Request {request_id!r} is not open in {store}. Its run may have withdrawn it.")
+    return StoreError(f"Request {request_id!r} is not open in {store}. Its run may have withdrawn the request.")
 
 
 def already_answered_error(request_id: str, at: datetime) -> StoreError:

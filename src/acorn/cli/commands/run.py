@@ -348,4 +348,4 @@ def _print_plan(name: str, events: list[AgentEvent], before: int, description: A
     called.pop(FINISH, None)
     if called:
         listed = ", ".join(f"`{one_line(tool)}` ({plural(count, 'time')})" for tool, count in called.items())
-        write_line(f"called from step {before} on in the first run: {listed}")
+        write_line(f"tools that the first run called from step {before} on: {listed}")

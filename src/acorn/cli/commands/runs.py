@@ -219,10 +219,10 @@ def answer(
         root = opened_store.read(matching[0].run_id)[0].facts.root
         is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
     if is_queued:
-        write_line("answered; a worker resumes the run")
+        write_line("Answered. A worker resumes the run.")
     else:
         option = "" if store is None else f" --store {store}"
-        write_line(f"answered; to resume: acorn resume {short_id(root)}{option}")
+        write_line(f"Answered. To resume the run: acorn resume {short_id(root)}{option}")
     return SUCCESS
 
 
@@ -262,7 +262,7 @@ def delete(
         finished = opened_store.list(status=("done",), before=_parse_date(str(before)), limit=None)
         for facts in finished:
             opened_store.delete(facts.id)
-    write_line(f"deleted {plural(len(finished), 'run')}")
+    write_line(f"Deleted {plural(len(finished), 'run')}.")
     return SUCCESS
 
 
@@ -441,6 +441,11 @@ def read_run_file(file: str) -> tuple[list[AgentEvent], Run | None]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise CommandError(f"`{file}` is not a saved run: {f'{path}: ' if path else ''}{first['msg']}") from error
+        raise _not_a_run(file, f"{f'{path}: ' if path else ''}{first['msg']}") from error
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"`{file}` is not a saved run: {error}") from error
+        raise _not_a_run(file, str(error)) from error
+
+
+def _not_a_run(file: str, reason: str) -> CommandError:
+    hint = "Use a file from `acorn run --save` or `run.to_json()`."
+    return CommandError(f"`{file}` is not a saved run: {reason.rstrip('.')}. {hint}")

@@ -208,13 +208,13 @@ class _AnthropicReader:
         """A dict that maps a block index to a reasoning block."""
         self._others: dict[int, JsonObject] = {}
         """A dict that maps a block index to a text block or a hosted tool block."""
-        self._pieces: dict[int, list[str]] = {}
+        self._fragments: dict[int, list[str]] = {}
         """A dict that maps a block index to the fragments of its text or of its hosted tool input."""
 
     def read(self, event: JsonObject) -> Delta | None:
         kind = event.get("type")
         if kind == "content_block_delta":
-            return self._read_piece(event.get("index", 0), event["delta"])
+            return self._read_fragment(event.get("index", 0), event["delta"])
         if kind == "content_block_start":
             return self._start_block(event.get("index", 0), event["content_block"])
         if kind == "content_block_stop":
@@ -240,31 +240,31 @@ class _AnthropicReader:
         if kind in ("thinking", "redacted_thinking"):
             self._reasoning[index] = dict(block)
             return Delta(reasoning=block["thinking"]) if block.get("thinking") else None
-        self._others[index], self._pieces[index] = dict(block), []
+        self._others[index], self._fragments[index] = dict(block), []
         return Delta(content=block["text"]) if kind == "text" and block.get("text") else None
 
-    def _read_piece(self, index: int, piece: JsonObject) -> Delta | None:
-        kind = piece["type"]
+    def _read_fragment(self, index: int, fragment: JsonObject) -> Delta | None:
+        kind = fragment["type"]
         if kind == "input_json_delta":
             if index not in self._calls:  # The fragment belongs to the input of a hosted tool.
-                self._pieces.setdefault(index, []).append(piece["partial_json"])
+                self._fragments.setdefault(index, []).append(fragment["partial_json"])
                 return None
             number, block, _ = self._calls[index]
             self._calls[index] = (number, block, True)
-            return Delta(calls=(CallDelta(number, arguments=piece["partial_json"]),))
+            return Delta(calls=(CallDelta(number, arguments=fragment["partial_json"]),))
         if kind == "text_delta":
-            self._pieces.setdefault(index, []).append(piece["text"])
-            return Delta(content=piece["text"])
+            self._fragments.setdefault(index, []).append(fragment["text"])
+            return Delta(content=fragment["text"])
         if kind == "thinking_delta":
             reasoning = self._reasoning.setdefault(index, {"type": "thinking", "thinking": ""})
-            reasoning["thinking"] = (reasoning.get("thinking") or "") + piece["thinking"]
-            return Delta(reasoning=piece["thinking"])
+            reasoning["thinking"] = (reasoning.get("thinking") or "") + fragment["thinking"]
+            return Delta(reasoning=fragment["thinking"])
         if kind == "signature_delta":
             reasoning = self._reasoning.setdefault(index, {"type": "thinking", "thinking": ""})
-            reasoning["signature"] = (reasoning.get("signature") or "") + piece["signature"]
+            reasoning["signature"] = (reasoning.get("signature") or "") + fragment["signature"]
         elif kind == "citations_delta" and index in self._others:
             block = self._others[index]
-            block["citations"] = [*(block.get("citations") or ()), piece["citation"]]
+            block["citations"] = [*(block.get("citations") or ()), fragment["citation"]]
         return None
 
     def _end_block(self, index: int) -> Delta | None:
@@ -294,7 +294,7 @@ class _AnthropicReader:
         """Return the blocks in the same form as in a response that is not streamed."""
         blocks = reasoning | {index: block for index, (_, block, _) in self._calls.items()}
         for index, block in self._others.items():
-            text = "".join(self._pieces[index])
+            text = "".join(self._fragments[index])
             if block["type"] == "text":
                 blocks[index] = {**block, "text": (block.get("text") or "") + text}
             else:

@@ -65,7 +65,7 @@ class _EncodedTurns:
 
 
 def encode_messages(request: ModelRequest) -> tuple[bytes, bytes]:
-    """Return the JSON text of the system prompt and of the messages. Without a system prompt, its text is empty."""
+    """Return the JSON text of the system prompt, or empty bytes if there is none, and the JSON text of the messages."""
     sent_part, marks = request.sent, cache_marks(request) if request.cache_points else {}
     is_shared = sent_part is not None and not sent_part.has_extra_messages
     messages = sent_part.sent.messages if sent_part is not None and is_shared else request.messages

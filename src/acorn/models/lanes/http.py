@@ -129,7 +129,10 @@ def _proxy_credentials(proxy: str) -> dict[str, str]:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a TLS context with the system's certificates, or with those of `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
+    """Return a TLS context with the certificates of the system.
+
+    The environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace these certificates.
+    """
     return _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 

@@ -117,7 +117,7 @@ class Lane(Protocol):
 
 
 def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) -> tuple[str, dict[str, str]]:
-    """Return the URL without its credentials, and the headers with those credentials and the user's headers.
+    """Return the URL without its credentials, and the headers with the credentials of the URL and the user's headers.
 
     Headers in the model dict override acorn's headers.
     """

@@ -28,7 +28,7 @@ _LEARNING_RATE = 0.25
 
 
 def _ignore(seconds: float) -> None:
-    """Do nothing. This function replaces the callback of a request that does not wait any more."""
+    """Do nothing, in place of the callback of a request that does not wait any more."""
 
 
 class QueuedRequest:

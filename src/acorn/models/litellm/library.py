@@ -95,7 +95,7 @@ _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str]
 
 
 def ignore_warnings() -> None:
-    """Add filters that ignore the warnings of LiteLLM, unless the filters are already the first ones.
+    """Add warning filters that ignore the warnings of LiteLLM, unless these filters are already active.
 
     LiteLLM's streams warn with every response. If a program turns warnings into errors, as many test suites do, the
     request would fail. The program may also have added other filters after acorn's filters.
@@ -249,7 +249,7 @@ def is_unknown(name: str, config: JsonObject) -> bool:
     if "/" in name or ":" in name or name.startswith(_PREFIXES_IN_CODE) or any(map(config.get, _ADDRESS_KEYS)):
         return False
     text = _model_list_text()
-    # Parsing the list is slow. Most ids are correct, and a search in its text is enough for them.
+    # Parsing the list is slow. Most ids are correct, and a search in the text of the list is enough for a correct id.
     if text is None or f'\n    "{name}": {{'.encode() in text:
         return False
     models = _model_list()

@@ -397,7 +397,7 @@ def is_too_long(error: BaseException) -> bool:
 def suggest_litellm_fix(
     error: Exception, failure: FailureDetails, message: str, set_by_user: Collection[str], name: str
 ) -> str:
-    """Return a sentence that tells the user how to fix a failed request, or "" if there is no suggestion.
+    """Return a suggestion for the user that describes the fix of a failed request, or "" if there is no suggestion.
 
     `set_by_user` contains the names of the settings that the user set.
     """

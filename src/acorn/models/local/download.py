@@ -69,7 +69,7 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
         try:
             arrived = 0
             while process.poll() is None:
-                # The size may become smaller when pip moves the file, so the progress keeps its maximum.
+                # The size may become smaller when pip moves the file, so the progress uses the maximum so far.
                 arrived = max(arrived, min(_size_of_wheels(partial), wheel.size))
                 on_progress(arrived, wheel.size)
                 time.sleep(_POLL_SECONDS)

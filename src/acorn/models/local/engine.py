@@ -235,7 +235,10 @@ def _register_process() -> None:
 
 
 def close_engines() -> None:
-    """Close every engine of this process. The next request loads its model file again."""
+    """Close every engine of this process.
+
+    The next request loads its model file again.
+    """
     if os.getpid() != _owner_pid:
         return
     with _lock:

@@ -97,12 +97,15 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The path of the model file. If the file is missing, the property raises `ModelError`."""
+        """The path of the model file.
+
+        If the file is missing, the property raises `ModelError`.
+        """
         return find_weights(self._file) if self._file in KNOWN_MODELS else _check_file(self.name, Path(self._file))
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the model. The property starts the engine on first use."""
+        """The engine that runs the model, which this property starts on first use."""
         return engine(self.name, self.path.resolve(), self._settings)
 
     # Sending

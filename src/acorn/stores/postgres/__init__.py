@@ -1,1 +1,1 @@
-"""Runs in a PostgreSQL database."""
+"""The store in a PostgreSQL database."""

@@ -226,15 +226,17 @@ class Database:
             if any(part in reason for part in _USER_REFUSED):
                 text = f"{self.name} refused the user ({reason}). Check the user and the password in the URL."
             elif "does not exist" in reason:
-                text = f"{self.name} does not exist ({reason}). Create the database, or use another one."
+                text = f"{self.name} does not exist ({reason}). Create the database, or use another database."
             elif self._was_reached:
                 text = f"{self.name} did not answer for {RETRY_SECONDS:.0f} s ({reason}). Check that the server runs."
             else:
-                text = f"Cannot connect to {self.name} ({reason}). Check that the server runs, and the host and port."
+                text = (
+                    f"Cannot connect to {self.name} ({reason}). Check the host and the port, and that the server runs."
+                )
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
             text = (
-                f"The user of {self.name} lacks a permission ({reason}). Allow it to create and write the schemas "
-                f"`acorn` and `acorn_jobs`."
+                f"The user of {self.name} lacks a permission ({reason}). Allow the user to create and write the "
+                f"schemas `acorn` and `acorn_jobs`."
             )
         else:
             text = f"PostgreSQL reported an error for {self.name} ({reason})."
@@ -252,13 +254,11 @@ def is_connection_lost(error: psycopg.Error) -> bool:
 
 
 _abandoned: list[Connection[TupleRow]] = []
+"""References to the connections of the parent process. Without them, psycopg would close the connections."""
 
 
 def abandon(connection: Connection[TupleRow]) -> None:
-    """Give up a connection of the parent in a forked child, without sending anything.
-
-    The reference keeps psycopg from closing the connection, which would end the session of the parent.
-    """
+    """Release the socket of a connection in a forked child without ending the database session of the parent."""
     _abandoned.append(connection)
     with suppress(psycopg.Error, OSError):
         os.close(connection.fileno())

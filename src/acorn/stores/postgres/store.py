@@ -1,22 +1,38 @@
 """The PostgreSQL store: runs in a database, for many processes on many machines.
 
-A process has one connection for reads and one connection for writes. The writer puts many writes into one transaction.
+A process has one connection for reads and one connection for writes. The writer puts many commits into one transaction
+and sends their statements together. It knows the result of each commit before it commits the transaction. If the
+connection breaks during the commit, the writer must find out whether the transaction was committed. Therefore each
+transaction stores its number.
+
 While the process drives or watches runs, it has a third connection for notifications.
 """
 
 from __future__ import annotations
 
+import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import psycopg
+from psycopg import Connection
+from psycopg.rows import TupleRow
+
+from acorn.errors import StoreError
 from acorn.stores.database import DatabaseStore
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
 from acorn.stores.port import Commit, Process, QueuedRun, WindowOrder, WindowSlice
 from acorn.stores.postgres import claims, queue, reads, writes
-from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction
+from acorn.stores.postgres.connection import (
+    Database,
+    PostgresConnection,
+    Transaction,
+    is_connection_lost,
+    run_in_pipeline,
+)
 from acorn.stores.postgres.listener import Listener, PostgresWatch
-from acorn.stores.postgres.writer import PostgresWriter
 from acorn.types import JsonObject
 
 T = TypeVar("T")
@@ -124,3 +140,191 @@ def _close(listener: Listener, writer: PostgresWriter, *connections: PostgresCon
     writer.close()
     for connection in connections:
         connection.close()
+
+
+# The writer
+
+_SendFirst = Callable[[Transaction], Callable[[], bool] | None]
+"""A function that sends one statement, which completes a simple job.
+
+It returns a function that waits for the result and returns whether the job is complete. It returns None if the job
+needs more statements.
+"""
+
+WRITE_NUMBER = b"""
+    INSERT INTO acorn.writers VALUES ($1, $2, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET last_transaction = excluded.last_transaction, written = excluded.written
+"""
+# `FOR UPDATE` waits for the end of the transaction if the server still executes the transaction.
+_READ_NUMBER = b"SELECT last_transaction FROM acorn.writers WHERE id = $1 FOR UPDATE"
+
+
+class _WriteJob(CommitJob):
+    """A job with an optional statement that the writer sends before it waits for the results of other jobs."""
+
+    def __init__(
+        self,
+        writer: PostgresWriter,
+        key: str | None,
+        operation: Callable[[Transaction], Any],
+        send_first: _SendFirst | None,
+    ) -> None:
+        super().__init__(writer, operation)
+        self.key, self.send_first = key, send_first
+
+
+class _UncertainCommit(NamedTuple):
+    """The jobs of a transaction whose commit was sent but not confirmed."""
+
+    number: int
+    jobs: list[_WriteJob]
+    outcomes: list[CommitResult]
+
+
+class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
+    """A writer that executes jobs in transactions of a PostgreSQL database."""
+
+    def __init__(self, connection: PostgresConnection, database: Database) -> None:
+        super().__init__(connection, database.name)
+        self._database = database
+        self._uncertain: _UncertainCommit | None = None
+        self._has_cleaned_up = False
+        self._reset_numbers()
+
+    def _reset_numbers(self) -> None:
+        self._id, self._number = secrets.token_hex(8), 0
+
+    def submit(
+        self, key: str | None, operation: Callable[[Transaction], T], send_first: _SendFirst | None = None
+    ) -> Future[T]:
+        """Call a function in a transaction that other jobs may share.
+
+        `key` is the id of the run that the job writes to. The writer sends the statement of `send_first` before the
+        results of other jobs only for the first job of a key.
+        """
+        return self._put(_WriteJob(self, key, operation, send_first))
+
+    def _transact(self, jobs: list[_WriteJob]) -> None:
+        try:
+            self._write_with_retries(jobs)
+        except psycopg.Error as error:
+            if is_connection_lost(error) or len(jobs) == 1:
+                raise
+            for job in jobs:  # One of the jobs caused the error. Write each job alone to find this job.
+                try:
+                    self._write_with_retries([job])
+                except psycopg.Error as job_error:
+                    job.outcome = job.outcome or CommitResult(error=self._explain(job_error))
+
+    def _write_with_retries(self, jobs: list[_WriteJob]) -> None:
+        def write_once() -> None:
+            connection = self._connection.connect()
+            self._resolve_uncertain(connection)
+            self._clean_up(connection)
+            unwritten = [job for job in jobs if job.outcome is None]
+            if unwritten:
+                self._write_together(connection, unwritten)
+
+        self._database.retry(write_once, self._connection.drop)
+
+    def _clean_up(self, connection: Connection[TupleRow]) -> None:
+        """Delete old rows once per process."""
+        if not self._has_cleaned_up:
+            self._has_cleaned_up = True
+            claims.delete_idle_processes(Transaction(connection))
+            writes.delete_unused_limits(Transaction(connection))
+
+    def _write_together(self, connection: Connection[TupleRow], jobs: list[_WriteJob]) -> None:
+        def write_all() -> list[CommitResult]:
+            transaction = Transaction(connection)
+            transaction.control(b"BEGIN")
+            transaction.execute(WRITE_NUMBER, [self._id, self._number])
+            sent = self._send_first_statements(transaction, jobs)
+            is_single = len(jobs) == 1
+            results = [
+                self._execute(transaction, job, was_stored, is_single)
+                for job, was_stored in zip(jobs, sent, strict=True)
+            ]
+            if all(result.error is not None for result in results):
+                transaction.control(b"ROLLBACK")
+                return results
+            self._uncertain = _UncertainCommit(self._number, jobs, results)
+            transaction.control(b"COMMIT")
+            _notify(transaction, transaction.notifications)
+            return results
+
+        self._number += 1
+        outcomes = run_in_pipeline(connection, write_all)
+        self._set_outcomes(jobs, outcomes)
+        self._uncertain = None
+
+    def _send_first_statements(
+        self, transaction: Transaction, jobs: list[_WriteJob]
+    ) -> list[Callable[[], bool] | None]:
+        """Send the statement of the first job of each key, because later jobs of a key depend on its result."""
+        keys: set[str | None] = set()
+        sent: list[Callable[[], bool] | None] = []
+        for job in jobs:
+            is_first = job.key not in keys
+            keys.add(job.key)
+            sent.append(job.send_first(transaction) if is_first and job.send_first is not None else None)
+        return sent
+
+    def _execute(
+        self, transaction: Transaction, job: _WriteJob, was_stored: Callable[[], bool] | None, is_single: bool
+    ) -> CommitResult:
+        """Execute a job. If the job fails, undo only its own writes."""
+        if was_stored is None and job.send_first is not None:
+            was_stored = job.send_first(transaction)
+        if was_stored is not None and was_stored():
+            return CommitResult()
+        notifications = len(transaction.notifications)
+        if not is_single:
+            transaction.control(b"SAVEPOINT one")
+        try:
+            outcome = CommitResult(job.operation(transaction))
+        except psycopg.Error:  # PostgreSQL has already aborted the whole transaction.
+            raise
+        except Exception as error:
+            outcome = CommitResult(error=error)
+            del transaction.notifications[notifications:]
+            if not is_single:
+                transaction.control(b"ROLLBACK TO one")
+        if not is_single:
+            transaction.control(b"RELEASE one")
+        return outcome
+
+    def _resolve_uncertain(self, connection: Connection[TupleRow]) -> None:
+        """Set the outcomes of an unconfirmed transaction if the database has committed it."""
+        uncertain = self._uncertain
+        if uncertain is not None:
+            row = Transaction(connection).execute(_READ_NUMBER, [self._id]).fetchone()
+            if row is not None and row[0] == uncertain.number:
+                self._set_outcomes(uncertain.jobs, uncertain.outcomes)
+            self._uncertain = None
+
+    def _explain(self, error: Exception) -> Exception:
+        if not isinstance(error, psycopg.Error):
+            return error
+        explained = self._database.explain(error)
+        if self._uncertain is not None:
+            self._uncertain = None
+            return StoreError(
+                f"It is unknown whether {self._name} has stored the last commit: {explained} Resume the run; it "
+                f"continues after its last stored commit."
+            )
+        return explained
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child:
+            self._uncertain = None  # The transaction belongs to the parent.
+            self._reset_numbers()
+        super().after_fork(in_child)
+
+
+def _notify(transaction: Transaction, notifications: Iterable[tuple[str, str]]) -> None:
+    """Send notifications after the commit, because PostgreSQL commits transactions with notifications one by one."""
+    unique = list(dict.fromkeys(notifications))
+    if unique:
+        sql = b"SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS news (channel, payload)"
+        transaction.execute(sql, [[channel for channel, _ in unique], [payload for _, payload in unique]])

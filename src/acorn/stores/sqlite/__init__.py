@@ -1,1 +1,1 @@
-"""Runs in one SQLite file."""
+"""The store in a SQLite file."""

@@ -123,8 +123,8 @@ def explain(error: Exception, name: str) -> StoreError:
     kind = _error_name(error)
     if kind.startswith(_TEMPORARY):
         text = (
-            f"Cannot write {name}: another process has been writing it for {_TIMEOUT:.0f} s ({error}). Stop that "
-            f"process, or wait."
+            f"Cannot write {name}: another process has locked the file for {_TIMEOUT:.0f} s ({error}). Stop the "
+            f"other process, or try again later."
         )
     elif kind.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
         text = (
@@ -134,7 +134,7 @@ def explain(error: Exception, name: str) -> StoreError:
     elif kind.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
         text = f"Cannot write {name} ({error}). Check the owner of the file and its directory."
     elif kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        text = f"{name} is damaged ({error}). Restore a copy, or recover its content with SQLite's `.recover`."
+        text = f"{name} is damaged ({error}). Restore a backup, or recover the data with SQLite's command `.recover`."
     else:
         text = f"SQLite reported an error for {name} ({error})."
     return StoreError(text)

@@ -107,12 +107,11 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Begin a transaction, and wait while another process writes."""
-        begin = partial(connection.execute, "BEGIN IMMEDIATE")
         try:
-            begin()
+            connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
             self._has_seen_others = True
-            retry_while_busy(begin)
+            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
 
     def _execute_in_savepoint(self, connection: sqlite3.Connection, job: CommitJob) -> CommitResult:
         """Execute one of several jobs.

@@ -36,9 +36,9 @@ class GrammarLimits:
     """The limits of a grammar for strings, lists and recursion that the schema does not limit."""
 
     string: int = 400
-    """The maximum characters of a string without `maxLength`. Each enclosing list reduces them to a quarter."""
+    """The maximum characters of a string without `maxLength`. Each enclosing list reduces this limit to a quarter."""
     items: int = 8
-    """The maximum items of a list without `maxItems`. Each enclosing list reduces them to a half."""
+    """The maximum items of a list without `maxItems`. Each enclosing list reduces this limit to a half."""
     depth: int = 3
     """The maximum number of times that a recursive schema may contain itself."""
 

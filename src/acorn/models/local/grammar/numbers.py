@@ -165,7 +165,10 @@ def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -
 
 
 def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
-    """Return the rule for numbers from `low` to `high`. Both bounds must be at least 0."""
+    """Return the rule for numbers from `low` to `high`.
+
+    Both bounds must be at least 0.
+    """
     first, last = int(low), int(high)
     if places == 0:
         return _whole(first, last)
@@ -186,7 +189,10 @@ def _decimals(value: Decimal, places: int) -> str:
 
 
 def _whole(low: int, high: int) -> str:
-    """Return the rule for integers from `low` to `high`, without leading zeros. Both bounds must be at least 0."""
+    """Return the rule for integers from `low` to `high`, without leading zeros.
+
+    Both bounds must be at least 0.
+    """
     parts: list[str] = []
     if low == 0:
         parts.append('"0"')
@@ -206,7 +212,7 @@ def _whole(low: int, high: int) -> str:
 
 
 def _between(low: str, high: str) -> str:
-    """Return the rule for digit sequences from `low` to `high`. Both bounds must have the same length."""
+    """Return the rule for digit sequences from `low` to `high`, two sequences of equal length."""
     if not low:
         return ""
     length = len(low) - 1
@@ -236,7 +242,10 @@ def _fraction(low: str, high: str) -> str:
 
 
 def _places(low: str, high: str) -> str:
-    """Return the rule for one or more decimal places from `low` to `high`. An omitted decimal place is a zero."""
+    """Return the rule for one or more decimal places from `low` to `high`.
+
+    An omitted decimal place is a zero.
+    """
     length = len(low)
     zeros, nines = "0" * (length - 1), "9" * (length - 1)
     if not low.strip("0") and not high.strip("9"):

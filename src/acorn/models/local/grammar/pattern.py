@@ -182,7 +182,7 @@ class _PatternReader:
         return self._at >= len(self._regex) or self._peek("|") or self._peek(")")
 
     def _flags(self) -> bool:
-        """Parse flags such as `(?i)`, and return whether there were any.
+        """Parse flags such as `(?i)`, and return whether the pattern has flags at this position.
 
         Only the flag for case-insensitivity has an effect, and only for negated classes.
         """
@@ -336,7 +336,10 @@ def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
 
 
 def _range(first: str, last: str) -> Iterator[int]:
-    """Return the character codes of a range. The result for a large range contains only its start."""
+    """Return the character codes of a range, such as `a-z`.
+
+    The result for a large range contains only the codes at its start.
+    """
     return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
 
 

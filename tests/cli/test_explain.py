@@ -130,7 +130,7 @@ def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
 def test_explain_warns_of_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
     told = acorn("explain", f"{agent}:Small", "--question", "x", "--json").output
     assert told["model"] == "openai/gpt-4o, local/smollm2"
-    assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["warnings"]
+    assert "`local/smollm2` is too small for tools: it may call tools at random for minutes" in told["warnings"]
     shown = acorn("explain", f"{agent}:Small", "--question", "x").out
     assert "on openai/gpt-4o, local/smollm2, temperature 0.25" in shown
     assert "sk-secret" not in shown

@@ -255,20 +255,20 @@ def _warnings(
     functions = [tool["function"] for tool in tools if "function" in tool and tool_name(tool) != FINISH]
     has_sources = has_sources or any("function" not in tool for tool in tools)
     if spec.model is None:
-        yield "no `model` is set; set it on the class, or say which by `acorn run --model`"
+        yield "no `model` is set; set it on the class, or pass it with `acorn run --model`"
     if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():
         yield "no prompt: there is neither a docstring nor a `system_prompt`"
     if (functions or has_sources) and spec.max_steps is None:
-        yield "tools without `max_steps`: in a single turn, a call of a tool ends the run unfinished"
+        yield "tools without `max_steps`: the first tool call ends the run without an answer"
     if (functions or has_sources) and (name := too_small_for_tools(spec.model)) is not None:
-        yield f"`{name}` is too small for tools: it calls them at random, for minutes"
+        yield f"`{name}` is too small for tools: it may call tools at random for minutes"
     if spec.max_steps is not None and not functions and not has_sources:
-        yield "`max_steps` without tools: nothing can be done in a step"
+        yield "`max_steps` without tools: the agent needs only one step"
     if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
-        yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
+        yield f"only `max_steps = {spec.max_steps}` limits the run; set `max_cost` or `max_total_tokens` too"
     if spec.store is None and "on_human" not in user_hooks(agent):
         for tool in spec.human_tools:
-            yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
+            yield f"the tool `{tool.name}` waits for human input, but the agent has neither `on_human` nor a `store`"
     for function in functions:
         if not function.get("description"):
             yield f"the tool `{function['name']}` has no description; give it a docstring"

@@ -324,7 +324,7 @@ class ModelRequest:
         return len(self.messages) if (sent := self.sent) is None else len(sent)
 
     def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """Return the JSON text of the messages, between `before` and `after`, and reuse the JSON of earlier requests."""
+        """Return the JSON text of the messages, between `before` and `after`. The text is cached."""
         if (sent := self.sent) is not None:
             return sent.json(before + b"[", b"]" + after)
         messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))

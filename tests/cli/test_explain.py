@@ -124,7 +124,7 @@ def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
     assert "`max_steps` without tools" in warnings
     assert "model" not in warnings
     warnings = "\n".join(acorn("explain", AGENTS / "desk.py:Desk", "x", "--json").output["warnings"])
-    assert "the tool `refund` waits for a person" in warnings
+    assert "the tool `refund` waits for human input" in warnings
 
 
 def test_explain_warns_of_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:

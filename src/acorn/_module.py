@@ -11,17 +11,18 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from acorn._declare.generics import Deps, In, Out, set_type_arguments
+from acorn._declare.generics import Deps, In, Out, local_types, set_type_arguments
 from acorn._declare.module_base import NOT_COPIED, AgentBase, last_run, set_call_options, set_private
-from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
 from acorn._declare.spec_cache import (
     OverrideBlock,
     ShapesDescriptor,
     ToolDescriptor,
     check_overrides,
+    check_setting_name,
     class_spec,
     spec_of,
+    warn_about_misspelled_names,
 )
 from acorn.errors import AcornError
 from acorn.record import Run, run_of

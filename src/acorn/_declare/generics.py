@@ -7,6 +7,7 @@ type arguments, as in `Extract[Person](...)`. The first two arguments set the at
 
 from __future__ import annotations
 
+import sys
 import types
 import typing
 from typing import Any, NamedTuple, get_args, get_origin
@@ -75,6 +76,23 @@ def deps_type(which: object) -> Any:
         origin = get_origin(which)
         generics = generics_of(which) if origin is None else _substitute(which, origin)
     return _resolve(generics.deps)
+
+
+def local_types(cls: type) -> dict[str, object]:
+    """Return a dict that maps local names to types, for the type hints of a class inside a function.
+
+    Only `module.__init_subclass__` may call this function, because it inspects the call stack.
+    """
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # Documented by Python, and faster than `inspect`.
+    while frame.f_globals.get("__name__") != cls.__module__ and frame.f_back is not None:
+        frame = frame.f_back
+    if frame.f_locals is frame.f_globals:
+        return {}
+    return {
+        name: value
+        for name, value in frame.f_locals.items()
+        if isinstance(value, type) or get_origin(value) is not None
+    }
 
 
 def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -108,6 +109,7 @@ def module_docstring(which: Branch) -> str | None:
 
 
 HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
+_METHOD_NAMES = (*HOOKS, "system_prompt")
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
@@ -133,6 +135,51 @@ def has_user_hook(which: Branch, hook: str) -> bool:
 
 
 # Modules that are branches or tools of other modules.
+
+
+# Names of settings and hooks
+
+
+def check_setting_name(cls: type[AgentBase], name: str) -> None:
+    """Raise `TypeError` if a keyword argument of `cls(...)` is not a setting."""
+    if name not in SETTINGS and name in class_spec(cls).input.schema.model_fields:
+        call = f"{cls.__name__}()({name}=...)"
+        raise TypeError(f"`{name}` is an input of `{cls.__name__}`, not a setting. Pass it to the call: `{call}`.")
+    if name not in SETTINGS:
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)}")
+
+
+def warn_about_misspelled_names(cls: type) -> None:
+    """Warn about attributes of a new class whose names look like a misspelled setting or hook."""
+    for name, value in vars(cls).items():
+        is_nested = isinstance(value, type) and value.__qualname__.startswith(f"{cls.__qualname__}.")
+        is_method = not isinstance(value, type) and hasattr(value, "__get__")
+        if name.startswith("_") or name in SETTINGS or name in _METHOD_NAMES or is_nested:
+            continue
+        if hint := _hint(name, _METHOD_NAMES if is_method else SETTINGS):
+            kind = "hook" if is_method else "setting"
+            # This stack level makes the warning point to the `class` statement.
+            warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=3)
+
+
+def _hint(name: str, known_names: Iterable[str]) -> str:
+    similar = next((known for known in known_names if _is_similar(name, known)), None)
+    return f" Did you mean `{similar}`?" if similar else ""
+
+
+def _is_similar(name: str, other: str) -> bool:
+    """Return whether the Levenshtein distance of two names, in changed, added or removed letters, is at most 2."""
+    if abs(len(name) - len(other)) > 2:
+        return False
+    distances = list(range(len(other) + 1))
+    for row, letter in enumerate(name, start=1):
+        above, distances = distances, [row]
+        for column, other_letter in enumerate(other, start=1):
+            substituted = above[column - 1] + (letter != other_letter)
+            distances.append(min(above[column] + 1, distances[-1] + 1, substituted))
+        if min(distances) > 2:
+            return False
+    return distances[-1] <= 2
 
 
 def is_agent(which: object) -> TypeGuard[Branch]:

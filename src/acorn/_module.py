@@ -1,6 +1,6 @@
 """The base class of all agents: declare, call, stream, resume, submit, map and branch.
 
-This file declares the attributes and methods. `_declare/` compiles and checks a class, and `_call/` runs it.
+This file declares the attributes and methods. `_declare/` compiles and checks a class, and `_call/` executes its calls.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from acorn._declare.generics import Deps, In, Out, read_generics
+from acorn._declare.generics import Deps, In, Out, local_types, set_type_arguments
 from acorn._declare.module_base import NOT_COPIED, AgentBase, last_run, set_call_options, set_private
-from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
 from acorn._declare.spec_cache import (
     OverrideBlock,
     ShapesDescriptor,
     ToolDescriptor,
     check_overrides,
+    check_setting_name,
     class_spec,
     spec_of,
+    warn_about_misspelled_names,
 )
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
@@ -41,7 +42,7 @@ Branched = TypeVar("Branched")
 
 
 def _caller(agent: module[Any, Out, Deps]) -> AgentCaller[Out, Deps]:
-    """Return the ways to call an agent. A program that only declares classes never loads them, nor asyncio."""
+    """Return the `AgentCaller` of an agent. A program that only declares classes never imports it or asyncio."""
     from acorn._call.call import AgentCaller
 
     return AgentCaller(agent)
@@ -55,11 +56,13 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
             model = "openai/gpt-4o"
 
-    An optional third type in the brackets is the type of `deps`, which `using(deps=...)` sets.
+    The types in the brackets are the input, the output and, optionally, the object for `using(deps=...)`.
     """
 
     model: Any = SETTINGS["model"].default
-    """A model id, a dict with `model` and any LiteLLM arguments, or a list of these: if one fails, the next is asked.
+    """A model id, a dict with `model` and any LiteLLM arguments, or a list of models.
+
+    If a model of a list fails, the next model of the list gets the request.
 
         model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
     """
@@ -70,7 +73,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
     max_steps: int | None = SETTINGS["max_steps"].default
     """The maximum number of steps of a run. None means a single turn."""
     parse_retries: int = SETTINGS["parse_retries"].default
-    """How often the model may correct an output that does not validate."""
+    """The number of times that the model may correct an output that is not valid."""
     system_prompt: Any
     """The system prompt: a string, a `Path` or a method. By default it is the docstring of the class."""
     initial_input: Any = SETTINGS["initial_input"].default
@@ -78,24 +81,24 @@ class module(AgentBase, Generic[In, Out, Deps]):
     final_output: Any = SETTINGS["final_output"].default
     """The type of the output."""
     tools: Sequence[Any] = SETTINGS["tools"].default
-    """Functions, callable objects, agents and tool sources that the model may call."""
+    """The tools that the model may call: functions, callable objects, agents and tool sources."""
     branches: Mapping[str, Any] = SETTINGS["branches"].default
-    """Modules that the model may start as branches, by name."""
+    """A dict that maps names to the modules that the model may start as branches."""
     cache: Any = SETTINGS["cache"].default
     """The parts of a request that the provider should cache: `"auto"` for as much as it can, True for the system
     message and the input, or a list of cache points."""
     strict: bool | None = SETTINGS["strict"].default
-    """Whether the provider must enforce the schema of the output. None means that it does if it supports the schema."""
+    """Whether the provider must enforce the schema of the output. None means: if the provider supports the schema."""
     xml_include_descriptions: bool = SETTINGS["xml_include_descriptions"].default
     """Whether the XML contains the descriptions of the fields."""
     xml_description_format: str = SETTINGS["xml_description_format"].default
-    """How the XML contains descriptions: `"attribute"` or `"comment"`."""
+    """The format of descriptions in the XML: `"attribute"` or `"comment"`."""
     xml_include_none: bool = SETTINGS["xml_include_none"].default
-    """Whether None is written as an empty element. By default it is left out."""
+    """Whether the XML contains an empty element for a value that is None. By default, it omits such a value."""
     xml_input_root: str = SETTINGS["xml_input_root"].default
     """The name of the XML element that contains the input."""
     xml_output_root: str = SETTINGS["xml_output_root"].default
-    """The name of the XML element that contains an output, if the model must write it as XML."""
+    """The name of the XML element that contains the output, if the model must answer in XML."""
     xml_context_root: str = SETTINGS["xml_context_root"].default
     """The name of the XML element that contains the data of `step.add_to_context`."""
 
@@ -117,7 +120,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
     max_media_bytes: int | None = SETTINGS["max_media_bytes"].default
     """The maximum size of the images, audio and files in a request, in bytes. None means no limit."""
     store: Any = SETTINGS["store"].default
-    """The store of the runs: a file such as `"runs.db"`, a database URL, or a store object. None stores nothing."""
+    """The store for the runs: a file such as `"runs.db"`, a database URL, or a store object. None means no store."""
     loop_guard: str | None = SETTINGS["loop_guard"].default
     """The reaction to a run that repeats itself: `"notice"`, `"force"` or None."""
     history_format: str = SETTINGS["history_format"].default
@@ -135,7 +138,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        read_generics(cls, module)
+        set_type_arguments(cls, module)
         warn_about_misspelled_names(cls)
         cls.__acorn_locals__ = {**cls.__acorn_locals__, **local_types(cls)}
         class_spec(cls)
@@ -144,10 +147,10 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return f"<{type(self).__name__} {describe_model(self.model)}>"
 
     def __getstate__(self) -> JsonObject:
-        # Copy the items: a run that ends in another thread may add an attribute meanwhile.
+        # Copy the items first, because a run that ends in another thread may add an attribute at the same time.
         return {name: value for name, value in list(vars(self).items()) if name not in NOT_COPIED}
 
-    # Tool sources that stay open
+    # Tool sources that stay open for several calls
 
     def __enter__(self) -> Self:
         """Open the tool sources once for all calls in the block, instead of once for each call.
@@ -201,7 +204,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return await _caller(self).arun(args, kwargs)
 
     def stream(self, /, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
-        """Run the module and iterate over its responses as they arrive. The last chunk has `result` and `run`.
+        """Run the module, and yield the chunks of its responses. The last chunk has `result` and `run`.
 
             for chunk in agent.stream(question="..."):
                 print(chunk.content or "", end="")
@@ -211,7 +214,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return _caller(self).stream(args, kwargs)
 
     def astream(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamChunk[Out]]:
-        """Run the module on the event loop and iterate over its responses: `async for chunk in agent.astream(...)`."""
+        """Run the module on the event loop, and yield its chunks: `async for chunk in agent.astream(...)`."""
         return _caller(self).astream(args, kwargs)
 
     # Stored runs
@@ -225,14 +228,15 @@ class module(AgentBase, Generic[In, Out, Deps]):
         answers: Mapping[str, Any] = MappingProxyType({}),
         deps: Deps = _UNSET,
     ) -> Out:
-        """Resume a stored run that was interrupted or waits for a person, and return its output.
+        """Resume a stored run that was interrupted or waits for human input, and return its output.
 
             out = agent(question="...")
             if not out:  # The run is paused.
                 out = agent.resume(out.run_id, answer=True)
 
-        acorn does not repeat committed model requests and tool calls. If the run had already finished, its stored
-        output is returned. Use `answer` to answer a single request, or `answers` to answer several, by request id.
+        acorn does not repeat committed model requests and tool calls. If the run has already finished, its stored
+        output is returned. Use `answer` if the run has one open request. If it has several, use `answers`, a dict that
+        maps request ids to answers.
         """
         agent = self if deps is _UNSET else self.using(deps=deps)
         is_single = answer is not _UNSET
@@ -255,7 +259,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return cast(Out, run.output)
 
     def submit(self, /, *args: Any, **kwargs: Any) -> Handle[Out]:
-        """Put a run into the store for the workers (`acorn work`), and return a handle to it.
+        """Put a run into the store for the workers (`acorn work`), and return a handle to the run.
 
             handle = Desk(store="postgresql://host/name").submit(question="...")
             print(handle.run_id, handle.result(timeout=60))
@@ -285,7 +289,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
     ) -> Batch[Out]:
         """Run the module for each row, `concurrency` rows at a time (default 8).
 
-        Iterate over the batch for the items as they end, or call `results()` for all outputs.
+        Iterate over the batch to get each item when its run ends, or call `results()` for a list of all outputs.
 
             for item in agent.map(rows, concurrency=16):
                 print(item.index, item.output or item.error)
@@ -314,12 +318,14 @@ class module(AgentBase, Generic[In, Out, Deps]):
     # Branches, from tools and hooks
 
     def branch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
-        """Run another module, a class or an instance, as a branch. It inherits the conversation, tools and settings.
+        """Run another module as a branch, and return its output.
+
+        The module is a class or an instance. The branch inherits the conversation, tools and settings of this run.
 
             def on_step(self, step):
                 review = self.branch(ReviewBranch)
 
-        Only its output is returned. If it fails, `BranchError` is raised.
+        If the branch fails, `BranchError` is raised.
         """
         return cast(Branched, _caller(self).branch(which, inputs))
 
@@ -333,7 +339,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
         *,
         concurrency: int | None = None,
     ) -> list[Any]:
-        """Run several branches concurrently. Return their outputs in order, with a `BranchError` for each failure.
+        """Run several branches concurrently, and return their outputs in order.
+
+        A failed branch is a `BranchError` in the list.
 
             def on_step(self, step):
                 first, second = self.branch_all([(ReviewBranch, {}), (ReviewBranch, {})], concurrency=2)
@@ -357,7 +365,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         before: Any = _UNSET,
         **overrides: Any,
     ) -> Self:
-        """Return a light copy with other settings or with options for its calls. The original does not change.
+        """Return a copy of the agent with other settings, or with options for its calls.
 
             run = agent.run(question="Who won in 1994?")
             agent.using(history=run)(question="And in 1990?")
@@ -366,11 +374,11 @@ class module(AgentBase, Generic[In, Out, Deps]):
         hooks, such as a database connection.
 
         `run_id` is the id of the run in the store. A call with the same id and input resumes an interrupted run, or
-        returns the output of a finished one.
+        returns the output of a finished run.
 
-        `thread` is the events or the record of a run to fork. The fork keeps what happened before the step `before`
-        (the `iteration` of the events) and continues from there. Without arguments, the call uses the input of that
-        run.
+        `thread` is the record or the events of a run to fork. The fork contains the steps before the step number
+        `before` (the `iteration` of the events) and continues from there. If you call the fork without arguments, it
+        uses the input of that run.
 
             agent.using(thread=run.thread, before=2, model="openai/gpt-4o")()
 
@@ -396,8 +404,8 @@ class module(AgentBase, Generic[In, Out, Deps]):
             with Researcher.override(model=AnyModel()):
                 application()
 
-        They take precedence over the settings of instances and of `using`, but not over those of a step. They apply in
-        the current context: in tasks and in `asyncio.to_thread`, but not in threads that you start.
+        These settings have priority over the settings of instances and of `using`, but not over the settings of a step.
+        They apply in the current context: in tasks and in `asyncio.to_thread`, but not in threads that you start.
         """
         for name in overrides:
             check_setting_name(cls, name)
@@ -407,7 +415,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
     # Hooks, for subclasses to define
 
     def on_start(self, step: Step[Deps]) -> Step[Deps] | None:
-        """Called once per run, before the first model request. `step.counter` is 0 and the step has no tool calls yet.
+        """Called once in each run, before the first model request. `step.counter` is 0, and the step has no tool calls.
 
         def on_start(self, step):
             step.add_to_context({"today": "Monday"})
@@ -415,7 +423,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return step
 
     def on_step(self, step: Step[Deps]) -> Step[Deps] | None:
-        """Called after each step, before the model reads the tool results.
+        """Called after each step, before the model receives the tool results.
 
         def on_step(self, step):
             for result in step.tool_results:
@@ -454,7 +462,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     @property
     def deps(self) -> Deps:
-        """The object of `using(deps=...)`, for tools and hooks."""
+        """The object that was passed to `using(deps=...)`, for tools and hooks."""
         run: Run[Any, Deps] | None = run_of(self)
         deps: Deps = self.__acorn_call_options__.deps if run is None else run.deps
         return deps

@@ -20,12 +20,12 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._formats.json import describe_error, excerpt, to_json_data
-from acorn._history.history import HistoryOwnership, own_messages
+from acorn._history.ownership import HistoryOwnership
 from acorn.errors import AcornError
-from acorn.journal import Entry, Listener, RunStarted
 from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
 if TYPE_CHECKING:
+    from acorn.journal import Entry, Listener
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
@@ -150,6 +150,8 @@ class Run(_RunState, Generic[Out, Deps]):
         run = agent.using(history=conversation).run(question="And in 1990?")
         conversation += run.new_messages()
         """
+        from acorn._history.history import own_messages
+
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
@@ -235,6 +237,8 @@ class Run(_RunState, Generic[Out, Deps]):
 
 
 def _picklable_entry(entry: Entry) -> Entry:
+    from acorn.journal import RunStarted
+
     return entry._replace(input=_picklable(entry.input)) if isinstance(entry, RunStarted) else entry
 
 

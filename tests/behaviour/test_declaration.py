@@ -1487,7 +1487,7 @@ def test_missing_prompt_file_error_contains_searched_directories(
 ) -> None:
     words = refusal(lambda: load(package / "acorn_test_researcher.py", monkeypatch))
     assert words == (
-        "`Researcher.system_prompt` names the file `prompts/researcher.md`, which does not exist in "
+        "`Researcher.system_prompt` is the path of the file `prompts/researcher.md`, which does not exist in "
         f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}."
     )
 
@@ -1495,13 +1495,13 @@ def test_missing_prompt_file_error_contains_searched_directories(
 def test_missing_absolute_prompt_file_error_contains_path(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path / "none.md"))
     assert words == (
-        f"`Agent.system_prompt` names the file `{tmp_path / 'none.md'}`, which does not exist in {tmp_path}."
+        f"`Agent.system_prompt` is the path of the file `{tmp_path / 'none.md'}`, which does not exist in {tmp_path}."
     )
 
 
 def test_prompt_directory_is_rejected(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path))
-    assert words.startswith(f"`Agent.system_prompt` names the file `{tmp_path}`, which does not exist in ")
+    assert words.startswith(f"`Agent.system_prompt` is the path of the file `{tmp_path}`, which does not exist in ")
 
 
 def test_prompt_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) 
         (["openai/gpt-4o", "x/y", "openai/gpt-4o"], r"`Asker\.model\[2\]` is the same as `Asker\.model\[0\]`.*num_ret"),
         (
             [{"model": "x/y", "max_tokens": 5, "max_completion_tokens": 6}],
-            r"`Asker\.model\[0\]\['max_tokens'\]` and `Asker\.model\[0\]\['max_completion_tokens'\]` are set in one",
+            r"`Asker\.model\[0\]\['max_tokens'\]` and `Asker\.model\[0\]\['max_completion_tokens'\]` set the same",
         ),
     ],
     ids=str,

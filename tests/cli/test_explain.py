@@ -124,13 +124,13 @@ def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
     assert "`max_steps` without tools" in warnings
     assert "model" not in warnings
     warnings = "\n".join(acorn("explain", AGENTS / "desk.py:Desk", "x", "--json").output["warnings"])
-    assert "the tool `refund` waits for a person" in warnings
+    assert "the tool `refund` waits for human input" in warnings
 
 
 def test_explain_warns_of_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
     told = acorn("explain", f"{agent}:Small", "--question", "x", "--json").output
     assert told["model"] == "openai/gpt-4o, local/smollm2"
-    assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["warnings"]
+    assert "`local/smollm2` is too small for tools: it may call tools at random for minutes" in told["warnings"]
     shown = acorn("explain", f"{agent}:Small", "--question", "x").out
     assert "on openai/gpt-4o, local/smollm2, temperature 0.25" in shown
     assert "sk-secret" not in shown

@@ -138,7 +138,7 @@ def test_override_value_replaces_using_value_and_step_value_replaces_override(gp
 def test_attribute_and_model_dict_key_set_together_raise(name: str) -> None:
     one, two, _ = NAMES[name]
     both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
-    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place. Keep one"
+    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` set the same value\. Remove one"
     with pytest.raises(DeclarationError, match=words.format("Sub", "Sub")):
         declare(**both)
     with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):
@@ -257,7 +257,7 @@ def test_attribute_and_model_dict_key_set_in_one_step_raise(gpt: Wire, name: str
     model = {"model": "openai/gpt-4o", name: one}
     for act in (setting(**{"model": model, name: two}), setting(**{name: two, "model": model}), in_place):
         agent = stepping(gpt, act)
-        with pytest.raises(DeclarationError, match=rf"`step\.{name}` and `step\.model\['{name}'\]` are set in one"):
+        with pytest.raises(DeclarationError, match=rf"`step\.{name}` and `step\.model\['{name}'\]` set the same value"):
             gpt.run(agent)
 
 

@@ -32,6 +32,7 @@ LAYERS: list[tuple[str, list[str]]] = [
             "models/assemble",
             "stores/port",
             "_history/history",
+            "_history/ownership",
             "_history/saved_form",
         ],
     ),

@@ -1,1 +1,1 @@
-"""From a call of an agent to a driven run: plan, start, batches, submitted runs, stored runs."""
+"""Calls of agents: code that plans, starts and drives a run, and handles batches, submitted and stored runs."""

@@ -35,12 +35,12 @@ from acorn.types import JsonObject, Paused, Usage, is_mapping
 
 Out = TypeVar("Out", default=Any)
 StartRow = Callable[[Any, int, str | None], tuple[Tree, str]]
-"""A function that starts the run of a row, from the row, its index and its run id."""
+"""A function that starts the run of a row. Its arguments are the row, the index of the row and the run id."""
 
 _CONCURRENCY = 8
 """The default number of concurrent runs."""
 _START_SECONDS = 5.0
-"""The longest time to wait for runs that are being started when the batch stops."""
+"""The seconds that a stopped batch waits at most for runs that are starting."""
 _POLL_SECONDS = 0.002
 
 
@@ -49,41 +49,41 @@ class Item(Generic[Out]):
     """The result of one row of a batch."""
 
     index: int
-    """The position of the row."""
+    """The position of the row in the batch, from 0."""
     input: Any
-    """The row as it was passed."""
+    """The row that was passed to `map`."""
     output: Out | Paused | None = None
-    """The output of the run, or None if it failed."""
+    """The output of the run, or None if the run failed."""
     error: Exception | None = None
     """The error of the run, or None."""
     run: Run[Out] | None = None
-    """The record of the run, if it started."""
+    """The record of the run, or None if the run did not start."""
     key: str | None = None
-    """The key of the row, if `map` has the argument `key`."""
+    """The key of the row, or None if `map` was called without `key`."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a batch."""
+    """The progress of a batch: counts of its rows, with their usage, cost and time."""
 
     total: int | None = None
-    """The number of rows, as soon as it is known."""
+    """The number of rows, or None while it is not known."""
     done: int = 0
     """The number of runs that have finished."""
     failed: int = 0
     """The number of rows whose run failed or did not start."""
     waiting: int = 0
-    """The number of runs that wait for a person."""
+    """The number of runs that wait for human input."""
     running: int = 0
     """The number of runs in progress."""
     usage: Usage = field(default_factory=Usage)
     """The tokens and requests of all runs that have ended."""
     cost: float | None = None
-    """Their cost in dollars, where prices are known."""
+    """The cost of all runs that have ended, in dollars. Models without a known price are not included."""
     seconds: float = 0.0
     """The seconds since the start of the batch."""
     eta: float | None = None
-    """The estimated seconds until the batch ends, at the present pace."""
+    """The estimated seconds until the batch ends, or None if there is no estimate."""
 
     @property
     def ended(self) -> int:
@@ -92,7 +92,7 @@ class Progress:
 
 
 class RowJob(NamedTuple):
-    """A row whose run has not started yet. A row with an `error` will not start."""
+    """A row of a batch whose run has not started. If `error` is set, the run will not start."""
 
     row_index: int
     row: Any
@@ -102,7 +102,7 @@ class RowJob(NamedTuple):
 
 
 class BatchProgress(Generic[Out]):
-    """The rows that are left, and the results so far. All kinds of batches use it."""
+    """The remaining rows of a batch, and the results of its ended rows. All kinds of batches use this class."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class BatchProgress(Generic[Out]):
         self._started = time.monotonic()
         self._keys: set[str] = set()
         self._outcomes: dict[int, Any] = {}
-        """The output or the error of each ended row. Keeping all records would take too much memory."""
+        """A dict that maps row indexes to outputs or errors. Run records would need too much memory."""
         self.is_over = False
         self.progress = Progress(total=len(rows) if isinstance(rows, Sized) else None)
 
@@ -126,7 +126,7 @@ class BatchProgress(Generic[Out]):
         return self._max_cost is not None
 
     def next(self) -> RowJob | None:
-        """Return the next row, or None after the last one."""
+        """Return the next row, or None after the last row."""
         for index, row in self._rows:
             return self._job(index, row)
         self.progress.total = self.progress.ended + self.progress.running
@@ -144,7 +144,7 @@ class BatchProgress(Generic[Out]):
                     f"The run of this item was not started: the batch has used its `max_cost` of {self._max_cost} "
                     f"dollars."
                 )
-        except Exception as error:  # The user's `key` may raise anything.
+        except Exception as error:  # The user's `key` function may raise any error.
             return RowJob(index, row, None, None, error)
         return RowJob(index, row, key, run_id, None)
 
@@ -188,11 +188,12 @@ class BatchProgress(Generic[Out]):
 
 
 class Batch(Generic[Out]):
-    """Concurrent runs of many rows. Iterate over it, once, for the items as they end."""
+    """Concurrent runs of many rows. Iterate over the batch, once, to get each item when its run ends."""
 
     def __init__(self, progress: BatchProgress[Out], items: Generator[Item[Out]]) -> None:
         self._progress = progress
-        # The generator must not refer to this object: leaving the loop then closes it, which stops the runs.
+        # The generator must not refer to this object. Then Python closes the generator, and so stops the runs, when the
+        # caller leaves the loop.
         self._items = items
 
     def __iter__(self) -> Iterator[Item[Out]]:
@@ -204,14 +205,14 @@ class Batch(Generic[Out]):
         return self._progress.snapshot()
 
     def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all runs. Return their outputs in the order of the rows, with an exception for each failure."""
+        """Wait for all runs, and return their outputs in row order. A failed run is an exception in the list."""
         for _ in self._items:
             pass
         return self._progress.results()
 
 
 class ThreadedBatch(Generic[Out]):
-    """A batch that drives each run in a thread."""
+    """A batch that drives each run in its own thread."""
 
     def __init__(self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Run]) -> None:
         self._progress, self._start_row, self._drive = progress, start_row, drive
@@ -219,10 +220,10 @@ class ThreadedBatch(Generic[Out]):
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
         self._starting: set[int] = set()
-        """Rows whose runs are being created or claimed."""
+        """The rows whose runs are being created or claimed."""
 
     def items(self) -> Generator[Item[Out]]:
-        """Iterate over the items as their runs end."""
+        """Yield each item when its run ends."""
         batch, progress = self._progress, self._progress.progress
         has_more_rows = True
         try:
@@ -266,7 +267,7 @@ class ThreadedBatch(Generic[Out]):
     def _start(self, job: RowJob) -> tuple[Tree, str]:
         try:
             tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
-            if self._progress.is_over:  # The run is new, or stays as it is stored.
+            if self._progress.is_over:  # The run has not started here, so its stored state does not change.
                 tree.release()
                 raise GeneratorExit("the batch has ended")
             with self._lock:
@@ -276,14 +277,14 @@ class ThreadedBatch(Generic[Out]):
             self._starting.discard(job.row_index)
 
     def _stop(self, error: BaseException) -> None:
-        """Stop the runs in progress. Stored runs can be resumed."""
+        """Stop the running runs with an error. Stored runs can be resumed later."""
         self._progress.is_over = True
         deadline = time.monotonic() + _START_SECONDS
         while self._starting and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         with self._lock:
             trees = list(self._trees.values())
-        # An error of the batch, such as rows that cannot be read, is not a failure of these runs.
+        # An error of the batch, such as an error in the user's iterator of rows, does not fail these runs.
         stop = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
         for tree, run_id in trees:
             with suppress(Exception):
@@ -309,14 +310,14 @@ class AsyncBatch(Generic[Out]):
         return self._progress.snapshot()
 
     async def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all runs. Return their outputs in the order of the rows, with an exception for each failure."""
+        """Wait for all runs, and return their outputs in row order. A failed run is an exception in the list."""
         async for _ in self._items:
             pass
         return self._progress.results()
 
 
 class TaskBatch(Generic[Out]):
-    """A batch that drives each run in a task."""
+    """A batch that drives each run in its own task."""
 
     def __init__(
         self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]
@@ -324,7 +325,7 @@ class TaskBatch(Generic[Out]):
         self._progress, self._start_row, self._drive = progress, start_row, drive
 
     async def items(self) -> AsyncGenerator[Item[Out]]:
-        """Iterate over the items as their runs end."""
+        """Yield each item when its run ends."""
         batch, progress = self._progress, self._progress.progress
         ended: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[None]] = set()
@@ -369,7 +370,7 @@ class TaskBatch(Generic[Out]):
 
 
 class BatchOptions(NamedTuple):
-    """The options of `map`. They come from the user, so their types are not known before `batch_progress`."""
+    """The options of `map`. `batch_progress` checks their types, because the user may pass any value."""
 
     concurrency: Any = None
     id: Any = None
@@ -380,7 +381,7 @@ class BatchOptions(NamedTuple):
 
 
 def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgress[Any]:
-    """Check the arguments of `map` before any run starts."""
+    """Check the arguments of `map`, and return the `BatchProgress` of the new batch."""
     concurrency, id, key, max_cost, _, queue = options
     if queue and concurrency is not None:
         raise DeclarationError(
@@ -405,7 +406,7 @@ def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgres
 
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:
-    """Return a row as the arguments of a call: a dict as keyword arguments, any other value as the only argument."""
+    """Return the call arguments for a row: keyword arguments for a dict, or else the row as the only argument."""
     if is_mapping(row) and (not shape.wrapped or list(row) == [RESULT]):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}

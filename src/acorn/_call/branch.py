@@ -1,4 +1,4 @@
-"""Branches that the user's code starts from a tool or a hook: `self.branch(...)` and `self.branch_all(...)`."""
+"""Branches that user code starts in a tool or a hook with `self.branch(...)` or `self.branch_all(...)`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
 def branch_all(
     agent: AgentBase, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
 ) -> list[Any]:
-    """Run branches concurrently, and return their outputs in order. A failure is a `BranchError` in the list."""
+    """Run branches concurrently, and return a list of their outputs in order. A failed branch is a `BranchError`."""
     _check_branches(branches, concurrency)
-    # Every branch gets its id before the first one starts: threads start in any order.
+    # Create all ids before the first branch starts, because threads start in any order.
     sites = [_branch_site(agent) for _ in branches]
 
     def attempt(site: _BranchSite, which: Branch, inputs: Mapping[str, Any]) -> Any:
@@ -59,28 +59,28 @@ def branch_all(
     attempts = [partial(attempt, site, which, inputs) for (which, inputs), site in zip(branches, sites, strict=True)]
     outcomes = run_concurrently(attempts, concurrency)
     for outcome in outcomes:
-        if isinstance(outcome, StopSignal):  # Pause only after every branch has come as far as it can.
+        if isinstance(outcome, StopSignal):  # Pause only after every branch has ended or paused.
             raise outcome
     return outcomes
 
 
 class _BranchSite(NamedTuple):
-    """The place in the user's code that starts a branch."""
+    """The location in a run where user code starts a branch."""
 
     tree: Tree
     parent_id: str
-    """The run that the branch belongs to."""
+    """The id of the run that is the parent of the branch."""
     place: CallSite
-    """The call that contains the code: in that run, or in a branch of it."""
+    """The tool call or hook that contains the user code, in the parent run or in one of its branches."""
     id: str
 
 
 def _branch_site(agent: AgentBase) -> _BranchSite:
-    """Return the site of a new branch of the agent's run. Raise if the calling code is not inside such a run."""
+    """Return the site of a new branch. Raise `AcornError` if the calling code is not inside a run of the agent."""
     site_and_run = call_site_of(agent)
     if site_and_run is not None and site_and_run[1].stop_reason is None:
         place, run = site_and_run
-        # Concurrent branches may call the same tool of their parent, so the id names the branch that calls it.
+        # Concurrent branches may call the same tool of their parent, so the id contains the id of the calling branch.
         site_id = place.next_branch_id() if place.run_id == run.id else f"{place.run_id}/{place.next_branch_id()}"
         return _BranchSite(tree_of(place), run.id, place, site_id)
     machine, name = current_machine(), type(agent).__name__
@@ -97,7 +97,7 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
 
 
 def _check_branches(branches: object, concurrency: object) -> None:
-    """Check the arguments of `branch_all` before any branch starts."""
+    """Raise `DeclarationError` if the arguments of `branch_all` are wrong, before any branch starts."""
     if not is_list_or_tuple(branches):
         raise DeclarationError(
             f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, "
@@ -120,21 +120,21 @@ def _check_branches(branches: object, concurrency: object) -> None:
 
 def _run_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Any:
     with _started_branch(site, which, inputs) as (tree, run_id):
-        if not tree.machines[run_id].is_over:  # A stored branch may have finished before.
+        if not tree.machines[run_id].is_over:  # A branch from the store may have finished already.
             drive(tree, run_id)
             _raise_if_paused(tree, run_id)
     return tree.machines[run_id].run.output
 
 
 def _raise_if_paused(tree: Tree, run_id: str) -> None:
-    """Stop the calling code if a branch waits for a person: it has no output, and its code is called again later."""
+    """Raise a `StopSignal` if a branch waits for human input, so that the user code stops and runs again later."""
     if not tree.machines[run_id].is_over:
         raise StopSignal("paused")
 
 
 @contextmanager
 def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Generator[tuple[Tree, str]]:
-    """Start a branch for the block that drives it, and turn its failure into a `BranchError`."""
+    """Start a branch for a `with` block that drives it, and raise a `BranchError` if the branch fails."""
     check_branch(which, "A branch")
     name = (which if isinstance(which, type) else type(which)).__name__
     tree = site.tree
@@ -148,7 +148,7 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
         yield tree, context.run_id
     except BaseException as error:
         failure = error
-        # The whole tree is interrupted or has failed.
+        # The whole tree was interrupted or has failed.
         if not isinstance(error, Exception) or error is tree.fatal_error:
             raise
         path = name if context is None else context.path
@@ -157,7 +157,7 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
         if context is not None:
             tree.siblings.end(site.place, context.run_id)
         is_interrupted = failure is not None and not isinstance(failure, Exception)
-        if context is not None and not is_interrupted:  # An interrupted branch may be resumed, and ends then.
+        if context is not None and not is_interrupted:  # An interrupted branch has not ended, and may be resumed.
             tree.finish_branch(context, failure)
     assert context is not None
     if isinstance(tree.machines[context.run_id].run.output, Unfinished):

@@ -1,7 +1,7 @@
-"""The ways to call an agent: start or load a run, drive it, and return its record, its stream or a handle.
+"""The calls of an agent: code that starts or loads a run, drives it, and returns its record, stream or handle.
 
-`module` imports this file when an agent is first called. It loads the drivers and asyncio, which a program that only
-declares classes does not need.
+`module` imports this file at the first call of an agent. The file loads the drivers and asyncio. A program that only
+declares classes does not need them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from acorn.types import JsonObject
 
 
 class AgentCaller(Generic[Out, Deps]):
-    """The ways to call one agent."""
+    """The implementation of all calls of one agent, such as `run`, `stream`, `resume`, `submit` and `map`."""
 
     __slots__ = ("_agent",)
 
@@ -128,7 +128,7 @@ class AgentCaller(Generic[Out, Deps]):
         await aclose_sources(self._agent, error)
 
     def change_options(self, changes: Mapping[str, Any]) -> CallOptions:
-        """Return the call options after `using(...)` with these arguments, which are checked."""
+        """Check the arguments of `using(...)`, and return the new call options."""
         options, owner = replace(self._agent.__acorn_call_options__, item=None), type(self._agent).__name__
         if "deps" in changes:
             check_deps(owner, deps_type(self._agent), changes["deps"])
@@ -151,11 +151,11 @@ class AgentCaller(Generic[Out, Deps]):
 
     @property
     def _has_run_id(self) -> bool:
-        """Whether to start the run in a thread: with a run id, the start reads and claims the stored run."""
+        """Whether the next run has a run id. Then it starts in a thread, because the store must load and claim it."""
         return self._agent.__acorn_call_options__.run_id is not None
 
     def _start(self, args: Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
-        """Check a call now, and return the function that starts its run."""
+        """Check the arguments of a call immediately, and return a function that starts the run."""
         return partial(start_run, self._agent, new_machine(self._agent, args, kwargs))
 
     def _plan_batch(self, rows: Iterable[Any], options: BatchOptions) -> tuple[BatchProgress[Out], StartRow]:
@@ -184,7 +184,7 @@ class AgentCaller(Generic[Out, Deps]):
 
 
 def start_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
-    """Return the tree of a new run, or of a stored run with the same run id, which this process then claims."""
+    """Return the tree of a new run, or claim the stored run with the same run id and return its tree."""
     if machine.spec.store is None and agent.__acorn_call_options__.run_id is None:
         return Tree(machine), machine.run.id
     return _start_stored_run(agent, machine)
@@ -220,7 +220,10 @@ def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: st
 
 
 def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool) -> tuple[Tree, str]:
-    """Claim and load a stored run. `answers` is one answer if `is_single`, else a mapping by request id."""
+    """Claim and load a stored run.
+
+    `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is a single answer.
+    """
     plan = plan_for(agent, current_overrides())
     check_plan(plan)
     store, origin = store_of(plan.spec), origin_of(agent)
@@ -231,7 +234,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
 
 
 def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store) -> Tree:
-    """Load a run that a queue delivered, and that this process has claimed."""
+    """Load a run from a queue, which this process has already claimed."""
     plan = plan_for(agent)
     check_deps(plan.spec.owner, plan.spec.deps_type, plan.deps)
     check_started_deps(plan.spec, plan.deps, [])
@@ -242,7 +245,7 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
 
 
 def drive_tree(tree: Tree, run_id: str) -> Run:
-    """Drive a run to its end, and return its record. A stored run that had finished is returned as it is."""
+    """Drive a run to its end, and return its record. If a stored run has already finished, only return its record."""
     if not _is_finished(tree, run_id):
         drive(tree, run_id)
     return tree.machines[run_id].run
@@ -256,7 +259,7 @@ async def adrive_tree(tree: Tree, run_id: str) -> Run:
 
 
 def _is_finished(tree: Tree, run_id: str) -> bool:
-    """Return whether a stored run had already finished. It is then the last run of its instance."""
+    """Return whether a stored run has already finished. If so, also store it as the last run of its instance."""
     machine = tree.machines[run_id]
     if machine.is_over:
         remember_run(machine.run, machine.plan.agent, current_places())
@@ -264,18 +267,18 @@ def _is_finished(tree: Tree, run_id: str) -> bool:
 
 
 def resume_stream(agent: AgentBase, run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk]:
-    """Resume a stored run, and iterate over its chunks. Errors of loading are raised at once."""
+    """Load a stored run immediately, and return an iterator that resumes the run and yields its chunks."""
     loaded = _load_run(agent, run_id, answers, is_single=False)
     return _stream(lambda: loaded)
 
 
 def aresume_stream(agent: AgentBase, run_id: str) -> AsyncGenerator[StreamChunk]:
-    """Resume a stored run on the event loop, and iterate over its chunks."""
+    """Resume a stored run on the event loop, and yield its chunks."""
     return _astream(partial(_load_run, agent, run_id, {}, is_single=False), in_thread=True)
 
 
 def _stream(start: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
-    tree, run_id = start()  # Not earlier: a stream that is never read must not claim its run.
+    tree, run_id = start()  # Start the run here, so that a stream without iteration does not claim it.
     if not _is_finished(tree, run_id):
         yield from drive_stream(tree, run_id)
     run = tree.machines[run_id].run
@@ -307,9 +310,9 @@ def _check_run_id(run_id: object, owner: str) -> str | None:
 
 
 def _fork_of(thread: object, before: object, owner: str) -> Any:
-    """Return the fork that `using(thread=..., before=...)` describes, or None if both are None."""
+    """Return the fork that `using(thread=..., before=...)` describes, or None if both arguments are None."""
     if thread is before is None:
         return None
-    from acorn._machine.fork import fork_of  # It loads the event classes, which only a forked run needs.
+    from acorn._machine.fork import fork_of  # This loads the event classes, which only a forked run needs.
 
     return fork_of(thread, before, owner)

@@ -1,7 +1,7 @@
-"""The first request that an agent would send for an input, with the sizes of its parts and warnings.
+"""Explanations: the first request that an agent would send for an input, with the sizes of its parts and warnings.
 
-`explain` starts a run with a model that captures the request instead of sending it. The explanation therefore shows
-exactly what a real run would send.
+`explain` starts a run with a model that captures the request instead of sending it. The explanation therefore contains
+exactly the request of a real run.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _METHODS = (*HOOKS, "system_prompt")
 
 @dataclass(frozen=True)
 class RequestPart:
-    """A message or a tool of the request, with its size."""
+    """A message or a tool in the request, with its size."""
 
     name: str
     characters: int
     tokens: int
-    """An estimate: a quarter of the bytes."""
+    """The estimated number of tokens: a quarter of the bytes."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The first request of an agent for an input."""
+    """The first request of an agent for an input, with sizes, inherited attributes and warnings."""
 
     agent: str
     model: str | None
@@ -61,11 +61,11 @@ class Explanation:
     max_tokens: int
     parts: list[RequestPart]
     inherits: dict[str, list[str]]
-    """The inherited attributes, hooks and tools, by the name of the class that defines them."""
+    """A dict that maps base class names to the attributes, hooks and tools that the agent inherits from the class."""
     warnings: list[str]
-    """Warnings about the declaration."""
+    """The warnings about the declaration of the agent."""
     notes: list[str]
-    """The parts of the request that are not shown here."""
+    """Notes about the parts of the request that this explanation does not contain."""
 
     @property
     def characters(self) -> int:
@@ -85,13 +85,13 @@ class Explanation:
 
 
 class _CapturedRequest(Exception):  # noqa: N818 - not an error: the request was captured
-    """Ends the run after the first request."""
+    """The signal that ends the run after its first request was captured."""
 
 
 def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bool = False) -> Explanation:
-    """Return the first request of a call with these arguments. `opens` allows to open the tool sources for it.
+    """Return the explanation of a call with these arguments.
 
-    The prompt method is called, if there is one. `on_start`, tools and models are not called.
+    If `opens` is True, the tool sources are opened. The prompt method is called. `on_start`, tools and models are not.
     """
     spec = spec_of(agent)
     probe, notes = _probe(agent, spec, opens)
@@ -119,7 +119,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
 
 
 def example_input(spec: Spec) -> Any:
-    """Return an example of an input, or None if the agent takes no input."""
+    """Return an example of an input, or None if the agent has no input."""
     if spec.input.is_empty:
         return None
     try:
@@ -132,7 +132,7 @@ def example_input(spec: Spec) -> Any:
 
 
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
-    """Return a copy of the agent that sends nothing, and notes about what is missing in it."""
+    """Return a copy of the agent that sends no request, and notes about the missing parts of its request."""
     notes: list[str] = []
     changes: JsonObject = {"model": _capturing_model(spec)}
     if spec.store is not None:
@@ -147,12 +147,14 @@ def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[
         vars(probe)["on_start"] = _pass
         notes.append("`on_start` was not called, and may change the request")
     if "on_human" not in hooks:
-        vars(probe)["on_human"] = _pass  # Without it the call would raise. `_warnings` reports it instead.
+        vars(probe)["on_human"] = (
+            _pass  # Without `on_human`, the call may raise an error. `_warnings` reports it instead.
+        )
     return probe, notes
 
 
 class _CapturingModel:
-    """A model that records the first request instead of sending it."""
+    """A model that stores the first request and ends the run instead of sending the request."""
 
     name = "explain"
 
@@ -161,7 +163,7 @@ class _CapturingModel:
         self.thinks = False
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:
-        """Accept every hosted tool: nothing is sent."""
+        """Return True for every hosted tool, because no request is sent."""
         return True
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -179,9 +181,12 @@ class _CapturingModel:
 
 
 def _capturing_model(spec: Spec) -> _CapturingModel:
-    """Return the model that replaces the declared one; a thinking model is not forced to call `__finish__`."""
+    """Return the capturing model that replaces the declared model.
+
+    If the declared model reasons before it answers, the request must not force a call of `__finish__`.
+    """
     model = _CapturingModel()
-    with suppress(DeclarationError):  # A model that is missing or unusable here forbids nothing.
+    with suppress(DeclarationError):  # The model may be missing or not usable on this machine.
         model.thinks = thinks(resolve(spec.model, spec.owner))
     return model
 
@@ -202,12 +207,12 @@ def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """Return the name of a tool in a request, which may be a hosted tool of the provider."""
+    """Return the name of a function tool or a hosted tool in a request."""
     return str(tool["function"]["name"] if "function" in tool else hosted_tool_name(tool))
 
 
 def _without_secrets(tool: JsonObject) -> JsonObject:
-    """Redact a hosted tool, which may contain a key for a server."""
+    """Return a tool with redacted secrets, because a hosted tool may contain the key of a server."""
     if "function" in tool:
         return tool
     redacted: JsonObject = json.loads(redact(json.dumps(tool), find_secrets(tool)))
@@ -222,7 +227,7 @@ def _part(name: str, text: str) -> RequestPart:
 
 
 def _inherited(cls: type) -> dict[str, list[str]]:
-    """Return the attributes, hooks and tools that a class inherits, by the name of the class that defines them."""
+    """Return a dict that maps base class names to the attributes, hooks and tools that a class inherits from them."""
     inherited, seen = dict[str, list[str]](), set[str]()
     for parent in cls.__mro__:
         if parent is module:
@@ -250,20 +255,20 @@ def _warnings(
     functions = [tool["function"] for tool in tools if "function" in tool and tool_name(tool) != FINISH]
     has_sources = has_sources or any("function" not in tool for tool in tools)
     if spec.model is None:
-        yield "no `model` is set; set it on the class, or say which by `acorn run --model`"
+        yield "no `model` is set; set it on the class, or pass it with `acorn run --model`"
     if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():
         yield "no prompt: there is neither a docstring nor a `system_prompt`"
     if (functions or has_sources) and spec.max_steps is None:
-        yield "tools without `max_steps`: in a single turn, a call of a tool ends the run unfinished"
+        yield "tools without `max_steps`: the first tool call ends the run without an answer"
     if (functions or has_sources) and (name := too_small_for_tools(spec.model)) is not None:
-        yield f"`{name}` is too small for tools: it calls them at random, for minutes"
+        yield f"`{name}` is too small for tools: it may call tools at random for minutes"
     if spec.max_steps is not None and not functions and not has_sources:
-        yield "`max_steps` without tools: nothing can be done in a step"
+        yield "`max_steps` without tools: the agent needs only one step"
     if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
-        yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
+        yield f"only `max_steps = {spec.max_steps}` limits the run; set `max_cost` or `max_total_tokens` too"
     if spec.store is None and "on_human" not in user_hooks(agent):
         for tool in spec.human_tools:
-            yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
+            yield f"the tool `{tool.name}` waits for human input, but the agent has neither `on_human` nor a `store`"
     for function in functions:
         if not function.get("description"):
             yield f"the tool `{function['name']}` has no description; give it a docstring"
@@ -278,7 +283,7 @@ def _warnings(
 
 
 def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
-    # A constant, such as the discriminator of a union, needs no description.
+    # A constant field, such as the discriminator of a union, needs no description.
     described = ("description", "const")
     if missing := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in described)]:
         yield f"{what} without a description: {_quoted(missing)}"
@@ -289,7 +294,7 @@ def _quoted(paths: Iterable[str]) -> str:
 
 
 def _is_unbounded(value: JsonSchema) -> bool:
-    """Return whether a string has no maximum length. A format or a pattern is a limit too."""
+    """Return whether the schema of a string has no maximum length, no format and no pattern."""
     bounds = ("maxLength", "enum", "const", "format", "pattern")
     return value.get("type") == "string" and not any(key in value for key in bounds)
 
@@ -297,7 +302,7 @@ def _is_unbounded(value: JsonSchema) -> bool:
 def _fields(
     node: JsonSchema, top: JsonSchema, path: str = "", above: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, list[JsonSchema]]]:
-    """Iterate over all fields by their paths, with the schema of the field and those of the values in it."""
+    """Yield all fields of a schema: the path of the field, its schema, and the schemas of the values inside it."""
     for value, seen in _values(node, top, above):
         for name, field in value.get("properties", {}).items():
             at = f"{path}.{name}" if path else name
@@ -307,7 +312,7 @@ def _fields(
 
 
 def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple[JsonSchema, frozenset[str]]]:
-    """Iterate over a schema and those of its list items, dict values and union members. A recursive class ends it."""
+    """Yield a schema and the schemas of its list items, dict values and union members, up to a recursive class."""
     if not is_json_object(node) or node.get("$ref") in above:
         return
     if "$ref" in node:

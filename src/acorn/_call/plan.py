@@ -1,4 +1,4 @@
-"""From an instance and the arguments of a call to a machine that is ready to be driven."""
+"""The plan of a run: code that checks an instance and the arguments of a call, and creates the machine of the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from acorn.stores.port import SharedLimits, Store
 from acorn.types import JsonObject, is_mapping
 
 if TYPE_CHECKING:
-    from acorn._machine.fork import Fork  # It loads the event classes, which only a forked run needs.
+    from acorn._machine.fork import Fork  # This loads the event classes, which only a forked run needs.
 
 OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", "priority", "not_before", "deliver", *SETTINGS})
 """The keyword arguments of `using`."""
@@ -51,7 +51,7 @@ Arguments = tuple[Any, ...]
 
 
 def new_machine(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> Machine:
-    """Check a call and return the machine of its run."""
+    """Check the arguments of a call, and return the machine of the new run."""
     options = agent.__acorn_call_options__
     plan = plan_call(agent, options)
     run_id = options.run_id or os.urandom(16).hex()
@@ -64,9 +64,9 @@ def new_machine(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> Machin
 def _forked_machine(
     agent: AgentBase, plan: Plan, fork: Fork, run_id: str, args: Arguments, kwargs: JsonObject
 ) -> Machine:
-    """Return the machine of a run that starts with a part of another run.
+    """Return the machine of a run that is a fork of another run.
 
-    It uses the prompt of that run, unless the instance sets a prompt.
+    The fork uses the prompt of the other run, unless the instance sets a prompt.
     """
     spec = plan.spec
     if args or kwargs:
@@ -83,7 +83,7 @@ def _forked_machine(
 
 
 def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
-    """Return the plan of a call that starts here, and check everything that could fail later."""
+    """Return the plan of a call in this process, after all checks that are possible before the run starts."""
     options = options or agent.__acorn_call_options__
     plan = plan_for(agent, current_overrides(), options)
     refuse_queueing(options, plan.spec.owner)
@@ -94,7 +94,7 @@ def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
 
 
 def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions | None = None) -> Plan:
-    """Bind the spec of an instance to the instance, for one run."""
+    """Return the plan of one run: the spec of an instance, with its tools and hooks bound to the instance."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
     hooks, name = user_hooks(agent), module_name(type(agent))
     options = options or agent.__acorn_call_options__
@@ -125,7 +125,7 @@ def _bind_tools(agent: AgentBase, spec: Spec, overrides: Overrides) -> tuple[Too
     tools = tuple([tool.bound_to(agent) for tool in spec.tools]) if spec.has_tool_methods else spec.tools
     if not overrides:
         return tools
-    # The input of an agent that is a tool may be overridden, and a tool caches its schema.
+    # A tool caches its schema, but an override block may change the input of an agent tool.
     return tuple(
         replace(tool, parameters=partial(_input_schema, overrides, tool.function))
         if isinstance(tool, AgentTool)
@@ -139,7 +139,7 @@ def _input_schema(overrides: Overrides, agent: Any) -> JsonObject:
 
 
 def _start_agent_tool(overrides: Overrides, tool: AgentTool) -> BranchTool:
-    """Return an agent that is a tool as a branch that does not inherit the conversation."""
+    """Return the plan of an agent tool, which runs as a branch that does not inherit the conversation."""
     which: Branch = tool.function
     spec = spec_within(overrides, which)
     return BranchTool(tool.name, None, spec, lambda: plan_for(instance_of(which), overrides), inherits=False)
@@ -159,11 +159,11 @@ def _resolve(declared: Any, spec: Spec) -> Model:
     return resolve(declared, spec.owner, limit_wrapper(spec.owner, slots, window, shared))
 
 
-# Checks before a run starts. A model could not correct these errors.
+# Checks before a run starts, for errors that a model could not correct.
 
 
 def refuse_queueing(options: CallOptions, owner: str) -> None:
-    """Raise if `using` set options for queued runs: a run that starts here does not wait for a worker."""
+    """Raise an error if `using` set options for queued runs, which have no effect on a run in this process."""
     if options.queueing is not None:
         raise DeclarationError(
             f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
@@ -172,7 +172,7 @@ def refuse_queueing(options: CallOptions, owner: str) -> None:
 
 
 def check_plan(plan: Plan) -> None:
-    """Check the deps and the shared limits of a plan, and of all agents and branches that it may start."""
+    """Raise an error if deps or shared limits are wrong, in a plan or in the agents and branches that it may start."""
     spec = plan.spec
     if spec.deps_type is not Any:
         check_deps(spec.owner, spec.deps_type, plan.deps)
@@ -183,7 +183,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
-    """Check the deps of the agents and branches that an agent may start."""
+    """Raise an error if the deps have the wrong type for an agent or branch that an agent may start."""
     for which in spec.startable:
         if any(which is other for other in seen):
             continue
@@ -196,7 +196,7 @@ def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
 
 
 def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
-    """Check that an agent with a shared rate limit, and those that it may start, have a store to count in."""
+    """Raise an error if an agent, or an agent that it may start, has a shared rate limit but no store that counts."""
     if spec.rate_limit is not None and spec.rate_limit.limit.shared:
         _limit_store(spec.owner, store)
     for which in spec.startable:
@@ -207,7 +207,7 @@ def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
 
 
 def _limit_store(owner: str, declared: Any) -> SharedLimits:
-    """Return the store that counts a shared rate limit."""
+    """Return the store that counts a shared rate limit. Raise an error if it is not a PostgreSQL store."""
     store = None if declared is None else open_store(declared, f"`{owner}.store`")
     if isinstance(store, SharedLimits):
         return store
@@ -220,7 +220,7 @@ def _limit_store(owner: str, declared: Any) -> SharedLimits:
 
 
 def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
-    """Check that an agent without a store has `on_human` if it, or an agent that it may start, needs human input."""
+    """Raise an error if an agent without a store and `on_human`, or an agent that it may start, needs human input."""
     needs_no_check = not (spec.human_tools or spec.sources or spec.agent_tools or spec.branches)
     if needs_no_check or has_user_hook(which, "on_human"):
         return
@@ -243,11 +243,11 @@ def _no_human(problem: str, owner: str) -> DeclarationError:
     )
 
 
-# The store of a run, and the facts that it keeps about the agent
+# The store of a run, and the data about the agent that it stores
 
 
 def store_of(spec: Spec) -> Store:
-    """Return the store of an agent, opened."""
+    """Open and return the store of an agent."""
     if spec.store is None:
         raise DeclarationError(
             f"`{spec.owner}` has no store. Set one, such as `store = 'runs.db'` on the class or "
@@ -260,7 +260,7 @@ _STORABLE: tuple[type[Any], ...] = (str, int, float, dict, list, type(None))
 
 
 def origin_of(agent: AgentBase) -> Origin:
-    """Return the class of an agent and those settings of the instance that can be stored with a run."""
+    """Return the class of an agent, and the settings of the instance that can be stored with a run."""
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
     overrides = {
         name: value

@@ -1,7 +1,7 @@
-"""A batch whose runs are queued: `map(..., queue=True)` stores the rows in slices and waits for the results.
+"""Queued batches: `map(..., queue=True)` stores the rows in slices and waits for the results.
 
-The workers of the store drive the runs. They continue if the caller leaves the loop, and another call with the same
-`id` finds the runs again.
+The workers of the store drive the runs. The runs continue if the caller leaves the loop. Another call with the same
+`id` returns the results of the same runs.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import QueuedRun, Status
 
 _SLICE_SIZE = 500
-"""The number of rows that are stored in one transaction."""
+"""The number of rows that one transaction stores."""
 _MOST_PENDING = 10_000
-"""The number of runs that may be pending. Further rows are not read yet."""
+"""The largest number of pending runs. The batch requests no more rows from the user's iterator meanwhile."""
 _MOST_PENDING_WITH_MAX_COST = 100
-"""The same for a batch with `max_cost`: the pending runs may exceed it."""
+"""The largest number of pending runs with `max_cost`. It is smaller, because pending runs may exceed the cost."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
-"""Seconds between two reads of the statuses, which grow from the first to the longest while no run ends."""
+"""The shortest and the longest wait in seconds before the next status query. The wait grows while no run ends."""
 _ENDED: tuple[Status, ...] = ("done", "failed", "waiting", "cancelled")
 
 
 class QueuedBatch(Generic[Out]):
-    """The pending runs of a queued batch."""
+    """A batch whose runs are submitted to a store, with the runs that have not ended yet."""
 
     def __init__(self, agent: AgentBase, progress: BatchProgress[Out], *, retry: bool) -> None:
         self._agent, self._progress, self._retry = agent, progress, retry
@@ -43,7 +43,7 @@ class QueuedBatch(Generic[Out]):
         self._has_more_rows = True
 
     def items(self) -> Generator[Item[Out]]:
-        """Iterate over the items as their runs end."""
+        """Yield each item when its run ends."""
         pause = _FIRST_WAIT
         try:
             while self._pending or self._has_more_rows:
@@ -56,7 +56,7 @@ class QueuedBatch(Generic[Out]):
             self._progress.finish()
 
     async def aitems(self) -> AsyncGenerator[Item[Out]]:
-        """Iterate over the items on the event loop."""
+        """Yield each item on the event loop when its run ends."""
         pause = _FIRST_WAIT
         try:
             while self._pending or self._has_more_rows:
@@ -72,7 +72,7 @@ class QueuedBatch(Generic[Out]):
     # Submitting rows
 
     def _submit_rows(self) -> list[Item[Out]]:
-        """Submit the next slice of rows. Return the items of rows that could not be submitted."""
+        """Submit the next slice of rows, and return the items of the rows that could not be submitted."""
         failed: list[Item[Out]] = []
         jobs: dict[str, RowJob] = {}
         runs: list[QueuedRun] = []
@@ -83,7 +83,7 @@ class QueuedBatch(Generic[Out]):
                 break
             try:
                 queued = self._queued_run(job)
-            except Exception as error:  # The row does not fit the input, or `key` raised.
+            except Exception as error:  # The row does not fit the input, or the user's `key` function failed.
                 failed.append(self._progress.end(job, None, error))
             else:
                 jobs[queued.run_id] = job
@@ -102,7 +102,7 @@ class QueuedBatch(Generic[Out]):
         return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.row_index))
 
     def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
-        """Check runs that an earlier call submitted, and retry those that failed if `retry_failed` is set."""
+        """Check the runs that an earlier call submitted. If `retry_failed` is set, submit the failed runs again."""
         for queued in runs:
             try:
                 self._submission.check_existing(queued)
@@ -122,7 +122,7 @@ class QueuedBatch(Generic[Out]):
         elif claim_run(store, run_id):
             store.release(run_id, this_process(), "queued")
 
-    # Taking results
+    # Results
 
     def _take_results(self) -> list[Item[Out]]:
         statuses = self._submission.store.statuses(list(self._pending))

@@ -1,4 +1,4 @@
-"""The runs of a store, without their classes: `acorn.runs(store)`."""
+"""Access to the runs of a store without their classes: `acorn.runs(store)`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
 
 _POLL_SECONDS = 0.1
-"""The pause between two reads of a run, if the store does not report new entries."""
+"""The seconds between two queries for new entries, if the store cannot notify a reader."""
 _LONGEST_WAIT = 1.0
-"""The same if the store reports new entries. It does not report that a process died."""
+"""The seconds between two queries if the store notifies a reader. A store does not report the end of a process."""
 _CONTINUES: tuple[Status, ...] = ("queued", "running", "waiting")
 
 
@@ -40,7 +40,7 @@ def runs(store: str | Path | Store) -> Runs:
 
 
 class Runs:
-    """The runs of one store."""
+    """The runs of one store, with methods to list, read, follow, answer, cancel and delete them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class Runs:
         limit: int | None = 50,
         before: datetime | None = None,
     ) -> Sequence[RunFacts]:
-        """List runs, newest first, with one status or several, of one class, started before a time."""
+        """Return runs, newest first. The arguments select one or more statuses, a class, and a latest start time."""
         statuses: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
         for name in statuses:
             if name not in get_args(Status):
@@ -66,7 +66,7 @@ class Runs:
         return self._store.list(status=statuses, agent=agent, limit=limit, before=before)
 
     def get(self, run_id: str) -> Run:
-        """Return the record of a run and its branches, up to the last commit if the run has not ended."""
+        """Return the record of a run and its branches. The record of a running run ends with the last commit."""
         stored_runs = self._store.read(run_id)
         if not stored_runs:
             raise rules.run_not_found_error(run_id, self._store.name)
@@ -78,15 +78,15 @@ class Runs:
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
-        """Iterate over the journal entries of a run and its branches, as they are committed, until the run ends."""
+        """Yield the journal entries of a run and its branches when they are committed, until the run ends."""
         return follow_run(self._store, run_id, _CONTINUES)
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        """List the open requests for human input, oldest first."""
+        """Return the open requests for human input, oldest first."""
         return self._store.requests(run_id)
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Answer a request. The run continues when it is resumed. Raise `InputError` if the answer does not fit."""
+        """Store the answer to a request, for when the run is resumed. Raise `InputError` if the answer does not fit."""
         answer = to_json_data(value)
         for request in self._store.requests():
             if request.id == request_id:
@@ -94,7 +94,7 @@ class Runs:
         self._store.answer(request_id, answer)
 
     def cancel(self, run_id: str) -> None:
-        """Cancel a run: a paused run at once, a running one within about a second."""
+        """Cancel a run. A paused run is cancelled immediately, and a running run within about a second."""
         self._store.cancel(run_id)
 
     def delete(self, run_id: str) -> None:
@@ -103,7 +103,7 @@ class Runs:
 
 
 def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Generator[Entry]:
-    """Iterate over the entries of a run, as they are committed, while it has one of these statuses."""
+    """Yield the journal entries of a run when they are committed, while its status is one of `continues`."""
     position = 0
     with _watch(store, run_id) as wait:
         while True:
@@ -117,7 +117,7 @@ def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Genera
 
 @contextmanager
 def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
-    """Provide a function that waits until a run may have new entries."""
+    """Return a context manager with a function that waits until a run may have new entries."""
     if not isinstance(store, NotifyingStore):
         yield lambda: time.sleep(_POLL_SECONDS)
         return
@@ -131,7 +131,7 @@ def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
 def read_new_entries(
     store: Store, run_id: str, position: int, continues: Sequence[Status]
 ) -> tuple[bool, int, Sequence[Entry]]:
-    """Return whether a run is over, the position of its last entry, and the entries after a position."""
+    """Return whether a run is over, the position of its last entry, and its entries after `position`."""
     status, rows = store.follow(run_id, position)
     if status is None:
         raise rules.run_not_found_error(run_id, store.name)

@@ -1,6 +1,6 @@
-"""Queued runs: submit them to a store, wait for their results, follow and cancel them.
+"""Queued runs: code that submits runs to a store, waits for their results, follows and cancels them.
 
-`submit` and `map(..., queue=True)` check the input and store it. The worker that claims the run creates its machine.
+`submit` and `map(..., queue=True)` check and store the input. The worker that claims the run creates its machine.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from acorn.types import JsonObject, Paused
 Out = TypeVar("Out", default=Any)
 
 _PRIORITY_LIMIT = 2**31
-"""Priorities are 32-bit integers in the queue."""
+"""The limit of priorities, which are 32-bit integers in the queue."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 0.5
-"""Seconds between two reads of a run's status, which grow from the first to the longest."""
+"""The shortest and the longest wait in seconds before the next status query. The wait grows with each query."""
 _CONTINUES: tuple[Status, ...] = ("queued", "running", "waiting", "stopped")
-"""The states of a run that is not over. A worker resumes a stopped run."""
+"""The statuses of a run that has not ended. A worker resumes a stopped run."""
 
 
 def submit_run(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> tuple[str, Store]:
-    """Submit one run. Return its id and its store."""
+    """Submit one run, and return its id and its store."""
     submission = Submission(agent)
     queued = submission.new_run(args, kwargs, agent.__acorn_call_options__.run_id, None)
     if not submission.put([queued]):
@@ -55,7 +55,7 @@ def submit_run(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> tuple[s
 
 
 class Submission:
-    """The submission of runs of one instance. It checks and writes once what the runs have in common."""
+    """The submission of one or more runs of an instance, which checks and encodes their shared data only once."""
 
     def __init__(self, agent: AgentBase) -> None:
         self._agent, self._spec = agent, spec_within(current_overrides(), agent)
@@ -73,7 +73,7 @@ class Submission:
         return self._spec.input
 
     def new_run(self, args: Arguments, kwargs: JsonObject, run_id: str | None, item: BatchItem | None) -> QueuedRun:
-        """Return a run for the arguments of a call. Raise `InputError` if they do not fit."""
+        """Return a queued run for the arguments of a call. Raise `InputError` if the arguments do not fit the input."""
         input = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, index = item or (None, None)
         now = datetime.now(UTC)
@@ -84,11 +84,11 @@ class Submission:
         return QueuedRun(run_id or os.urandom(16).hex(), header, priority, _start_time(not_before, now), media)
 
     def put(self, runs: Iterable[QueuedRun]) -> set[str]:
-        """Store the runs. Return the ids of those that were not in the store before."""
+        """Store the runs, and return the ids of the runs that the store did not contain before."""
         return set(self.store.enqueue(list(runs), deliver=self._queueing.deliver))
 
     def check_existing(self, queued: QueuedRun) -> None:
-        """Check that a stored run with the same id has the same class and the same input."""
+        """Raise `StoreError` if the stored run with the same id has another class or another input."""
         stored_runs = self.store.read(queued.run_id)
         if stored_runs:
             blobs = BlobReader(lambda _: dict(queued.media))
@@ -96,7 +96,7 @@ class Submission:
             check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:
-        """Check that a worker can create the same agent: it has only the class and the stored settings."""
+        """Raise an error if a worker could not create the same agent from the class and the stored settings."""
         spec, owner, options = self._spec, self._spec.owner, self._agent.__acorn_call_options__
         check_type_arguments(self._agent, owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
         if self._queueing.deliver and (self._name.startswith("__main__:") or "<" in self._name):
@@ -158,13 +158,13 @@ def _is_start_time(not_before: object) -> bool:
         return False
     try:
         _start_time(not_before, datetime.now(UTC))
-    except (OverflowError, ValueError):  # The time is outside of the years 1 to 9999.
+    except (OverflowError, ValueError):  # The time is not in the years 1 to 9999.
         return False
     return True
 
 
 def check_queueing(known: Queueing | None, owner: str, changes: Mapping[str, Any]) -> Queueing:
-    """Return the queueing options after `using(...)` with these changes, which are checked."""
+    """Check the queue options of `using(...)`, and return the known options with these changes."""
     queueing = (known or Queueing())._replace(**changes)
     priority, not_before, deliver = tuple[Any, Any, Any](queueing)
     is_int = isinstance(priority, int) and not isinstance(priority, bool)
@@ -195,7 +195,7 @@ def check_queueing(known: Queueing | None, owner: str, changes: Mapping[str, Any
 
 
 class Handle(Generic[Out]):
-    """A submitted run."""
+    """A handle to a submitted run, to wait for its result, follow it or cancel it."""
 
     def __init__(self, agent: AgentBase, run_id: str, store: Store) -> None:
         self.run_id = run_id
@@ -225,16 +225,16 @@ class Handle(Generic[Out]):
             pause = min(pause * 1.5, _LONGEST_WAIT)
 
     def follow(self) -> Generator[Entry]:
-        """Iterate over the journal entries of the run and its branches, as they are committed, until the run ends."""
+        """Yield the journal entries of the run and its branches when they are committed, until the run ends."""
         return follow_run(self._store, self.run_id, _CONTINUES)
 
     def cancel(self) -> None:
-        """Cancel the run, in whichever process it is driven."""
+        """Cancel the run, also if another process drives it."""
         self._store.cancel(self.run_id)
 
 
 class AsyncHandle(Generic[Out]):
-    """A submitted run, with methods for the event loop."""
+    """A handle to a submitted run, like `Handle`, with async methods."""
 
     def __init__(self, agent: AgentBase, run_id: str, store: Store) -> None:
         self.run_id = run_id
@@ -264,7 +264,7 @@ class AsyncHandle(Generic[Out]):
             pause = min(pause * 1.5, _LONGEST_WAIT)
 
     async def follow(self) -> AsyncGenerator[Entry]:
-        """Iterate over the journal entries of the run and its branches, as they are committed, until the run ends."""
+        """Yield the journal entries of the run and its branches when they are committed, until the run ends."""
         position = 0
         while True:
             is_over, position, entries = await asyncio.to_thread(
@@ -278,12 +278,12 @@ class AsyncHandle(Generic[Out]):
                 await asyncio.sleep(_FIRST_WAIT)
 
     async def cancel(self) -> None:
-        """Cancel the run, in whichever process it is driven."""
+        """Cancel the run, also if another process drives it."""
         await asyncio.to_thread(self._store.cancel, self.run_id)
 
 
 def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) -> Run | None:
-    """Return the record of a run that has ended or waits for a person, or None if it continues.
+    """Return the record of a run that has ended or waits for human input, or None if the run continues.
 
     If the run failed, raise its error, with the record as `error.run`.
     """
@@ -293,7 +293,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
     if not stored_runs:
         raise rules.run_not_found_error(run_id, store.name)
     root, *branches = stored_runs
-    if root.facts.status != status:  # It was resumed since the status was read.
+    if root.facts.status != status:  # The run was resumed after the status query.
         return None
     if status == "cancelled":
         raise RunCancelledError(f"Run {run_id} was cancelled.")
@@ -307,7 +307,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)
-        return run if requests else None  # They were answered since the status was read.
+        return run if requests else None  # Without requests, a person has answered after the status query.
     return run
 
 
@@ -319,7 +319,7 @@ def _status(store: Store, run_id: str) -> Status:
 
 
 def _seconds_left(timeout: float | None, started: float, run_id: str, status: Status) -> float:
-    """Return the seconds left before the timeout. Raise `TimeoutError` if there are none."""
+    """Return the seconds before the timeout, or raise `TimeoutError` after the timeout."""
     if timeout is None:
         return _LONGEST_WAIT
     left = started + timeout - time.monotonic()

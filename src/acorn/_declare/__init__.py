@@ -1,1 +1,1 @@
-"""From a module class to its spec: settings, generics, overrides and tools."""
+"""The declaration of agents: code that compiles a module class, its settings and its tools into a spec."""

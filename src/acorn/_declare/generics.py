@@ -1,12 +1,13 @@
 """The type arguments of a module: `module[Input, Output, Deps]`.
 
-acorn reads them when a class is defined, also through generic classes in between, and when an instance is created with
-type arguments, as in `Extract[Person](...)`. The first two have the same meaning as the attributes `initial_input` and
-`final_output`. The third is the type that `using(deps=...)` must provide.
+acorn evaluates them when a class is defined, also through generic base classes, and when an instance is created with
+type arguments, as in `Extract[Person](...)`. The first two arguments set the attributes `initial_input` and
+`final_output`. The third argument is the type of the object that `using(deps=...)` must receive.
 """
 
 from __future__ import annotations
 
+import sys
 import types
 import typing
 from typing import Any, NamedTuple, get_args, get_origin
@@ -23,31 +24,31 @@ Out = TypeVar("Out", default=Any)
 Deps = TypeVar("Deps", default=Any)
 
 ORIG_CLASS = "__orig_class__"
-"""The attribute in which Python stores the alias that an instance was created with, such as `Extract[Person]`."""
+"""The attribute of an instance in which Python stores its generic alias, such as `Extract[Person]`."""
 _GENERICS = "_acorn_types"
 
 
 class Generics(NamedTuple):
-    """The three type arguments of a module. An open one is still a type variable."""
+    """The three type arguments of a module. An argument is a type variable if the user has not set it yet."""
 
     input: Any = In
     output: Any = Out
     deps: Any = Deps
 
     def attributes(self) -> JsonObject:
-        """Return the module attributes that the type arguments set."""
+        """Return a dict that maps module attributes to the types that the type arguments set."""
         attributes = {"initial_input": _resolve(self.input), "final_output": _resolve(self.output)}
         return {attribute: kind for attribute, kind in attributes.items() if kind is not Any}
 
 
-def read_generics(cls: type, base: type) -> None:
-    """Read the type arguments of a new class and set the attributes that they stand for."""
+def set_type_arguments(cls: type, base: type) -> None:
+    """Set the attributes of a new class that its type arguments define, such as `initial_input`."""
     generics: Generics | None = None
     for alias in vars(cls).get("__orig_bases__", ()):
         origin = get_origin(alias)
         if isinstance(origin, type) and issubclass(origin, base):
             generics = _substitute(alias, origin)
-    if generics is None:  # Without type arguments, the class inherits the attributes of its bases like any others.
+    if generics is None:  # Without type arguments, the class inherits `initial_input` and `final_output` as usual.
         return
     setattr(cls, _GENERICS, generics)
     for attribute, kind in generics.attributes().items():
@@ -59,7 +60,7 @@ def read_generics(cls: type, base: type) -> None:
 
 
 def generics_of(agent: object) -> Generics:
-    """Return the type arguments of an instance: those it was created with, or else those of its class."""
+    """Return the type arguments of an instance, or the type arguments of its class if the instance has none."""
     alias = vars(agent).get(ORIG_CLASS)
     generics: Generics = (
         getattr(type(agent), _GENERICS, _OPEN) if alias is None else _substitute(alias, get_origin(alias))
@@ -68,7 +69,7 @@ def generics_of(agent: object) -> Generics:
 
 
 def deps_type(which: object) -> Any:
-    """Return the type of the deps of an instance, a class, or an alias such as `Extract[Person]`."""
+    """Return the declared type of `deps` for an instance, a class, or an alias such as `Extract[Person]`."""
     if isinstance(which, type):
         generics: Generics = getattr(which, _GENERICS, _OPEN)
     else:
@@ -77,10 +78,27 @@ def deps_type(which: object) -> Any:
     return _resolve(generics.deps)
 
 
-def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -> None:
-    """Raise `InputError` if the deps have another type, as far as `isinstance` can tell.
+def local_types(cls: type) -> dict[str, object]:
+    """Return a dict that maps local names to types, for the type hints of a class inside a function.
 
-    The message does not show the value, because it may be secret. `caller` is the agent that passes its deps on.
+    Only `module.__init_subclass__` may call this function, because it inspects the call stack.
+    """
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # Documented by Python, and faster than `inspect`.
+    while frame.f_globals.get("__name__") != cls.__module__ and frame.f_back is not None:
+        frame = frame.f_back
+    if frame.f_locals is frame.f_globals:
+        return {}
+    return {
+        name: value
+        for name, value in frame.f_locals.items()
+        if isinstance(value, type) or get_origin(value) is not None
+    }
+
+
+def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -> None:
+    """Raise `InputError` if `isinstance` shows that the deps do not have the declared type.
+
+    The message does not contain the deps, because they may be secret. `caller` is the agent that passes them on.
     """
     if kind is Any or _is_instance(deps, kind):
         return
@@ -96,7 +114,7 @@ def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -
 
 
 def check_type_arguments(agent: object, owner: str, *, has_input: bool, has_output: bool) -> None:
-    """Raise `DeclarationError` if an agent of a generic class lacks type arguments, or it would request nothing."""
+    """Raise `DeclarationError` if an agent of a generic class has no type argument for its input or output."""
     generics = generics_of(agent)
     for kind, attribute, is_set in (
         (generics.input, "initial_input", has_input),
@@ -113,13 +131,13 @@ _OPEN = Generics()
 
 
 def _substitute(alias: object, origin: Any) -> Generics:
-    """Return the type arguments of an alias such as `Judge[Text]`."""
+    """Return the type arguments of a generic alias such as `Judge[Text]`."""
     by_variable: dict[object, object] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
     return Generics(*[substitute_type_variables(part, by_variable) for part in getattr(origin, _GENERICS, _OPEN)])
 
 
 def _resolve(kind: object) -> Any:
-    """Return the type itself, or the default of an open type variable, or `Any` if it has no default."""
+    """Return a type unchanged. For a type variable, return its default, or `Any` if it has no default."""
     if not isinstance(kind, typing.TypeVar):
         return kind
     default = getattr(kind, "__default__", NoDefault)

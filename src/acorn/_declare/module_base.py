@@ -1,7 +1,7 @@
-"""The base of `module`: the private state of module classes and their instances.
+"""The base class of `module`, with the private state of module classes and their instances.
 
-`module` derives from `AgentBase`. The layers below `module` cannot import it, so they use this class instead. The
-attributes are named `__acorn_*__` so that they never collide with the attributes of a user's class, and have
+`module` derives from `AgentBase`. The layers below `module` cannot import `module`, so they use this class instead. The
+attributes are named `__acorn_*__` so that they never collide with the attributes of a user's class. They have
 defaults on the class so that a subclass may define `__init__` without calling `super().__init__()`.
 """
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     import asyncio
 
     Place = asyncio.Task[object] | threading.Thread
-    """The asyncio task or the thread that code runs in."""
+    """An asyncio task or a thread that executes code."""
 
 _create_lock = threading.Lock()
 
 
 class Queueing(NamedTuple):
-    """How the workers of a store should treat a submitted run."""
+    """The queue options of a submitted run, from `using(priority=..., not_before=..., deliver=...)`."""
 
     priority: int = 0
     not_before: datetime | timedelta | float | None = None
-    """The earliest start: a time, or a delay (in seconds if it is a number)."""
+    """The earliest start of the run: a time, or a delay. A number is a delay in seconds."""
     deliver: bool = True
-    """Whether the workers of the store should drive the run."""
+    """Whether the workers of the store drive the run. If not, another queue delivers it."""
 
 
 class BatchItem(NamedTuple):
-    """The position of a run in a batch."""
+    """The id of a batch, and the index of a run in this batch."""
 
     batch: str
     row: int
@@ -48,29 +48,29 @@ class BatchItem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallOptions:
-    """The options of the next call, as set by `using`."""
+    """The options that `using` sets for the next call of an instance."""
 
     prior: Sequence[Message] = ()
-    """The messages of an earlier conversation."""
+    """The messages of an earlier conversation that the run continues."""
     deps: Any = None
     run_id: str | None = None
     """The id of the next run in its store."""
     item: BatchItem | None = None
     queueing: Queueing | None = None
     fork: Any = None
-    """The part of another run that the next run starts with: a `Fork` of `_machine/fork.py`."""
+    """The `Fork` object of `_machine/fork.py` if the next run is a fork of another run."""
 
 
 class DeclaredValues(NamedTuple):
-    """The values that a spec was compiled from, to detect later changes."""
+    """The attribute values that a spec was compiled from, stored to detect later changes."""
 
     values: list[Any]
     contents: list[tuple[list[Any] | JsonObject, list[Any]]]
-    """The lists and dicts among the values, each with a copy of its content."""
+    """The lists and dicts among the values, each together with a copy of its content."""
 
 
 class ClassSpec(NamedTuple):
-    """The cached spec of a class, with the values it was compiled from."""
+    """The cached spec of a class, with the attribute values that it was compiled from."""
 
     cls: type
     values: DeclaredValues
@@ -78,7 +78,7 @@ class ClassSpec(NamedTuple):
 
 
 class InstanceSpec(NamedTuple):
-    """The cached spec of an instance, with the spec of its class and the values it was compiled from."""
+    """The cached spec of an instance, with its class spec and the attribute values that it was compiled from."""
 
     class_spec: Spec
     values: DeclaredValues
@@ -86,14 +86,14 @@ class InstanceSpec(NamedTuple):
 
 
 class LastRuns:
-    """The last runs of one instance, by the task and the thread that started them."""
+    """A dict that maps tasks and threads to the last run of one instance in this task or thread."""
 
     __slots__ = ("_limit", "_runs")
 
     def __init__(self) -> None:
         self._runs: WeakKeyDictionary[Place, Run] = WeakKeyDictionary()
         self._limit = 8
-        """The number of entries after which those of finished tasks and threads are removed."""
+        """The number of entries above which `remember` removes the entries of finished tasks and threads."""
 
     def remember(self, places: tuple[Place, ...], run: Run) -> None:
         for place in places:
@@ -105,7 +105,10 @@ class LastRuns:
         return next((run for run in map(self._runs.get, places) if run is not None), None)
 
     def _remove_finished(self) -> None:
-        """Remove finished tasks and threads. The traceback of a failed run may keep its task alive forever."""
+        """Remove the entries of finished tasks and threads.
+
+        A weak reference is not enough, because the traceback of a failed run may keep its task alive forever.
+        """
         for reference in self._runs.keyrefs():
             place = reference()
             if place is not None and _is_finished(place):
@@ -114,22 +117,22 @@ class LastRuns:
 
 
 class OpenAgentSources(Protocol):
-    """The tool sources that an instance keeps open, as defined in `_drive/sources.py`."""
+    """The interface of the open tool sources of an instance. `_drive/sources.py` implements it."""
 
     def for_copy(self) -> OpenAgentSources: ...
 
 
 class AgentBase:
-    """The private state of module classes and their instances."""
+    """The base class of `module`, which stores the private state of module classes and their instances."""
 
     system_prompt: Any
-    """The prompt setting, which has no default. `module` documents it."""
+    """The system prompt setting, which has no default. `module` documents this attribute."""
     __acorn_module__: ClassVar[type[AgentBase]]
     """The class `module` itself."""
     __acorn_locals__: ClassVar[Mapping[str, object]] = {}
-    """Local names that the type hints of a class may use, if the class is defined inside a function."""
+    """The local variables that the type hints of a class may use, if the class is defined inside a function."""
     __acorn_class_spec__: ClassVar[ClassSpec | None] = None
-    """The cached spec of a class. A subclass inherits it, so the entry names its class."""
+    """The cached spec of a class. A subclass inherits this attribute, so the entry also contains its class."""
     __acorn_spec__: InstanceSpec | None = None
     """The cached spec of an instance that sets attributes."""
     __acorn_call_options__: CallOptions = CallOptions()
@@ -139,16 +142,16 @@ class AgentBase:
 
 
 NOT_COPIED = ("__acorn_spec__", "__acorn_last_runs__", "__acorn_open_sources__")
-"""Attributes of an instance that copies and pickles do not take over."""
+"""The attributes of an instance that copies and pickles do not contain."""
 
 
 def set_call_options(agent: AgentBase, options: CallOptions) -> None:
-    """Replace the options of the next call of an instance."""
+    """Replace the options for the next call of an instance."""
     set_private(agent, "__acorn_call_options__", options)
 
 
 def set_private(agent: AgentBase, name: str, value: object) -> None:
-    """Set private state of an instance, also if its class refuses assignment, such as a frozen dataclass."""
+    """Set a private attribute of an instance, even if its class forbids assignment, such as a frozen dataclass."""
     object.__setattr__(agent, name, value)
 
 
@@ -156,13 +159,13 @@ def set_private(agent: AgentBase, name: str, value: object) -> None:
 
 
 def last_run(agent: AgentBase) -> Run | None:
-    """Return the last run of an instance that ended in the calling task, else in the calling thread."""
+    """Return the last run of an instance that ended in the current task, or else in the current thread."""
     last_runs = agent.__acorn_last_runs__
     return None if last_runs is None else last_runs.find(current_places())
 
 
 def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
-    """Make a run the last run of an instance in a task and a thread."""
+    """Store a run as the last run of an instance in the task and the thread in `places`."""
     last_runs = agent.__acorn_last_runs__
     if last_runs is None:
         with _create_lock:
@@ -172,7 +175,7 @@ def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
 
 
 def current_places() -> tuple[Place, ...]:
-    """Return the current task, if there is one, and the current thread."""
+    """Return a tuple of the current task, if any, and the current thread."""
     thread = threading.current_thread()
     if "asyncio" in sys.modules:
         with suppress(RuntimeError):

@@ -1,15 +1,15 @@
-"""The settings that a user may declare on a module: the rule of each, and how several levels combine.
+"""The settings that a user may declare on a module: their rules, and the priority of values from several levels.
 
-`SETTINGS` is the table of all settings, with default, rule and the rule in words. `spec.py` turns valid values into
+`SETTINGS` is the table of all settings, with their defaults and rules. `spec.py` compiles valid values into
 the spec that all runs share. Two groups of settings need more than a rule:
 
-- Limits: a class counts its requests against the `rate_limit` and `max_concurrency` that it declares, and subclasses
-  that inherit a limit share it. A limit set by an instance, `using` or `override` is counted by the class of the
-  instance and by its value.
+- Limits: the `rate_limit` and `max_concurrency` of a class count the requests of this class, and subclasses
+  that inherit a limit share its count. Instances of one class that set equal limits with an attribute, `using` or
+  `override` also share one count.
 - Sampling: `temperature` and `max_tokens` may be attributes or keys of a model dict. The level that is nearer to the
-  call wins. A value in a dict belongs to that dict and disappears with it when another model replaces it. A dict that
-  is overridden from a nearer level is passed on without the value, so every value that a dict still contains is sent.
-  In a list of models, a value in a dict applies to that model only, and the attribute to the models without a value.
+  call has priority. A value in a dict is removed together with the dict when another model replaces the dict. If a
+  nearer level overrides a value in a dict, acorn removes the value from the dict, so it sends all values in the dict.
+  In a list of models, a value in a dict applies to its model only. The attribute applies to the other models.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _RATE_LIMIT_KEYS = ("requests", "tokens", "per", "shared")
 
 @dataclass(frozen=True)
 class RateLimit:
-    """The largest number of requests and tokens in any window of `per` seconds. None means no limit."""
+    """The largest number of requests and tokens in a window of `per` seconds. None means no limit."""
 
     requests: int | None
     tokens: int | None
     per: float = 60.0
     shared: bool = False
-    """Whether all processes that use the same store count together."""
+    """Whether all processes that use the same store share one count."""
 
 
 class ClassLimit(NamedTuple, Generic[Limit]):
-    """A limit, and the class whose requests it counts."""
+    """A limit value, and the class whose requests are counted for this limit."""
 
     limit: Limit
     cls: type
@@ -83,11 +83,11 @@ def read_rate_limit(value: object, owner: str) -> RateLimit | None:
 # Sampling settings, which may also be keys of a model dict.
 
 MODEL_KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max_completion_tokens")}
-"""For each attribute, the keys of a model dict with the same meaning."""
+"""A dict that maps setting names to the model dict keys with the same meaning."""
 
 
 class HasSettings(Protocol):
-    """The part of a spec that the functions below need, which also has an attribute for each setting."""
+    """The attributes of a spec that the functions below use. A spec also has an attribute for each setting."""
 
     @property
     def model(self) -> Any: ...
@@ -96,7 +96,7 @@ class HasSettings(Protocol):
 
 
 def settings_in(model: JsonValue) -> Iterator[tuple[str, str]]:
-    """Yield the settings that a model dict contains, each with its key in the dict."""
+    """Yield pairs for the settings in a model dict: the name of the setting, and its key in the dict."""
     if isinstance(model, dict):
         for attribute, keys in MODEL_KEYS.items():
             for key in keys:
@@ -105,7 +105,7 @@ def settings_in(model: JsonValue) -> Iterator[tuple[str, str]]:
 
 
 def setting_in(model: JsonValue, attribute: str, default: Any) -> Any:
-    """Return the value of a setting in a model dict, or the default."""
+    """Return the value of a setting in a model dict, or `default` if the dict does not contain the setting."""
     if isinstance(model, dict):
         for key in MODEL_KEYS[attribute]:
             if key in model:
@@ -114,7 +114,7 @@ def setting_in(model: JsonValue, attribute: str, default: Any) -> Any:
 
 
 def without_overridden(model: Any, nearer: Collection[str]) -> Any:
-    """Return a model, or a list of models, without the values that attributes set on a nearer level override."""
+    """Return a model or a list of models without the values that the attributes in `nearer` override."""
     if is_list_or_tuple(model):
         members = [without_overridden(member, nearer) for member in model]
         return model if all(map(is_, members, model)) else members
@@ -123,7 +123,7 @@ def without_overridden(model: Any, nearer: Collection[str]) -> Any:
 
 
 def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> None:
-    """Remove the settings of an instance that these overrides replace: a model dict may contain other settings."""
+    """Remove the settings of an instance that an override block replaces, also settings in its model dict."""
     if "model" in settings:
         settings["model"] = without_overridden(settings["model"], overrides)
     for attribute, _ in settings_in(overrides.get("model")):
@@ -131,7 +131,7 @@ def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> Non
 
 
 def check_set_once(owner: str, model: Any, attributes: Collection[str]) -> None:
-    """Raise `DeclarationError` if one level sets the same value twice: it would be unclear which one applies."""
+    """Raise `DeclarationError` if one level sets a value twice: as an attribute and as a key of the model dict."""
     if is_list_or_tuple(model):
         for index, member in enumerate(model):
             _check_set_once(owner, f"model[{index}]", member, ())
@@ -144,12 +144,15 @@ def _check_set_once(owner: str, where: str, model: JsonValue, attributes: Collec
     for attribute, key in settings_in(model):
         other = f"`{owner}.{where}[{seen[attribute]!r}]`" if attribute in seen else f"`{owner}.{attribute}`"
         if attribute in seen or attribute in attributes:
-            raise DeclarationError(f"{other} and `{owner}.{where}[{key!r}]` are set in one place. Keep one of them.")
+            raise DeclarationError(f"{other} and `{owner}.{where}[{key!r}]` set the same value. Remove one of them.")
         seen[attribute] = key
 
 
 def effective_setting(attribute: str, settings: Mapping[str, Any], spec: HasSettings) -> Any:
-    """Return the value of a setting in a run; `settings` are the values that `on_step` has changed so far."""
+    """Return the value of a setting that applies in a run.
+
+    `settings` contains the values that `on_step` has changed so far.
+    """
     if attribute in settings:
         return settings[attribute]
     if attribute not in MODEL_KEYS:
@@ -161,7 +164,7 @@ def effective_setting(attribute: str, settings: Mapping[str, Any], spec: HasSett
 
 
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
-    """Return the settings with later changes; a new model dict overrides the values that were set before it."""
+    """Return the settings with later changes. A new model dict overrides earlier values of the same settings."""
     overridden = [attribute for attribute, _ in settings_in(changes.get("model"))]
     merged = {name: value for name, value in settings.items() if name not in overridden}
     if isinstance(merged.get("model"), list | tuple):
@@ -170,7 +173,7 @@ def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> J
 
 
 def explicit_settings(settings: Mapping[str, Any], spec: HasSettings) -> frozenset[str]:
-    """Return the names of the settings that a user set in any way; the others have their defaults."""
+    """Return the names of the settings that the user set as attributes, in a model dict or in `on_step`."""
     in_model = [attribute for attribute, _ in settings_in(settings.get("model", spec.model))]
     return spec.declared.union(settings, in_model) if settings or in_model else spec.declared
 
@@ -180,7 +183,7 @@ def explicit_settings(settings: Mapping[str, Any], spec: HasSettings) -> frozens
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """One attribute: its default, its rule, and the rule in words."""
+    """One setting in the table: its default, its rule, and the text of the rule for error messages."""
 
     default: Any
     is_valid: Callable[[object], bool]
@@ -216,7 +219,7 @@ def _is_optional_amount(value: object) -> bool:
 def _is_store(value: object) -> bool:
     if value is None or isinstance(value, str | Path):
         return value is None or bool(str(value).strip())
-    # Two methods identify a store. Importing the store port would cost programs that store no runs.
+    # Two methods identify a store. An import of the store port would slow down programs that store no runs.
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("commit", "claim"))
 
 
@@ -225,7 +228,7 @@ def _is_root(value: object) -> bool:
 
 
 _RESERVED_ARGUMENTS = {"messages", "tools", "stream", "stream_options"}
-"""LiteLLM arguments that acorn sets itself. A value from a user would be ignored silently."""
+"""The LiteLLM arguments that only acorn may set. Without an error, acorn would ignore a user's value silently."""
 
 
 def _is_model(value: object) -> bool:
@@ -233,7 +236,7 @@ def _is_model(value: object) -> bool:
 
 
 def _is_model_list(value: object) -> bool:
-    """Return whether it is a non-empty list; `_check_models` checks the members."""
+    """Return whether a value is a non-empty list or tuple. `_check_models` checks its members."""
     return is_list_or_tuple(value) and bool(value)
 
 
@@ -253,7 +256,7 @@ def _is_one_model(value: object) -> bool:
 
 
 def _describe_model(value: object) -> str:
-    """Describe a model without its secrets: of a dict, show only the keys."""
+    """Return a description of a model without secrets, for an error message. For a dict, it contains only the keys."""
     if is_mapping(value):
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if is_list_or_tuple(value):
@@ -291,7 +294,7 @@ def _is_cache_point(point: object) -> bool:
 
 
 class _EmptyList(list[Any]):
-    """The default of settings that are lists. All modules share it, so it cannot be changed."""
+    """The default value of settings that are lists. All modules share this list, so it cannot be changed."""
 
     def _refuse(self, *_: object) -> Any:
         raise TypeError("This list is the default of all modules. Declare your own list, as in `tools = [...]`.")
@@ -357,7 +360,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def check_setting(owner: str, attribute: str, value: object) -> None:
-    """Raise `DeclarationError` if a value breaks the rule of its attribute."""
+    """Raise `DeclarationError` if a value does not follow the rule of its setting."""
     if not SETTINGS[attribute].is_valid(value):
         raise setting_error(owner, attribute, value)
     if attribute == "model":
@@ -388,7 +391,7 @@ def _check_model_keys(owner: str, where: str, model: Any) -> None:
 
 
 def setting_error(owner: str, attribute: str, value: object, where: str = "") -> DeclarationError:
-    """Return the error for a value that breaks the rule of its attribute."""
+    """Return the error for a value that does not follow the rule of its setting."""
     setting = SETTINGS[attribute]
     return DeclarationError(
         f"`{owner}.{where or attribute}` must be {setting.expected}, got {setting.describe(value)}."
@@ -396,7 +399,7 @@ def setting_error(owner: str, attribute: str, value: object, where: str = "") ->
 
 
 def describe_model(model: object) -> str:
-    """Describe a model or a list of models without secrets."""
+    """Return a text such as `model='openai/gpt-4o'` for a model or a list of models, without secrets."""
     if is_list_or_tuple(model):
         return f"model=[{', '.join(describe_model(entry).removeprefix('model=') for entry in model)}]"
     if is_json_object(model):

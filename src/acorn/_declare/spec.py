@@ -1,6 +1,6 @@
-"""The spec of a module class: its settings, checked and frozen.
+"""The spec of a module class: its checked settings in a frozen object.
 
-Compiling reads the attributes of a class or an instance, checks each by the rules in `settings.py`, and creates the
+The compiler checks the attributes of a class or an instance with the rules in `settings.py`, and creates the
 spec that all runs share.
 """
 
@@ -37,24 +37,24 @@ from acorn.types import JsonObject, is_mapping
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """The system prompt as declared: text, a file or a method."""
+    """The system prompt that a class declares: a text, a file or a method."""
 
     text: str = ""
     file: Path | None = None
-    """The resolved path. The file is read again for each run."""
+    """The resolved path of the prompt file. Each run loads the file again."""
     is_method: bool = False
-    """Whether the prompt is a method, which is called on the instance for each run."""
+    """Whether the prompt is a method, which each run calls on its instance."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """The parts of a module that do not change from call to call."""
+    """The settings, tools and types of a module, which do not change from call to call."""
 
     owner: str
     declared: frozenset[str]
-    """The attributes that a user set. The others have their defaults."""
+    """The names of the attributes that the user set. All other attributes have their defaults."""
     model: Any = field(repr=False)
-    """The model as declared. It may contain an API key, so `repr` omits it."""
+    """The model setting of the user. It may contain an API key, so `repr` omits it."""
     temperature: float
     max_tokens: int
     max_steps: int | None
@@ -68,7 +68,7 @@ class Spec:
     human_tools: tuple[Tool, ...]
     """The tools whose calls may wait for a person."""
     has_tool_methods: bool
-    """Whether a tool is a method, which must be bound to the instance."""
+    """Whether any tool is a method, which must be bound to the instance."""
     sources: tuple[ToolSource, ...]
     branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
@@ -94,24 +94,24 @@ class Spec:
     deps_type: Any
     """The type that the class declares for its dependencies, or `Any`."""
     xml: XmlStyle = field(init=False)
-    """The three settings for XML descriptions and missing values, as the XML encoder reads them."""
+    """The settings for descriptions and missing values in XML, in the format of the XML encoder."""
 
     def __post_init__(self) -> None:
         xml = XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
-        object.__setattr__(self, "xml", xml)  # The dataclass is frozen.
+        object.__setattr__(self, "xml", xml)  # A frozen dataclass does not allow assignment.
 
     @property
     def startable(self) -> tuple[Any, ...]:
-        """The modules that a run may start: agents that are tools, and branches."""
+        """The modules that a run may start: agent tools and branches."""
         branches = [entry["module"] if is_mapping(entry) else entry for entry in self.branches.values()]
         return (*self.agent_tools, *branches)
 
 
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
-"""The cache points that `cache = True` stands for."""
+"""The cache points of the setting `cache = True`."""
 
 _CLASS_LIMITS = ("rate_limit", "max_concurrency")
-"""The limits that all runs of a class share."""
+"""The names of the limit settings whose counts all runs of a class share."""
 
 _SHAPE_FIELDS = {"initial_input": "input", "final_output": "output"}
 
@@ -119,7 +119,7 @@ _SHAPE_FIELDS = {"initial_input": "input", "final_output": "output"}
 def compile_spec(cls: type, base: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
     """Compile the spec of a class.
 
-    `values` has every setting. `local_names` are the names beside globals that the type hints of its tools may use.
+    `values` maps all settings to their values. `local_names` are local variables that the type hints of tools may use.
     """
     declared = {
         attribute
@@ -136,7 +136,7 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
 
 
 def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
-    """Return the spec with the settings of an instance or an override, checked by the same rules."""
+    """Return a copy of the spec with the checked settings of an instance or an override block."""
     changes = _freeze(cls, values, local_names)
     if "model" in values:
         check_set_once(spec.owner, values["model"], values)
@@ -148,7 +148,7 @@ def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names
 
 
 def _inherited_model(cls: type, base: type, model: Any) -> Any:
-    """Return the model without the values that a subclass of its declaring class sets itself."""
+    """Return the inherited model without the values that a subclass of its declaring class overrides."""
     nearer: set[str] = set()
     for parent in _declaring_classes(cls, base, "model"):
         if "model" in vars(parent):
@@ -159,12 +159,12 @@ def _inherited_model(cls: type, base: type, model: Any) -> Any:
 
 
 def _declarer(cls: type, base: type, attribute: str) -> type:
-    """Return the class whose attribute applies."""
+    """Return the class in the inheritance chain whose value of the attribute applies."""
     return next((parent for parent in _declaring_classes(cls, base, attribute) if attribute in vars(parent)), base)
 
 
 def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, object]) -> JsonObject:
-    """Check these attributes and return the fields of a spec that they determine."""
+    """Check the attributes in `values`, and return a dict of the spec fields that depend on them."""
     owner = cls.__name__
     frozen: JsonObject = {}
     for attribute, value in values.items():
@@ -190,19 +190,22 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
 
 
 def _user_classes(cls: type, base: type) -> list[type]:
-    """Return the class and its bases without `module` and `object`, mixins included."""
+    """Return the class and its base classes, including mixins, but without `module` and `object`."""
     mro = list(cls.__mro__)
     return mro[: mro.index(base)] + [parent for parent in mro[mro.index(base) + 1 :] if parent is not object]
 
 
 def _declaring_classes(cls: type, base: type, attribute: str) -> list[type]:
-    """Return the classes whose attribute applies: those before `module`, or all if `module` does not define it."""
+    """Return the classes that may define an attribute of a module: all base classes before `module`.
+
+    If `module` does not define the attribute, return all base classes.
+    """
     classes = _user_classes(cls, base)
     return classes[: cls.__mro__.index(base)] if attribute in vars(base) else classes
 
 
 def _find_prompt(cls: type, base: type) -> Prompt:
-    """Return the nearest `system_prompt`, or else the nearest docstring of a module class."""
+    """Return the `system_prompt` of the nearest base class, or else the docstring of the nearest base class."""
     for parent in _user_classes(cls, base):
         if "system_prompt" in vars(parent):
             return _read_prompt(vars(parent)["system_prompt"], parent)
@@ -222,7 +225,7 @@ def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False)
     function = unwrap_method(declared)
     if not callable(function) or isinstance(function, type):
         raise setting_error(owner.__name__, "system_prompt", declared)
-    # Python binds functions and class methods to the instance, but no other callables.
+    # Python passes `self` to functions and class methods, but not to other callables.
     takes_self = not is_on_instance and (isinstance(declared, classmethod) or inspect.isfunction(declared))
     signature = inspect.signature(function)
     try:
@@ -237,7 +240,10 @@ def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False)
 
 
 def _find_file(path: Path, owner: type) -> Path:
-    """Look for a file in the working directory, then in the directory of the file that defines the class."""
+    """Return the path of a prompt file in the working directory, or else in the directory of the class's file.
+
+    Raise `DeclarationError` if neither directory contains the file.
+    """
     candidates = [Path.cwd() / path]
     defined_in = getattr(sys.modules.get(owner.__module__), "__file__", None)
     if defined_in:
@@ -247,7 +253,7 @@ def _find_file(path: Path, owner: type) -> Path:
             return candidate
     directories = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
     raise DeclarationError(
-        f"`{owner.__name__}.system_prompt` names the file `{path}`, which does not exist in {directories}."
+        f"`{owner.__name__}.system_prompt` is the path of the file `{path}`, which does not exist in {directories}."
     )
 
 

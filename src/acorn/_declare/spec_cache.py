@@ -1,18 +1,19 @@
-"""The current spec of a class or an instance, the hooks that users define, and overrides.
+"""The cache of the current specs of classes and instances, the hooks that users define, and override blocks.
 
-A spec is cached until an attribute changes. `_module` reads it when a class is defined, `_call` when an agent is
-called.
+A spec is cached until an attribute changes. `_module` compiles it when a class is defined, and `_call` uses it when an
+agent is called.
 
-`MyAgent.override(...)` sets values for all instances of a class in a context, whatever the instances set themselves.
-An override has a higher priority than `using` and a lower one than a hook that changes its step. It applies to the
-runs and branches that start inside the block.
+`MyAgent.override(...)` sets values for all instances of a class in a context. They replace the values of the instances.
+An override has a higher priority than `using`, and a lower priority than a hook that changes its step. It applies to
+the runs and branches that start inside the block.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -38,18 +39,18 @@ _UNSET = object()
 
 
 Branch = AgentBase | type[AgentBase]
-"""A module class such as `Review` or `Extract[Person]`, or an instance of one."""
+"""A module class such as `Review` or `Extract[Person]`, or an instance of a module class."""
 
 
 def spec_of(agent: AgentBase) -> Spec:
     """Return the current spec of an instance.
 
-    An attribute that was set on the instance, or changed on its class after the definition, leads to a new spec,
-    checked by the same rules. Otherwise it is the spec that was compiled when the class was defined.
+    If an attribute was set on the instance, or changed on its class after the definition, compile a new spec with
+    the same checks. Otherwise return the spec that was compiled when the class was defined.
     """
     cls = type(agent)
     spec = class_spec(cls)
-    # Copy the dict first: a run that ends in another thread stores its record in it.
+    # Copy the dict first, because a run that ends in another thread may add an attribute at the same time.
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
     alias = vars(agent).get(ORIG_CLASS)
     if not settings and alias is None:
@@ -79,13 +80,13 @@ def class_spec(cls: type[AgentBase]) -> Spec:
 
 
 def _declared(values: list[Any]) -> DeclaredValues:
-    """Return the values with copies of the lists and dicts among them."""
+    """Return a `DeclaredValues` object with the values and with copies of their lists and dicts."""
     contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
     return DeclaredValues(values, contents)
 
 
 def _is_same(declared: DeclaredValues, values: list[Any]) -> bool:
-    """Return whether these are the same objects, with the same content."""
+    """Return whether the values are still the same objects as in `declared`, with unchanged content."""
     return (
         len(values) == len(declared.values)
         and all(map(is_, values, declared.values))
@@ -100,7 +101,7 @@ def _content(value: list[Any] | JsonObject) -> list[Any]:
 
 
 def module_docstring(which: Branch) -> str | None:
-    """Return the nearest docstring of a module class, but never the one of `module` itself."""
+    """Return the docstring of the nearest base class that has one, but never the docstring of `module` itself."""
     cls = class_of(which)
     base = cls.__acorn_module__
     docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
@@ -108,10 +109,11 @@ def module_docstring(which: Branch) -> str | None:
 
 
 HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
+_METHOD_NAMES = (*HOOKS, "system_prompt")
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
-    """Return the hooks that the user defined on a class or an instance, by name."""
+    """Return a dict that maps names to the hooks that the user defined on a class or an instance."""
     cls, attributes = type(agent), vars(agent)
     base = cls.__acorn_module__
     hooks: dict[str, Callable[[Any], Any]] = {}
@@ -132,11 +134,56 @@ def has_user_hook(which: Branch, hook: str) -> bool:
     return is_on_instance or getattr(cls, hook) is not getattr(cls.__acorn_module__, hook)
 
 
-# Modules that other modules start, as branches or tools.
+# Modules that are branches or tools of other modules.
+
+
+# Names of settings and hooks
+
+
+def check_setting_name(cls: type[AgentBase], name: str) -> None:
+    """Raise `TypeError` if a keyword argument of `cls(...)` is not a setting."""
+    if name not in SETTINGS and name in class_spec(cls).input.schema.model_fields:
+        call = f"{cls.__name__}()({name}=...)"
+        raise TypeError(f"`{name}` is an input of `{cls.__name__}`, not a setting. Pass it to the call: `{call}`.")
+    if name not in SETTINGS:
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)}")
+
+
+def warn_about_misspelled_names(cls: type) -> None:
+    """Warn about attributes of a new class whose names look like a misspelled setting or hook."""
+    for name, value in vars(cls).items():
+        is_nested = isinstance(value, type) and value.__qualname__.startswith(f"{cls.__qualname__}.")
+        is_method = not isinstance(value, type) and hasattr(value, "__get__")
+        if name.startswith("_") or name in SETTINGS or name in _METHOD_NAMES or is_nested:
+            continue
+        if hint := _hint(name, _METHOD_NAMES if is_method else SETTINGS):
+            kind = "hook" if is_method else "setting"
+            # This stack level makes the warning point to the `class` statement.
+            warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=3)
+
+
+def _hint(name: str, known_names: Iterable[str]) -> str:
+    similar = next((known for known in known_names if _is_similar(name, known)), None)
+    return f" Did you mean `{similar}`?" if similar else ""
+
+
+def _is_similar(name: str, other: str) -> bool:
+    """Return whether the Levenshtein distance of two names, in changed, added or removed letters, is at most 2."""
+    if abs(len(name) - len(other)) > 2:
+        return False
+    distances = list(range(len(other) + 1))
+    for row, letter in enumerate(name, start=1):
+        above, distances = distances, [row]
+        for column, other_letter in enumerate(other, start=1):
+            substituted = above[column - 1] + (letter != other_letter)
+            distances.append(min(above[column] + 1, distances[-1] + 1, substituted))
+        if min(distances) > 2:
+            return False
+    return distances[-1] <= 2
 
 
 def is_agent(which: object) -> TypeGuard[Branch]:
-    """Return whether a value is a module class, possibly with type arguments, or an instance of one."""
+    """Return whether a value is a module class, possibly with type arguments, or an instance of a module class."""
     cls = which if isinstance(which, type) else get_origin(which) or type(which)
     return isinstance(cls, type) and issubclass(cls, AgentBase)
 
@@ -159,7 +206,7 @@ def read_spec(which: Branch) -> Spec:
 
 
 def check_branch(which: object, where: str) -> None:
-    """Raise `DeclarationError` if a value cannot be a branch; `where` names it in the message."""
+    """Raise `DeclarationError` if a value cannot be a branch. `where` is its description for the error message."""
     if not is_agent(which):
         text = shorten(safe_repr(which), 120)
         raise DeclarationError(f"{where} must be a module class or an instance of one, got {text}.")
@@ -187,14 +234,17 @@ def _check_no_fork(which: Branch, where: str) -> None:
 
 
 def _output_of(which: Branch) -> Any:
-    """Return the declared output without the spec: a module may be its own branch, and is just being compiled."""
+    """Return the declared output of a module without its spec.
+
+    The spec may not exist yet, because a module may be its own branch.
+    """
     if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
     return getattr(which, "final_output", None)
 
 
 def _check_instantiable(which: Branch, where: str) -> None:
-    """Raise `DeclarationError` if a class cannot be instantiated without arguments."""
+    """Raise `DeclarationError` if a value is a class that cannot be instantiated without arguments."""
     cls = class_of(which)
     if isinstance(which, AgentBase):
         return
@@ -208,7 +258,7 @@ def _check_instantiable(which: Branch, where: str) -> None:
 
 
 def check_spec(spec: Spec) -> Spec:
-    """Return the spec, or raise if a branch is invalid or has the name of a tool."""
+    """Return the spec. Raise `DeclarationError` if a branch is invalid or has the same name as a tool."""
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
         where = f"`{spec.owner}.branches[{name!r}]`"
@@ -234,7 +284,7 @@ def check_spec(spec: Spec) -> Spec:
 
 
 class ToolDescriptor:
-    """Descriptor that turns a module class, or an instance of one, into a tool."""
+    """A descriptor that creates a tool from a module class or from an instance of a module class."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Callable[[str, str], AgentTool]:
         return partial(_agent_tool, owner if instance is None else instance, owner)
@@ -268,7 +318,7 @@ def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> 
 
 
 class ShapesDescriptor:
-    """Descriptor for the input and output shapes of a module class or of an instance of one."""
+    """A descriptor that returns the input and output shapes of a module class or of its instance."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Shapes | None:
         if instance is None and owner is owner.__acorn_module__:
@@ -278,7 +328,7 @@ class ShapesDescriptor:
 
 
 def _find_child(spec: Spec, name: str) -> object:
-    """Return the class or instance that is the branch or agent tool of this name, or None."""
+    """Return the branch or the agent tool with this name: a class, an instance, or None if there is none."""
     entry = spec.branches.get(name)
     if entry is not None:
         which: Branch = entry["module"] if is_mapping(entry) else entry
@@ -287,46 +337,46 @@ def _find_child(spec: Spec, name: str) -> object:
 
 
 def module_name(cls: type) -> str:
-    """Return the name of a class in a journal: `package.file:Class`."""
+    """Return the name of a class for journals, such as `package.file:Class`."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def agent_name(cls: type) -> str:
-    """Return a name of a class that is the same in every process, also for scripts and files."""
+    """Return a name of a class that is the same in every process, even if the class is defined in a script."""
     name = cls.__module__
     if name == "__main__" or name.startswith("acorn_run_"):
         loaded = sys.modules.get(name)
         file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
-        # `python -m shop.desk` is the same module as `import shop.desk`.
+        # `python -m shop.desk` executes the same module as `import shop.desk`.
         name = spec.name if name == "__main__" and spec else Path(file).stem if file else name
     return f"{name}:{cls.__qualname__}"
 
 
 class Override(NamedTuple):
-    """The class that an override block applies to, and the values that it sets."""
+    """The class that an override block changes, and a dict of the values that the block sets."""
 
     cls: type[AgentBase]
     values: Mapping[str, Any]
 
 
 Overrides = tuple[Override, ...]
-"""The override blocks that are active, the innermost last."""
+"""The active override blocks, from the outermost to the innermost."""
 
 _overrides: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
 
 
 def current_overrides() -> Overrides:
-    """Return the override blocks that the calling code is in."""
+    """Return the override blocks that contain the calling code."""
     return _overrides.get()
 
 
 def check_overrides(cls: type[AgentBase], values: Mapping[str, Any]) -> None:
-    """Check the values of an override block by the rules for instances."""
+    """Raise an error if a value of an override block is not valid for an instance of the class."""
     _revise(read_spec(cls), cls, values)
 
 
 class OverrideBlock:
-    """Context manager of an override. It is reusable, and may exit in another task than the one that entered it."""
+    """The context manager of `override`, which is reusable and may exit in another task than the entering task."""
 
     def __init__(self, cls: type[AgentBase], values: Mapping[str, Any]) -> None:
         self._override = Override(cls, values)
@@ -344,7 +394,7 @@ class OverrideBlock:
 
 
 def spec_within(overrides: Overrides, agent: Branch) -> Spec:
-    """Return the spec of an instance or a class inside override blocks; an inner block wins over an outer one."""
+    """Return the spec of an instance or a class inside override blocks. An inner block has priority."""
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
         if issubclass(cls, override.cls):

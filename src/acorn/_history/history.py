@@ -1,21 +1,18 @@
-"""The history of a run: its messages, their ownership, and their reconstruction from the journal.
+"""The history of a run: its messages, their reconstruction from the journal, and the detection of edits by user code.
 
-User code may change the history at any time, and acorn gets no notification. While no user code has received the
-history, it cannot have changed, so acorn skips the comparison. `record.py` returns the history to user code, and the
-transcript adds messages to it.
+User code may change the history at any time, and acorn gets no notification. The journal records what changed.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from threading import RLock
 from typing import Any, Protocol, cast
 
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import copy_json, to_compact_json, to_json_text
+from acorn._history.ownership import HistoryOwnership
 from acorn.journal import CalledTool, Compacted, Entry, HistoryEdited, MessagesAdded, ModelResponded, ToolResultsAdded
 from acorn.types import Content, JsonObject, JsonValue, Message, is_json_list, is_json_object, is_list_or_tuple
 
@@ -173,70 +170,6 @@ def _is_edited_copy(message: object, other: object) -> bool:
     if not (is_json_object(message) and is_json_object(other) and message.get("role") == other.get("role")):
         return False
     return message["role"] == "tool" and message.get("tool_call_id") == other.get("tool_call_id")
-
-
-class HistoryOwnership:
-    """The message list of one run, with a record of whether user code has received the list."""
-
-    __slots__ = ("_borrowed", "messages", "snapshot")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        """The messages. Only acorn's code reads this attribute; user code receives the list from `hand_out`."""
-        self.snapshot: list[Message] | None = None
-        """A copy of the list without the user's later edits. None while no user code has received the list."""
-        self._borrowed = 0
-        """The number of messages at the start that are shared with the parent run, which does not change them."""
-
-    def start(self, messages: list[Message], borrowed: int = 0) -> None:
-        """Replace all messages, of which the first `borrowed` are shared with the parent run.
-
-        The shared messages are copied when user code requests the history.
-        """
-        was_handed_out = self.snapshot is not None
-        self.messages, self._borrowed, self.snapshot = messages, borrowed, None
-        if was_handed_out:
-            self.hand_out()
-
-    def hand_out(self) -> list[Message]:
-        """Return the message list for user code, which may store and change the list."""
-        if self.snapshot is None:
-            with _lock.lock:
-                if self.snapshot is None:  # Another thread may have set the snapshot in the meantime.
-                    count, self._borrowed = self._borrowed, 0
-                    if count:
-                        self.messages[:count] = [copy_json(message) for message in self.messages[:count]]
-                    self.snapshot = list(self.messages)
-        return self.messages
-
-    def replace(self, messages: Any) -> None:
-        """Replace the message list by the value that the user assigned to `history`, usually a list of messages."""
-        self.hand_out()
-        self.messages = messages
-
-    def insert(self, index: int, messages: Sequence[Message]) -> None:
-        """Insert messages of acorn, which are not edits by the user."""
-        snapshot = self.snapshot
-        self.messages[index:index] = messages
-        if snapshot is not None:
-            snapshot[index:index] = messages
-        elif self.snapshot is not None:  # Another thread handed out the history just now.
-            self.snapshot = list(self.messages)
-
-
-class _ForkSafeLock:
-    """A lock that a forked child process replaces, because the thread that holds the lock may not exist there."""
-
-    def __init__(self) -> None:
-        self.renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self.lock = RLock()
-
-
-_lock = _ForkSafeLock()
 
 
 # Edits of the history by user code

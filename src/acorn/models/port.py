@@ -1,6 +1,6 @@
 """The port of language models: the interface of a model, its responses and its prices.
 
-Requests and responses are the same for every provider, and adapters translate them. Messages are in OpenAI's format
+Requests and responses have one format for all providers, and adapters translate it. Messages are in OpenAI's format
 and never change once they are in a request. An adapter that must edit a message edits a copy.
 """
 
@@ -24,9 +24,9 @@ class Price:
     input: float
     output: float
     cached: float | None = None
-    """The price of input that was read from a cache. None means the price of any other input."""
+    """The price of an input token from the provider's cache. None means the normal input price."""
     written: float | None = None
-    """The price of input that was written to a cache. None means the price of any other input."""
+    """The price of an input token that the provider adds to its cache. None means the normal input price."""
 
     def of(self, usage: Usage) -> float:
         """Return the cost of a request in dollars."""
@@ -42,11 +42,11 @@ PRICE_KEYS = (
     *("input_cost_per_token", "output_cost_per_token"),
     *("cache_read_input_token_cost", "cache_creation_input_token_cost"),
 )
-"""The keys of a model dict that set prices. The names are LiteLLM's."""
+"""The keys of a model dict that set prices, with LiteLLM's names."""
 
 
 def price_in(config: JsonObject) -> Price | None:
-    """Return the price that a model dict sets, or None if it sets none."""
+    """Return the price that a model dict sets, or None if the dict contains no price."""
     input_price, output_price, read_price, write_price = (config.get(key) for key in PRICE_KEYS)
     if input_price is output_price is read_price is write_price is None:
         return None
@@ -56,7 +56,7 @@ def price_in(config: JsonObject) -> Price | None:
 
 @dataclass(slots=True)
 class RawCall:
-    """A tool call as the provider sent it, not yet validated."""
+    """A tool call from the provider that is not validated yet."""
 
     id: str | None
     name: str
@@ -65,36 +65,36 @@ class RawCall:
 
 @dataclass(eq=False)
 class ModelResponse:
-    """A response of a model, independent of the provider."""
+    """A complete response of a model, in one format for all providers."""
 
     content: str = ""
     tool_calls: list[RawCall] = field(default_factory=list[RawCall])
     stop_reason: str = "stop"
-    """`stop`, `tool_calls`, `length` or `content_filter`."""
+    """The reason why the response ended: `stop`, `tool_calls`, `length` or `content_filter`."""
     usage: Usage = field(default_factory=lambda: Usage(requests=1))
     cost: float | None = None
     model: str = ""
     """The name of the model as the provider reports it."""
     reasoning: str | None = None
-    """The reasoning text."""
+    """The reasoning text of the model."""
     refusal: str | None = None
-    """The reason why the model refused to answer."""
+    """The model's reason if it refused to answer, or None."""
     extra: JsonObject = field(default_factory=JsonObject)
     """Further fields of the assistant message that must be sent back, such as signed reasoning blocks."""
     attempts: int = 1
     """The number of requests that were sent."""
     waits: tuple[float, ...] = ()
-    """The seconds waited before each further request."""
+    """The seconds of waiting before each repeated request."""
     fallbacks: tuple[Fallback, ...] = ()
     """The models of a list that failed or were skipped before this one responded."""
 
 
 @dataclass(slots=True, eq=False)
 class CallDelta:
-    """A fragment of a tool call."""
+    """A fragment of a tool call in a streamed response."""
 
     index: int
-    """The provider's number for the call."""
+    """The number of the tool call in the response. All fragments of one call have the same number."""
     id: str | None = None
     name: str | None = None
     arguments: str = ""
@@ -102,7 +102,7 @@ class CallDelta:
 
 @dataclass(slots=True, eq=False)
 class Delta:
-    """A piece of a streamed response. Only the fields that are new are set."""
+    """A fragment of a streamed response, in which only the new fields are set."""
 
     content: str = ""
     reasoning: str = ""
@@ -119,13 +119,17 @@ class Delta:
 
 
 class RequestNotSupportedError(ModelError):
-    """The model does not support something in the request, which was not sent. Another model of a list may."""
+    """The error for a request that the model does not support, so that it was not sent.
+
+    Another model of a list may support the request.
+    """
 
 
 class ResendError(ModelError):
-    """The model rejected a default that the user did not set, and may accept the request without it.
+    """The error for a request that the model rejected because of a default parameter that the user did not set.
 
-    An adapter raises it only if `ModelRequest.left_out` is set. Otherwise the adapter resends the request itself.
+    The model may accept the request without this parameter. An adapter raises this error only if
+    `ModelRequest.left_out` is set. Otherwise the adapter sends the request again itself.
     """
 
 
@@ -138,7 +142,7 @@ def is_retryable(status: int) -> bool:
 
 
 class RetryEvent(NamedTuple):
-    """A failed request that is retried, or that is sent to another model."""
+    """A failed request that is sent again, to the same model or to another model."""
 
     model: str
     status: int | None
@@ -150,27 +154,27 @@ class RetryEvent(NamedTuple):
 
 
 retry_listener: ContextVar[Callable[[RetryEvent], object] | None] = ContextVar("acorn_retry_listener", default=None)
-"""The function that receives the retry events of this context."""
+"""The context variable with the function that receives retry events."""
 
 
 def report_retry(event: RetryEvent) -> None:
-    """Send a retry event to the listener of this context."""
+    """Pass a retry event to the listener of the current context, if there is one."""
     if (listener := retry_listener.get()) is not None:
         listener(event)
 
 
 class Model(Protocol):
-    """A language model. Adapters raise `ModelError` for every failure of their own.
+    """The interface of a language model. An adapter raises `ModelError` for each of its failures.
 
-    A model may have further attributes. `thinks` says that the model was asked to reason before it answers, so that
-    acorn should not force a tool from the first call on. `models` is a tuple of the models that this one stands for.
-    `takes_strict` says that the model is known to support strict schemas. `takes_tool(definition)` says whether the
-    provider runs a hosted tool, which acorn then sends together with the others.
+    A model may have further attributes. `thinks` is True if the user configured the model to reason before it answers.
+    Then acorn does not force a tool in the first request. `models` is a tuple of models if this object represents
+    several models. `takes_strict` is True if the model is known to support strict schemas. `takes_tool(definition)`
+    returns whether the provider executes a hosted tool, which acorn then sends together with the other tools.
     """
 
     @property
     def name(self) -> str:
-        """The name for records and messages."""
+        """The name of the model for run records and error messages."""
         ...
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -187,7 +191,7 @@ class Model(Protocol):
 
 
 class StreamingModel(Model, Protocol):
-    """A model that can also stream its response. Closing the iterator ends the request."""
+    """A model that can also stream its responses. Closing the iterator ends the request."""
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
 
@@ -198,18 +202,18 @@ _METHODS = ("complete", "acomplete", "can_force_tool", "price")
 
 
 def is_model(value: object) -> TypeGuard[Model]:
-    """Return whether an object implements the port."""
+    """Return whether an object implements the interface `Model`."""
     return not isinstance(value, type | str | dict) and not missing_members(value)
 
 
 def missing_members(value: object) -> list[str]:
-    """Return the names of the port that an object does not have."""
+    """Return the names of the methods and attributes of `Model` that an object does not have."""
     missing = [name for name in _METHODS if not callable(getattr(value, name, None))]
     return missing if hasattr(value, "name") else ["name", *missing]
 
 
 def resembles_model(value: object) -> bool:
-    """Return whether an object or a class has at least one method of the port."""
+    """Return whether an object or a class has at least one method of `Model`."""
     return any(callable(getattr(value, name, None)) for name in _METHODS)
 
 
@@ -219,31 +223,31 @@ def can_stream(model: Model) -> TypeGuard[StreamingModel]:
 
 
 def thinks(model: Model) -> bool:
-    """Return whether a model was asked to reason before it answers."""
+    """Return whether the user configured a model to reason before it answers."""
     return bool(getattr(model, "thinks", False))
 
 
 def takes_strict(model: Model) -> bool:
-    """Return whether a model is known to support strict schemas, so that acorn may send one by default."""
+    """Return whether a model is known to support strict schemas, so that acorn may send strict schemas by default."""
     return bool(getattr(model, "takes_strict", False))
 
 
 def takes_tool(model: Model, tool: JsonObject) -> bool:
-    """Return whether the provider of a model runs a hosted tool."""
+    """Return whether the provider of a model executes a hosted tool."""
     method = getattr(model, "takes_tool", None)
     return callable(method) and bool(method(tool))
 
 
 def models_of(model: Model) -> Sequence[Model]:
-    """Return the models that may answer a request to this one."""
+    """Return the models that may answer a request to `model`, which may be a list of models or a wrapper."""
     models: tuple[Model, ...] | None = getattr(model, "models", None)
     return models if isinstance(models, tuple) and models and all(map(is_model, models)) else (model,)
 
 
 class ModelWrapper(ABC):
-    """A model that sends its requests to another model.
+    """The base class of models that send their requests to another model.
 
-    Subclasses define how it completes and streams. Every other attribute is that of the wrapped model.
+    Subclasses define the methods that complete and stream. All other attributes are attributes of the wrapped model.
     """
 
     def __init__(self, model: Model) -> None:
@@ -263,7 +267,7 @@ class ModelWrapper(ABC):
         return self._model.price()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped model. If that cannot stream, the wrapper has no `stream` either."""
+        """Return an attribute of the wrapped model. The wrapper has `stream` only if the wrapped model has it."""
         if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
             raise AttributeError(name)
         attribute = getattr(self._model, name)
@@ -279,12 +283,12 @@ class ModelWrapper(ABC):
 
 
 def close_stream(deltas: Iterator[Delta]) -> None:
-    """Close a stream, which is not necessarily a generator."""
+    """Close a stream if it has a method `close`. A stream may be an iterator without this method."""
     if (close := getattr(deltas, "close", None)) is not None:
         close()
 
 
 async def aclose_stream(deltas: AsyncIterator[Delta]) -> None:
-    """Close an asynchronous stream, which is not necessarily a generator."""
+    """Close an async stream if it has a method `aclose`. A stream may be an iterator without this method."""
     if (aclose := getattr(deltas, "aclose", None)) is not None:
         await aclose()

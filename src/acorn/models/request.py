@@ -1,11 +1,11 @@
 """A request to a model, and the messages that the requests of one conversation share.
 
-A conversation only grows, so a request stores only the number of messages that it includes. Its list of messages is
-created on first access, and JSON that was written for one request is reused for the next.
+A conversation only grows, so a request stores only the number of its messages. The list of messages is
+created at the first access, and the JSON text of one request is reused for the next request.
 
-Media are the images, audio and files in the messages. A provider may ignore a medium without an error, or LiteLLM may
-download it from any URL. An adapter therefore rejects unsupported media before it sends anything, and reports the field
-or tool that a medium comes from.
+Media are the images, audio and files in the messages. A provider may ignore a medium without an error. LiteLLM may
+download a medium from any URL. Therefore an adapter rejects unsupported media before it sends a request, and its error
+message contains the field or tool of the medium.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from acorn.types import JsonObject, JsonValue, Message
 
 
 def message_json(message: Message) -> bytes:
-    """Return a message as JSON. If its content is None, the JSON has no content."""
+    """Return the JSON text of a message. If its content is None, the JSON does not contain the content."""
     if message.get("content", "") is not None:
         return to_json(message)
     return to_json({key: value for key, value in message.items() if key != "content"})
@@ -36,12 +36,12 @@ _SIGNATURE_MARK = "__thought__"
 
 
 def strip_signature(call_id: str) -> str:
-    """Return the readable part of a call id. LiteLLM appends the signature of Gemini's reasoning to the id."""
+    """Return a call id without the signature of Gemini's reasoning, which LiteLLM appends to the id."""
     return call_id.partition(_SIGNATURE_MARK)[0] or call_id
 
 
 def portable_id(call_id: str) -> str:
-    """Return a call id that every provider accepts. Ids of some providers are too long or have unusual characters."""
+    """Return a call id that every provider accepts, for an id that is too long or contains unusual characters."""
     stripped = strip_signature(call_id)
     return stripped if _PORTABLE_ID.fullmatch(stripped) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
@@ -61,34 +61,34 @@ def _has_portable_ids(message: Message) -> bool:
 
 
 class AdapterCache(Protocol):
-    """The messages in the format of a provider, which an adapter reuses for its next request."""
+    """A cache of messages in the format of one provider, which the adapter reuses for its next request."""
 
     def copy(self) -> Self: ...
 
     def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
-        """Return the first `count` messages. `marks` has the cache mark of each message that has one."""
+        """Return the first `count` messages in the provider's format. `marks` maps message indexes to cache marks."""
         ...
 
 
 class SentMessages:
-    """The messages that were sent in a conversation. Code that adds to `messages` appends, and changes nothing."""
+    """The messages that a conversation has sent. Other code may append to `messages`, but never change a message."""
 
     __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._text = bytearray()
-        """The JSON of the first messages, with commas between them."""
+        """The JSON texts of the first messages, joined with commas."""
         self._ends: list[int] = []
-        """The position in the text where each of those messages ends."""
+        """The end position of each of these messages in `_text`."""
         self._checked_count = 0
         """The number of messages at the start that are known to contain no reasoning."""
         self.adapter_caches: dict[str, AdapterCache] = {}
-        """The messages in other formats, by the name of the format."""
+        """A dict that maps format names to caches of the messages in the format of a provider."""
         self.media: list[SentMedium] = []
         """The images, audio and files in the messages."""
         self.lock = Lock()
-        """Held while writing, since several threads may send requests."""
+        """A lock for changes of the cached texts, because several threads may send requests."""
 
     def copy(self) -> SentMessages:
         """Return an independent copy."""
@@ -101,7 +101,7 @@ class SentMessages:
         return other
 
     def with_first(self, message: Message, *, is_new: bool) -> SentMessages:
-        """Return a copy that starts with this message. It replaces the first message, unless it is new."""
+        """Return a copy that starts with `message`. If `is_new` is False, it replaces the first message."""
         other = SentMessages()
         skipped = 0 if is_new else 1
         with self.lock:
@@ -116,7 +116,7 @@ class SentMessages:
         return other
 
     def has_reasoning(self, count: int, keys: frozenset[str]) -> bool:
-        """Return whether the first `count` messages contain reasoning, under one of these keys or in call ids."""
+        """Return whether the first `count` messages contain reasoning, in one of the `keys` or in a call id."""
         while self._checked_count < count:
             message = self.messages[self._checked_count]
             if not keys.isdisjoint(message) or not _has_portable_ids(message):
@@ -125,7 +125,7 @@ class SentMessages:
         return False
 
     def json(self, start: int, stop: int, before: bytes = b"", after: bytes = b"") -> bytes:
-        """Return the JSON of a range of messages between two texts, copied only once."""
+        """Return the JSON text of a range of messages, between the texts `before` and `after`, with a single copy."""
         if start == stop:
             return before + after
         with self.lock:
@@ -146,9 +146,9 @@ class SentMessages:
 
 
 class SentPart:
-    """The messages of one request: the first messages of the conversation, and up to two of this request alone.
+    """The messages of one request: the first messages of the conversation, and up to two extra messages.
 
-    Those two are a message before the one at `insert_at`, and a message at the end.
+    Only this request contains the extra messages: one before the message at `insert_at`, and one at the end.
     """
 
     __slots__ = ("count", "insert_at", "inserted", "last", "sent")
@@ -169,7 +169,7 @@ class SentPart:
 
     @property
     def has_extra_messages(self) -> bool:
-        """Whether there are messages of this request alone."""
+        """Whether the request contains messages that are not part of the conversation."""
         return self.inserted is not None or self.last is not None
 
     def __len__(self) -> int:
@@ -183,7 +183,7 @@ class SentPart:
         return [*media_of(self.inserted), *self.sent.media]
 
     def messages(self) -> list[Message]:
-        """Return the messages in a new list."""
+        """Return a new list of the messages."""
         messages = self.sent.messages[: self.count]
         if self.inserted is not None:
             messages.insert(self.insert_at, self.inserted)
@@ -192,7 +192,7 @@ class SentPart:
         return messages
 
     def json(self, before: bytes = b"[", after: bytes = b"]") -> bytes:
-        """Return the JSON of the messages between two texts."""
+        """Return the JSON text of the messages, between the texts `before` and `after`."""
         sent, count, at = self.sent, self.count, self.insert_at
         if not self.has_extra_messages:
             return sent.json(0, count, before, after)
@@ -201,41 +201,41 @@ class SentPart:
         return b"%s%s%s" % (before, b",".join(filter(None, pieces)), after)
 
     def has_reasoning(self, keys: frozenset[str]) -> bool:
-        """Return whether the messages contain reasoning, under one of these keys or in call ids."""
+        """Return whether the messages contain reasoning, in one of the `keys` or in a call id."""
         return self.sent.has_reasoning(self.count, keys)
 
 
 # The request
 
 CachePoint = Mapping[str, Any]
-"""A place in a request up to which the provider should cache it."""
+"""A position in a request. The provider should cache the request up to this position."""
 
 AUTO_CACHE: tuple[CachePoint, ...] = ({"location": "request"},)
-"""The cache points of `cache = "auto"`: the provider decides what it caches, if it supports that."""
+"""The cache points of `cache = "auto"`. The provider chooses the cached messages, if it supports this."""
 
 
 @dataclass(eq=False)
 class ModelRequest:
-    """A request to a model, independent of the provider."""
+    """A request to a model, in one format for all providers."""
 
     messages: list[Message]
-    """The messages in OpenAI's format. A request that the loop built creates this list on first access."""
+    """The messages in OpenAI's format. In a request from the agent loop, the first access creates this list."""
     tools: list[JsonObject]
-    """Function definitions in OpenAI's format, and the definitions of hosted tools as the user wrote them."""
+    """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float
     max_tokens: int
     forced_tool: str | None = None
     """The tool that the model must call, or None if the model may choose."""
     declared: frozenset[str] = frozenset()
-    """The settings that the user set, such as `temperature` and `max_tokens`. The others are defaults."""
+    """The names of the settings that the user set, such as `temperature`. All other settings are defaults."""
     cache: Sequence[CachePoint] = ()
-    """Cache points. An index counts the messages after the system message."""
+    """The cache points of the request. An index counts the messages after the system message."""
     timeout: float | None = None
     """The seconds that the run has left, or None if it has no time limit."""
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
-    """Writes the messages as JSON. None means that `messages` is written directly."""
+    """A function that returns the JSON text of the messages. None means that `messages` must be encoded."""
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
-    """Writes the tools as JSON. None means that `tools` is written directly."""
+    """A function that returns the JSON text of the tools. None means that `tools` must be encoded."""
     left_out: set[str] | None = field(default=None, repr=False)
     """The parameters that the model rejected when this request was sent before.
 
@@ -243,9 +243,9 @@ class ModelRequest:
     the request itself.
     """
     known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
-    """The images, audio and files in the messages, if the loop has already collected them."""
+    """The images, audio and files in the messages, if the agent loop has already collected them, or None."""
     shared: SentPart | None = field(default=None, repr=False)
-    """The part of the conversation that `messages_json` writes."""
+    """The messages that `messages_json` encodes."""
 
     @classmethod
     def of(
@@ -259,7 +259,7 @@ class ModelRequest:
         cache: Sequence[CachePoint],
         tools_json: Callable[[], bytes],
     ) -> ModelRequest:
-        """Create a request that shares its messages with the earlier requests of the conversation."""
+        """Return a request that shares its messages with the earlier requests of the conversation."""
         # `__init__` would need the list of messages, which most requests never use.
         request = cls.__new__(cls)
         request.__dict__ = {
@@ -287,18 +287,18 @@ class ModelRequest:
             return messages
 
     def but(self, **changes: Any) -> ModelRequest:
-        """Return a copy with other fields. If you change `messages`, set `messages_json` to None."""
+        """Return a copy of the request with changed fields. If you change `messages`, set `messages_json` to None."""
         request = type(self).__new__(type(self))
         request.__dict__ = {**vars(self), **changes}
         return request
 
     def __getstate__(self) -> JsonObject:
-        # The writers belong to the run. A pickled copy works without them.
+        # The JSON functions refer to objects of the run. A pickled copy works without them.
         return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None, "shared": None}
 
     @property
     def sent(self) -> SentPart | None:
-        """The messages as a part of the conversation, if the loop built this request."""
+        """The messages as a `SentPart`, if the agent loop created this request, or None."""
         return None if self.messages_json is None else self.shared
 
     @property
@@ -310,7 +310,7 @@ class ModelRequest:
 
     @property
     def is_auto_cached(self) -> bool:
-        """Whether the provider decides what it caches."""
+        """Whether the provider chooses the cached messages."""
         return bool(self.cache) and self.cache[0].get("location") == "request"
 
     @property
@@ -324,14 +324,14 @@ class ModelRequest:
         return len(self.messages) if (sent := self.sent) is None else len(sent)
 
     def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """Return the messages as JSON between two texts. JSON of earlier requests is reused."""
+        """Return the JSON text of the messages, between `before` and `after`. The text is cached."""
         if (sent := self.sent) is not None:
             return sent.json(before + b"[", b"]" + after)
         messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
         return b"%s%s%s" % (before, messages, after)
 
     def body(self, model: str) -> bytes:
-        """Return the request as JSON in OpenAI's format."""
+        """Return the body of the request as JSON text in OpenAI's format."""
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
         settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
         return self.with_messages(b'%s,"tools":%s,"messages":' % (settings, tools), b"}")
@@ -339,7 +339,7 @@ class ModelRequest:
 
 @lru_cache(maxsize=256, typed=True)
 def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
-    """Return the first part of a request body, without the closing brace. It is the same at every step."""
+    """Return the start of a request body without the closing brace. All steps of a run have the same start."""
     settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
     if forced_tool:
         settings["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
@@ -358,20 +358,20 @@ _CLASSES = {"image": "Image", "audio": "Audio", "file": "File"}
 
 
 class SentMedium(NamedTuple):
-    """An image, audio or a file in a message."""
+    """An image, an audio clip or a file in a message."""
 
     kind: str
-    """`image`, `audio`, `file`, or the type in the message if it is another one."""
+    """The kind of the medium: `image`, `audio`, `file`, or another type from the message."""
     source: str
-    """The field or the tool that it comes from, for error messages."""
+    """The field or tool that contains the medium, for error messages."""
     size: int
     """The size in bytes, or 0 for a URL."""
     url: str | None
-    """The http(s) URL, or None if the message contains the data."""
+    """The HTTP URL of the medium, or None if the message contains the data."""
 
 
 def media_of(message: Message) -> list[SentMedium]:
-    """Return the media in a message."""
+    """Return a list of the media in a message."""
     content: JsonValue = message.get("content")
     return _media_in(content) if isinstance(content, list) else []
 
@@ -398,7 +398,7 @@ def _medium(part: JsonObject, source: str) -> SentMedium:
     data = fields.get(data_key)
     if isinstance(data, Blob):
         return SentMedium(_KINDS[part_type], source, data.size, None)
-    # LiteLLM downloads a URL that is given in place of data or an id.
+    # LiteLLM downloads a URL that is passed instead of data or an id.
     url = next(filter(_is_web_url, (data, *map(fields.get, ("url", "file_url", "file_id")))), None)
     size = Blob(data).size if isinstance(data, str) and not _is_web_url(data) else 0
     return SentMedium(_KINDS.get(part_type, part_type), source, size, None if size else url)
@@ -417,19 +417,19 @@ def _source(last_text: str, first_text: str, number: int) -> str:
 
 
 def describe_medium(medium: SentMedium) -> str:
-    """Return the kind and the source of a medium."""
+    """Return a text such as "an image in `photo`" for error messages."""
     return f"{_SINGULARS.get(medium.kind, f'a part of type `{medium.kind}`')} in {medium.source}"
 
 
 def unsupported_kind(medium: SentMedium) -> str:
-    """Return the message for a provider that does not support this kind of media."""
+    """Return the error message for a provider that does not support the kind of a medium."""
     kind = _PLURALS.get(medium.kind, f"`{medium.kind}`")
     found = describe_medium(medium)
     return f"It does not support {kind}, and there is {found}. Remove it, or use a model that supports it."
 
 
 def unsupported_url(medium: SentMedium, reason: str = "") -> str:
-    """Return the message for a provider that does not support URLs of this kind of media."""
+    """Return the error message for a provider that does not support URLs for the kind of a medium."""
     constructor = f"acorn.{_CLASSES.get(medium.kind, 'Image')}.from_bytes(...)"
     reason = reason or f"It does not support URLs of {_PLURALS.get(medium.kind, medium.kind)}"
     return f"{reason}, and there is one in {medium.source}. Download it yourself, and pass the data as `{constructor}`."

@@ -1,1 +1,1 @@
-"""Tools: the `@tool` decorator, collecting, schemas, and binding the arguments of a model to a call."""
+"""Tools: the `@tool` decorator, the collection of a module's tools, their schemas, and their call arguments."""

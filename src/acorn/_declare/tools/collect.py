@@ -1,6 +1,6 @@
-"""Collecting the tools of a module, each under a distinct name.
+"""Collection of the tools of a module, each with a unique name.
 
-Tools come from `tools = [...]` and from the methods that are marked with `@tool`, also those of base classes. A spec
+Tools are the entries of `tools = [...]` and the methods with `@tool`, including the methods of base classes. A spec
 collects them when a class is defined. A run calls `collect_tools` again for the tools of its sources.
 """
 
@@ -36,26 +36,26 @@ from acorn.record import Run
 from acorn.types import JsonObject
 
 FINISH = "__finish__"
-"""The tool that ends a run. Every module has it."""
+"""The name of the tool that ends a run. Every module has this tool."""
 
 _NEVER_BOUND = (staticmethod, types.MethodType, functools.partial)
-"""Callables that have a `__get__`, or may have one, but do not receive the instance."""
+"""The types of callables that may have a `__get__` method but never receive the instance as an argument."""
 
-# The names that every provider accepts.
+# Every provider accepts these names.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionTool:
-    """A tool that is a function, described by its signature or by an explicit JSON Schema."""
+    """A tool that calls a function. The signature or an explicit JSON Schema describes its arguments."""
 
     name: str
     function: Callable[..., Any] = field(repr=False)
     options: ToolOptions
     where: str
-    """The place of the declaration, for messages."""
+    """The location of the declaration, for error messages."""
     method: str | None = None
-    """For a method, the attribute of the instance that holds it."""
+    """If the tool is a method, the name of the instance attribute."""
     drop_first: bool = False
     local_names: Mapping[str, object] = field(default_factory=JsonObject, repr=False)
 
@@ -64,7 +64,7 @@ class FunctionTool:
 
     def __post_init__(self) -> None:
         waits = bool(self.options.approval) or is_ask_human(self.function)
-        object.__setattr__(self, "may_ask_human", waits)  # The dataclass is frozen.
+        object.__setattr__(self, "may_ask_human", waits)  # A frozen dataclass does not allow assignment.
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
@@ -72,7 +72,7 @@ class FunctionTool:
 
     @cached_property
     def binding(self) -> Binding:
-        """The schema and the validator of the arguments."""
+        """The binding that contains the schema and the validator of the arguments."""
         if self.options.schema is not None:
             return schema_binding(
                 self.options.schema,
@@ -91,7 +91,7 @@ class FunctionTool:
 
     @property
     def schema(self) -> JsonObject:
-        """Name, description and parameters, as in the `function` of a request. It is the same object each time."""
+        """The name, description and parameters in OpenAI's format. It is always the same dict object."""
         return self._schema
 
     @cached_property
@@ -101,20 +101,20 @@ class FunctionTool:
         schema = self.binding.schema
         if not self.options.strict:
             return {"name": self.name, **optional, "parameters": schema}
-        # An explicit schema is sent unchanged.
+        # acorn sends an explicit schema unchanged.
         parameters = schema if self.options.schema is not None else close_objects(schema)
         return {"name": self.name, **optional, "parameters": parameters, "strict": True}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """Return the arguments of the call that the model requests in JSON."""
+        """Return the call arguments that the JSON text of the model contains, or raise `ArgumentError`."""
         return self.binding.bind(arguments, run)
 
     def bound_to(self, instance: object) -> FunctionTool:
-        """Return the same tool as a method of one instance."""
+        """Return a copy of this tool that calls the method of one instance."""
         if self.method is None:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
-        # The signature was read from the class. The results are the same for every instance.
+        # The signature is the same for every instance, so the cached values of the class tool are reused.
         vars(bound).update(_doc=self._doc, binding=self.binding, _schema=self._schema)
         return bound
 
@@ -122,7 +122,7 @@ class FunctionTool:
 def collect_tools(
     declared: Iterable[object], owner: str, local_names: Mapping[str, object]
 ) -> tuple[list[Tool], list[ToolSource]]:
-    """Return the tools and the sources in a `tools` list, each tool once."""
+    """Return two lists from a `tools` list: its tools, each tool once, and its tool sources."""
     tools: list[Tool] = []
     sources: list[ToolSource] = []
     for index, entry in enumerate(declared):
@@ -135,9 +135,11 @@ def collect_tools(
 
 
 def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, object]) -> Tool:
-    """Create a tool from a callable, an agent, or the dict of a hosted tool."""
-    if hasattr(get_origin(entry), AS_TOOL):  # An agent with type arguments, such as `Extract[Person]`.
-        make_tool(get_origin(entry), where, owner, local_names)  # Raises if the class cannot be instantiated.
+    """Return the tool for a callable, an agent, or the dict of a hosted tool."""
+    if hasattr(get_origin(entry), AS_TOOL):  # The entry is an agent with type arguments, such as `Extract[Person]`.
+        make_tool(
+            get_origin(entry), where, owner, local_names
+        )  # This raises an error if the class cannot be instantiated.
         entry = entry()
     if hasattr(entry, AS_TOOL):
         agent_tool: Tool = getattr(entry, AS_TOOL)(where, owner)
@@ -170,9 +172,9 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, obje
 
 
 def collect_methods(cls: type, owner: str, local_names: Mapping[str, object]) -> list[FunctionTool]:
-    """Return the marked methods of a class and its bases, those of the bases first, in the order of definition.
+    """Return the methods with `@tool` in a class and its base classes, base classes first, in the order of definition.
 
-    An override without the decorator stays a tool, in the place of the method that it overrides.
+    A method that overrides a tool stays a tool without the decorator, at the position of the overridden method.
     """
     marked: dict[str, tuple[Any, ToolOptions]] = {}
     for base in reversed(cls.__mro__):
@@ -192,7 +194,7 @@ def _method_tool(
     attribute: str, value: object, options: ToolOptions, owner: str, local_names: Mapping[str, object]
 ) -> FunctionTool:
     function = unwrap_method(value)
-    # The result of a decorator, such as `functools.lru_cache`, may bind like a function.
+    # An object from a decorator, such as `functools.lru_cache`, may receive `self` like a function.
     is_bound_later = hasattr(type(value), "__get__") and not isinstance(value, _NEVER_BOUND)
     name = options.name or attribute
     tool = FunctionTool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
@@ -200,7 +202,7 @@ def _method_tool(
 
 
 def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
-    """Return all tools, the listed ones first, or raise `ToolConflictError` if two have the same name."""
+    """Return the listed tools and then the tool methods. Raise `ToolConflictError` if two tools have the same name."""
     listed = [tool for tool in listed if not any(tool.function is method.function for method in methods)]
     by_name: dict[str, Tool] = {}
     for tool in (*listed, *methods):
@@ -217,12 +219,12 @@ def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> 
 
 
 def is_tool_name(name: object) -> bool:
-    """Return whether providers accept the name and acorn does not reserve it."""
+    """Return whether a name is valid for a tool: providers accept it, and acorn does not reserve it."""
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != FINISH
 
 
 def check_tool_name(tool: Tool, owner: str) -> Tool:
-    """Return the tool, or raise `DeclarationError` if its name is reserved or not accepted by providers."""
+    """Return the tool, or raise `DeclarationError` if its name is not a valid tool name."""
     if tool.name == FINISH:
         raise DeclarationError(
             f"`{owner}` has a tool named `{FINISH}` ({tool.where}), but that name is reserved for the tool that ends a "
@@ -239,9 +241,9 @@ def check_tool_name(tool: Tool, owner: str) -> Tool:
 def _check_tool(tool: FunctionTool, owner: str) -> FunctionTool:
     check_tool_name(tool, owner)
     try:
-        tool.binding  # noqa: B018 - computed once and cached
+        tool.binding  # noqa: B018 - The property caches its value.
     except UnresolvedHintError:
-        pass  # The file may define the class later. The first call reads the hints again.
+        pass  # The file may define the class later. The first call evaluates the type hints again.
     except DeclarationError as error:
         raise type(error)(f"{error} (`{owner}`, {tool.where})") from error
     return tool
@@ -254,7 +256,7 @@ def _is_same_function(entry: object, function: object) -> bool:
 
 
 def callable_name(entry: Any) -> str:
-    """Return the name of a callable: of a partial that of its function, of an object that of its class."""
+    """Return the name of a callable. For a partial, it is the name of the function; for an object, of its class."""
     while is_partial(entry) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
@@ -264,13 +266,13 @@ def _label(entry: object) -> str:
     while is_partial(entry):
         entry = entry.func
     target: Any = entry if hasattr(entry, "__qualname__") else type(entry)
-    # A method of a builtin object, such as `"".join`, has no module.
+    # A method of a builtin object, such as `"".join`, has the module None.
     return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
 
 def callable_docstring(function: object) -> str | None:
-    """Return the docstring of a callable: of a partial that of its function, of an object that of its `__call__`."""
-    # A decorator that is a class may set the docstring of its instances.
+    """Return the docstring of a callable. For a partial, use its function; for an object, use its `__call__`."""
+    # A decorator that is a class may set a docstring on its instances.
     is_on_instance = "__doc__" in getattr(function, "__dict__", {})
     if is_partial(function) and not is_on_instance:
         return callable_docstring(function.func)

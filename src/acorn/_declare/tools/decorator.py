@@ -1,6 +1,6 @@
 """The `@tool` decorator, which marks a function as a tool.
 
-The function itself does not change: it can be called, tested, awaited and pickled as before. `collect.py` reads the
+The function itself does not change: you can call, test, await and pickle it as before. `collect.py` uses the
 mark when a module is declared.
 """
 
@@ -23,31 +23,31 @@ from acorn.types import JsonObject
 F = TypeVar("F", bound=Callable[..., Any])
 
 Approval = Callable[[JsonObject], object]
-"""A function that returns whether a call with these arguments needs approval by a person."""
+"""A function that receives the arguments of a tool call as a dict and returns whether a person must approve it."""
 
 _MARK = "__acorn_tool__"
 
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """The options of the `@tool` decorator."""
+    """The options of the `@tool` decorator, which it stores as an attribute of the function."""
 
     name: str | None = None
     description: str | None = None
     timeout: float | None = None
-    """The number of seconds after which a call fails."""
+    """The number of seconds after which a call of the tool fails."""
     parallel: bool = True
-    """Whether it may run concurrently with other calls of the same response."""
+    """Whether a call may run concurrently with other calls of the same response."""
     repeatable: bool = False
     """Whether the loop guard ignores repeated calls with the same result."""
     schema: Any = field(default=None, hash=False)
-    """The JSON Schema of the arguments, if it does not come from the type hints."""
+    """The explicit JSON Schema of the arguments, which replaces the type hints, or None."""
     once: bool = False
-    """Whether a call that may have started is never started again, even if its process died during the call."""
+    """Whether acorn never repeats a call that may have started, even if the process died during the call."""
     approval: bool | Approval = False
-    """Whether a person must approve a call, or a function of its arguments that decides it."""
+    """Whether a person must approve each call, or a function that decides this from the arguments."""
     strict: bool = False
-    """Whether the provider must enforce the schema."""
+    """Whether the provider must enforce the schema of the arguments."""
 
 
 @overload
@@ -129,7 +129,7 @@ def is_partial(value: object) -> TypeIs[functools.partial[Any]]:
 
 
 def options_of(function: object) -> ToolOptions | None:
-    """Return the options of a marked function or method, or None."""
+    """Return the `@tool` options of a function or method, or None if it is not a tool."""
     options = getattr(unwrap_method(function), _MARK, None)
     return options if isinstance(options, ToolOptions) else None
 
@@ -143,17 +143,17 @@ def _mark(target: Any, options: ToolOptions) -> Any:
             pass
         else:
             return target
-    # A bound method or a builtin cannot be marked, and a marked function keeps its mark.
+    # A bound method or a builtin has no attribute for the options, and the options of a function must not be replaced.
     wrapped: Any = functools.partial(target)
     setattr(wrapped, _MARK, options)
     return wrapped
 
 
 def _copy(schema: JsonObject | None) -> JsonObject | None:
-    """Copy a schema, so that later changes to the user's dict do not change the tool."""
+    """Return a copy of a schema, so that later changes to the user's dict do not change the tool."""
     try:
         return copy.deepcopy(schema)
-    except Exception:  # The schema is not JSON or contains itself. The definition of the class reports it.
+    except Exception:  # The schema is not JSON or contains itself. The class definition raises an error for it later.
         return schema
 
 
@@ -205,7 +205,7 @@ def _is_approval(value: object) -> bool:
         inspect.signature(value).bind({})
     except TypeError:
         return False
-    except ValueError:  # A builtin without a signature.
+    except ValueError:  # Some builtin functions have no signature.
         pass
     return True
 

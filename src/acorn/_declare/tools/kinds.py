@@ -1,15 +1,15 @@
-"""The kinds of tools: the port that a run uses, agents as tools, hosted tools, tool sources and `ask_human`.
+"""The kinds of tools: the interface `Tool`, agents as tools, hosted tools, tool sources and `ask_human`.
 
-A run sees a tool only through `Tool`: its name, its schema, and how arguments become a call. Functions as tools are in
+A run uses a tool only through the interface `Tool`: its name, its schema and its method `bind`. Function tools are in
 `collect.py`.
 
-- An agent as a tool is a separate run, with its own prompt and conversation, whose output is the result of the call.
+- An agent tool starts a separate run with its own prompt and conversation. The output of this run is the tool result.
   `module` has the attribute `AS_TOOL`, and a run starts the agent like a branch.
 - A hosted tool runs at the provider. It is a dict in `tools`, which is sent to the model unchanged:
 
       tools = [{"type": "web_search_20250305", "name": "web_search"}]
 
-  Its results are part of the response of the model, and adapters keep them there.
+  Its results are part of the model response, and adapters preserve them there.
 - A tool source is an object in `tools` that provides tools when a run starts, such as an MCP server.
 - `ask_human` and approvals wait for a person: a call becomes a request, and the answer becomes its result.
 """
@@ -34,33 +34,33 @@ from acorn.record import Run
 from acorn.types import JsonObject
 
 Arguments = tuple[tuple[Any, ...], JsonObject]
-"""The positional and the keyword arguments of a call."""
+"""The positional arguments and the keyword arguments of a call."""
 
 
 class ArgumentError(Exception):
-    """The arguments of a tool call are invalid. The model reads the message."""
+    """The error for invalid arguments of a tool call. The model receives its message."""
 
 
 class Tool(Protocol):
-    """A tool of a run."""
+    """The interface of a tool that a run offers to the model."""
 
     @property
     def name(self) -> str: ...
     @property
     def schema(self) -> JsonObject:
-        """Name, description and parameters, as in the `function` of a request."""
+        """The name, description and parameters in OpenAI's format."""
         ...
 
     @property
     def options(self) -> ToolOptions: ...
     @property
     def where(self) -> str:
-        """The place of the declaration, for messages."""
+        """The location of the declaration, for error messages."""
         ...
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The callable, or the agent or dict that stands for it."""
+        """The callable, the agent, or the dict of a hosted tool."""
         ...
 
     @property
@@ -69,16 +69,16 @@ class Tool(Protocol):
         ...
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """Return the arguments of the call that the model requests in JSON, or raise `ArgumentError`."""
+        """Return the call arguments that the JSON text of the model contains, or raise `ArgumentError`."""
         ...
 
     def bound_to(self, instance: object) -> Tool:
-        """Return the tool as a method of one instance; a tool that is not a method returns itself."""
+        """Return a copy that calls the method of one instance, or the tool itself if it is not a method."""
         ...
 
 
 class Binding(Protocol):
-    """The schema of the arguments of a function, and how they are validated."""
+    """The argument schema of a function, with a method that validates the arguments of a call."""
 
     @property
     def schema(self) -> JsonSchema: ...
@@ -88,9 +88,9 @@ class Binding(Protocol):
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """An object with the method `tools()`.
+    """An object that provides tools with its method `tools()`, such as an MCP server.
 
-    A run opens it before the first call and closes it at the end, if it is a sync or async context manager or has
+    A run opens the source before the first call and closes it at the end, if the source is a context manager or has
     `open()` and `close()`.
     """
 
@@ -98,17 +98,17 @@ class ToolSource(Protocol):
 
 
 def is_source(value: object) -> TypeGuard[ToolSource]:
-    """Return whether an entry of `tools` is a source and not a tool."""
+    """Return whether an entry of `tools` is a tool source, and not a tool."""
     return not isinstance(value, type) and callable(getattr(value, "tools", None))
 
 
 def source_may_ask_human(source: object) -> bool:
-    """Return whether a source declares that calls of its tools may wait for a person."""
+    """Return whether a tool source declares that calls of its tools may wait for human input."""
     return bool(getattr(source, "asks_people", False))
 
 
 AS_TOOL = "__acorn_as_tool__"
-"""The attribute of an agent class or instance with a function that creates its tool, given `where` and `owner`."""
+"""The attribute of an agent that contains a function. The function creates the tool from `where` and `owner`."""
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
@@ -123,17 +123,17 @@ class AgentTool:
 
     name: str
     function: Any = field(repr=False)
-    """The class, which each call instantiates, or the instance itself."""
+    """The agent class, which each call instantiates, or an agent instance."""
     options: ToolOptions
     where: str
     doc: str | None
     parameters: Callable[[], JsonObject] = field(repr=False)
-    """Returns the schema of its input."""
+    """A function that returns the JSON Schema of the agent's input."""
     may_ask_human: bool = field(default=False, init=False)
 
     @cached_property
     def schema(self) -> JsonObject:
-        """Name, description and parameters, as in the `function` of a request."""
+        """The name, description and parameters in OpenAI's format."""
         description = self.options.description or first_paragraph(self.doc)
         optional = {"description": description} if description else {}
         if self.options.strict:
@@ -151,20 +151,20 @@ _OPTIONS = ToolOptions()
 _RUN_BY_CALLER = re.compile(
     r"(?:bash|text_editor|computer|memory)_\d{8}|local_shell|computer_use_preview|computer|apply_patch"
 )
-"""Types whose schema the provider knows, but which the caller must execute."""
+"""The tool types of providers that the provider does not execute, although it defines their schemas."""
 _EXAMPLE = "{'type': 'web_search_20250305', 'name': 'web_search'}"
 
 
 @dataclass(frozen=True, eq=False)
 class HostedTool:
-    """A tool that runs at the provider."""
+    """A tool that the provider executes."""
 
     name: str
     schema: JsonObject = field(repr=False)
-    """The dict of the user, which is sent unchanged."""
+    """The user's dict, which acorn sends unchanged."""
     where: str
     function: Callable[..., Any] = field(repr=False)
-    """The dict object of the user, which identifies the tool in `step.tools`."""
+    """The user's dict object, which identifies the tool in `step.tools`."""
     options: ToolOptions = _OPTIONS
     may_ask_human: bool = field(default=False, init=False)
 
@@ -176,12 +176,12 @@ class HostedTool:
 
 
 def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
-    """Return the name of a hosted tool. Several MCP servers have the same type and differ in their label."""
+    """Return the name of a hosted tool. MCP servers all have the same type, so their label is the name."""
     return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
 
 
 def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
-    """Create a hosted tool from a dict. The keys other than the type and the name are up to the provider."""
+    """Return the hosted tool for a dict. The provider defines all keys except the type and the name."""
     place = f"`{owner}.{where}`"
     kind = entry.get("type")
     if kind is None:
@@ -225,14 +225,14 @@ def ask_human(question: str, choices: list[str] | None = None) -> Any:
 
 
 def is_ask_human(function: Any) -> bool:
-    """Return whether the function of a tool is `ask_human`, possibly as a partial."""
+    """Return whether the function of a tool is `ask_human` or a partial of `ask_human`."""
     while isinstance(function, functools.partial):
         function = function.func
     return function is ask_human
 
 
 def needs_approval(tool: Tool, arguments: Arguments) -> bool:
-    """Return whether this call needs approval. An exception in the user's function ends the run."""
+    """Return whether a call needs the approval of a person. An exception in the user's function ends the run."""
     approval = tool.options.approval
     if isinstance(approval, bool):
         return approval
@@ -240,14 +240,14 @@ def needs_approval(tool: Tool, arguments: Arguments) -> bool:
 
 
 def named_arguments(tool: Tool, arguments: Arguments) -> JsonObject:
-    """Return the arguments of a call by name, with defaults and without the run."""
+    """Return a dict that maps names to the arguments of a call, including defaults, but without the run."""
     args, kwargs = arguments
     if tool.options.schema is not None:
         return dict(kwargs)
     try:
         signature = inspect.signature(tool.function)
         bound = signature.bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):  # A builtin without a signature.
+    except (TypeError, ValueError):  # Some builtin functions have no signature.
         return dict(kwargs)
     bound.apply_defaults()
     named: JsonObject = {}

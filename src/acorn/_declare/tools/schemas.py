@@ -1,8 +1,8 @@
-"""Tools that are described by an explicit JSON Schema instead of type hints.
+"""The arguments of tools that have an explicit JSON Schema instead of type hints.
 
-The schema is sent to the model unchanged. The arguments of the model are checked against it and passed on unchanged.
-The package `jsonschema` checks them; it is imported when the first such tool is declared. acorn never fetches anything:
-a reference that leaves the document is an error in the declaration.
+acorn sends the schema to the model unchanged, and passes the model's arguments to the function unchanged. The package
+`jsonschema` checks the arguments. It is imported when the first such tool is declared. acorn never downloads a schema,
+so a reference to another document is an error in the declaration.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _P = inspect.Parameter
 _BY_NAME = (_P.POSITIONAL_OR_KEYWORD, _P.KEYWORD_ONLY)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _CONDITIONS = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"}
-"""Keywords besides `required` that may make a property required."""
+"""The schema keywords, apart from `required`, that may make a property required."""
 
 
 @dataclass(frozen=True, eq=False)
 class SchemaBinding:
-    """Validates the arguments of a function by a JSON Schema."""
+    """The binding of a function with an explicit JSON Schema, which validates the arguments of a call."""
 
     schema: JsonSchema
     validator: Any
     injected: tuple[str, ...] = ()
     """The parameters that are annotated `acorn.Run` and receive the run."""
     filled: frozenset[str] = frozenset()
-    """Keywords that a partial or the run sets. A loose schema would let the model set them."""
+    """The keywords that a partial or the run sets. The model must not set them, even if the schema allows it."""
     known: frozenset[str] | None = None
-    """The keywords that the function takes, or None if it takes any."""
+    """The keywords that the function accepts, or None if it accepts any keyword."""
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """Return the keyword arguments from JSON text without conversion: "5" does not become 5."""
+        """Return the keyword arguments from JSON text without conversion, so that "5" does not become 5."""
         arguments = arguments or "{}"
         try:
-            # NaN is not JSON, and a schema cannot describe it.
+            # NaN is not valid JSON, and a schema cannot describe it.
             received = from_json(arguments, allow_inf_nan=False)
-        except (ValueError, TypeError) as error:  # TypeError: a lone surrogate.
+        except (ValueError, TypeError) as error:  # A lone surrogate raises a TypeError.
             raise ArgumentError(f"The arguments are not valid JSON: {shorten(str(error))}") from error
         if not is_json_object(received):
             raise ArgumentError(not_an_object(arguments))
         try:
             errors = dict.fromkeys(describe_errors(self.validator.iter_errors(received), self.schema))
-        except Exception as error:  # The schema comes from a user, and the arguments may be nested too deeply.
+        except Exception as error:  # The user's schema may raise any error, and deeply nested arguments too.
             raise ArgumentError(f"The arguments cannot be checked: {shorten(describe_error(error))}") from error
         if taken := self.filled & received.keys():
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
-        if self.known is not None:  # A schema that allows other properties has not reported them.
+        if self.known is not None:  # A schema that allows other properties does not report them.
             unknown = [name for name in received if name not in self.known]
             errors |= dict.fromkeys(describe_unknown_property([], name, received, self.schema) for name in unknown)
         if errors:
@@ -77,7 +77,7 @@ def schema_binding(
     drop_first: bool = False,
     local_names: Mapping[str, object] | None = None,
 ) -> SchemaBinding:
-    """Check a schema, and that the function can be called with it.
+    """Return the binding of a function with an explicit schema, after a check that they fit together.
 
     `drop_first` omits the `self` of a method.
     """
@@ -87,7 +87,7 @@ def schema_binding(
     parameters = [p for p in parameters_of(inner, label, drop_first) if p.name not in filled]
     named = [*schema.get("properties", {}), *required_properties(schema)]
     others = [p for p in parameters if p.name not in named and p.annotation is not _P.empty]
-    hints = read_hints(inner, others, label, local_names or {})  # The schema replaces the hints of the arguments.
+    hints = read_hints(inner, others, label, local_names or {})  # The schema replaces the type hints of the arguments.
     injected = tuple(p.name for p in others if p.kind in _BY_NAME and is_run_hint(hints[p.name]))
     if taken := [name for name in named if name in filled]:
         raise DeclarationError(
@@ -114,7 +114,7 @@ def _make_validator(schema: object, label: str) -> Any:
             f"{whose} must describe an object, as in {{'type': 'object', 'properties': {{...}}}}, "
             f"got {excerpt(schema.get('type', schema))}."
         )
-    # An empty registry: the default one of `jsonschema` fetches unknown references from the web.
+    # Use an empty registry, because the default registry of `jsonschema` downloads unknown references.
     registry: Registry[Any] = Registry()
     root = Resource.from_contents(schema, default_specification=DRAFT202012)
     for reference in _unresolved_references(root, registry.resolver_with_root(root)):
@@ -126,7 +126,7 @@ def _make_validator(schema: object, label: str) -> Any:
 
 
 def _check_draft(schema: JsonSchema, whose: str) -> Any:
-    """Return the validator class for the draft of a schema, or raise if the schema is invalid in it."""
+    """Return the validator class for the JSON Schema draft of a schema. Raise an error if the schema is invalid."""
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for
 
@@ -151,20 +151,20 @@ def _check_draft(schema: JsonSchema, whose: str) -> Any:
 
 
 def _unresolved_references(resource: Any, resolver: Any) -> Iterator[str]:
-    """Yield the references that leave the document, or that point to nothing in it."""
+    """Yield the references to other documents, and the references to missing definitions in this document."""
     contents = resource.contents
     for keyword in _REFERENCES:
         if isinstance(contents, dict) and keyword in contents:
             try:
                 resolver.lookup(contents[keyword])
-            except Exception:  # `referencing` raises several kinds.
+            except Exception:  # The package `referencing` raises errors of several classes.
                 yield contents[keyword]
     for inner in resource.subresources():
         yield from _unresolved_references(inner, resolver.in_subresource(inner))
 
 
 def _check_call(schema: JsonSchema, parameters: Sequence[inspect.Parameter], label: str) -> None:
-    """Raise `DeclarationError` if an object that fits the schema could not be passed to the function."""
+    """Raise `DeclarationError` if the function does not accept all arguments that the schema allows."""
     for parameter in parameters:
         is_needed = parameter.kind is _P.POSITIONAL_ONLY and parameter.default is _P.empty
         if is_needed or parameter.kind is _P.VAR_POSITIONAL:

@@ -1,10 +1,10 @@
-"""Tools that are described by their signature and docstring.
+"""The arguments of tools that have type hints and a docstring.
 
-The docstring gives the description of a tool, which is all text before the first section, and a line for each
+The docstring contains the description of a tool, which is all text before the first section, and a line for each
 parameter. The Google, NumPy and Sphinx styles are supported.
 
-The signature gives the schema and the validator of the arguments, and is read once. Pydantic sees keyword arguments
-only, whatever the kinds of the parameters, because a model names every argument that it passes.
+acorn builds the schema and the validator of the arguments from the signature once. Pydantic receives only keyword
+arguments, also for positional parameters, because a model passes every argument by name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SPHINX = re.compile(
 
 
 def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
-    """Return the description, and the description of each parameter."""
+    """Return the description of a tool, and a dict that maps parameter names to their descriptions."""
     text = _clean(doc) if doc else ""
     starts = {style: match.start() for style, match in _first_sections(text) if match}
     if not starts:
@@ -67,7 +67,7 @@ def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
 
 
 def _clean(doc: str) -> str:
-    """Remove the indentation of the source, but keep that of a section that starts on the first line."""
+    """Return a docstring without its indentation, but preserve the indentation of a section on the first line."""
     text = inspect.cleandoc(doc)
     first_line, _, body = text.partition("\n")
     if _GOOGLE.match(first_line) and not body[:1].isspace():
@@ -86,7 +86,7 @@ def _first_sections(text: str) -> list[tuple[str, re.Match[str] | None]]:
 def _read_parameters(text: str, style: str) -> dict[str, str]:
     from docstring_parser import google, numpydoc, rest
 
-    # Read no other section of a Google docstring, so that a malformed one does no harm.
+    # Parse only the parameter sections of a Google docstring, so that errors in other sections do not matter.
     sections = [google.Section(title, "param", google.SectionType.MULTIPLE) for title in _PARAMETER_SECTIONS]
     parsers = {
         "google": google.GoogleParser(sections).parse,
@@ -94,9 +94,9 @@ def _read_parameters(text: str, style: str) -> dict[str, str]:
         "sphinx": rest.parse,
     }
     try:
-        # The parsers dedent all lines but the first, which therefore must not be the title of a section.
+        # The parsers remove the indentation of all lines except the first line, so it must not be a section title.
         parsed = parsers[style](f"_\n\n{text}")
-    except Exception:  # A malformed section loses its descriptions, but the tool still works.
+    except Exception:  # The descriptions of a malformed section are lost, but the tool still works.
         return {}
     descriptions: dict[str, str] = {}
     for parameter in parsed.params:
@@ -112,21 +112,21 @@ _JSON_TYPES = (str, int, float, bool, types.NoneType)
 
 
 class UnresolvedHintError(DeclarationError):
-    """A type hint uses a name that does not exist (yet)."""
+    """The error for a type hint with a name that does not exist, or does not exist yet."""
 
 
 @dataclass(frozen=True, eq=False)
 class SignatureBinding:
-    """Describes and validates the arguments of a function by its type hints."""
+    """The binding of a function with type hints, which describes and validates its arguments."""
 
     build: Callable[[], tuple[JsonSchema, TypeAdapter[Any]]]
-    """Builds the schema and the validator. Called once, when one of them is needed."""
+    """A function that builds the schema and the validator. It is called once, when they are needed."""
     positional: tuple[str, ...]
     """The parameters that can only be passed by position."""
     injected: tuple[str, ...] = ()
     """The parameters that are annotated `acorn.Run` and receive the run."""
     filled: frozenset[str] = frozenset()
-    """Keywords that a partial or the run sets. `**kwargs` would let the model set them."""
+    """The keywords that a partial or the run sets. The model must not set them, even with `**kwargs`."""
 
     @cached_property
     def _built(self) -> tuple[JsonSchema, TypeAdapter[Any]]:
@@ -143,7 +143,7 @@ class SignatureBinding:
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Return the positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
-        if arguments.lstrip().startswith("["):  # Pydantic would read a list as positional arguments.
+        if arguments.lstrip().startswith("["):  # Pydantic would accept a list as positional arguments.
             raise ArgumentError(not_an_object(arguments))
         try:
             named: JsonObject = self._validate(arguments)
@@ -174,7 +174,7 @@ class SignatureBinding:
 
 
 def not_an_object(arguments: str) -> str:
-    """Return the message to the model for arguments that are JSON, but not an object."""
+    """Return the error message for the model if the arguments are valid JSON but not an object."""
     return f"The arguments must be a JSON object, got {shorten(arguments)}"
 
 
@@ -186,9 +186,9 @@ def signature_binding(
     drop_first: bool = False,
     local_names: Mapping[str, object] | None = None,
 ) -> SignatureBinding:
-    """Read the signature of a function; `drop_first` omits the `self` of an unbound method."""
+    """Return the binding of a function with type hints. `drop_first` omits the `self` of an unbound method."""
     inner = unwrap_decorators(function)
-    # The model neither sees nor sets the arguments of a partial: they may be secret.
+    # The schema does not contain the arguments of a partial, because they may be secret.
     filled = frozenset(inner.keywords if is_partial(inner) else ())
     parameters = [p for p in parameters_of(inner, label, drop_first) if p.name not in filled]
     _check_parameters(parameters, label, inspect.isbuiltin(getattr(inner, "func", inner)))
@@ -199,7 +199,7 @@ def signature_binding(
     build = functools.partial(_build, parameters, hints, label, descriptions)
     binding = SignatureBinding(build, positional, injected, filled | frozenset(injected))
     if not all(_is_simple_parameter(hints[p.name], p.default) for p in parameters):
-        binding.schema  # noqa: B018 - report a type without a JSON Schema when the class is defined
+        binding.schema  # noqa: B018 - Raise the error of a type without a JSON Schema when the class is defined.
     return binding
 
 
@@ -214,7 +214,7 @@ def _build(
         schema = schema_of(validator)
     except NameError as error:
         raise _unresolved_hint(label, error) from error
-    except Exception as error:  # The type comes from a user.
+    except Exception as error:  # A user-defined type may raise any error.
         if isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined":
             raise _unresolved_hint(label, error) from error
         raise DeclarationError(
@@ -222,7 +222,7 @@ def _build(
             f"Schema: {_reason(error)}. Use types that JSON can represent."
         ) from error
     require_no_media(schema, f"The input of the tool `{label}`")
-    # The schema has a property for each parameter, in the same order, under its alias if it has one.
+    # The schema has a property for each parameter, in the same order. Its name is the alias, if there is one.
     keys = dict(zip((p.name for p in parameters), schema["properties"], strict=False))
     for name, description in descriptions().items():
         if (key := keys.get(name, name)) in schema["properties"]:
@@ -231,12 +231,12 @@ def _build(
 
 
 def _is_simple_parameter(hint: object, default: object) -> bool:
-    """Return whether Pydantic certainly accepts a parameter, so that its schema can be built later."""
+    """Return whether Pydantic certainly supports a parameter, so that its schema can be built later."""
     return _is_json_type(hint) and (default is _P.empty or type(default) in _JSON_TYPES)
 
 
 def _is_json_type(hint: object) -> bool:
-    """Return whether a type consists of JSON types only."""
+    """Return whether a type hint contains only JSON types, such as `dict[str, int]`."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType, list):
         return all(map(_is_json_type, inner))
@@ -248,9 +248,9 @@ def _is_json_type(hint: object) -> bool:
 
 
 def unwrap_decorators(function: Any) -> Any:
-    """Return the function inside its decorators; nested partials become one.
+    """Return the function inside its decorators, with nested partials combined into one partial.
 
-    `inspect.signature` follows `__wrapped__` of a partial, and would show the arguments that an inner partial sets.
+    `inspect.signature` follows `__wrapped__` of a partial, and would include the arguments that an inner partial sets.
     """
     if isinstance(function, functools.partial):
         return functools.partial(unwrap_decorators(function.func), *function.args, **function.keywords)
@@ -261,7 +261,7 @@ def unwrap_decorators(function: Any) -> Any:
 
 
 def parameters_of(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
-    """Return the parameters of a function; `drop_first` omits the `self` of an unbound method."""
+    """Return the parameters of a function. `drop_first` omits the `self` of an unbound method."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -291,7 +291,10 @@ def read_hints(
     label: str,
     local_names: Mapping[str, object],
 ) -> JsonObject:
-    """Return the annotations as types. The return type is not read, because it may not exist at run time."""
+    """Return a dict that maps parameter names to their types.
+
+    The return type is not evaluated, because its name may not exist at run time.
+    """
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -304,7 +307,7 @@ def read_hints(
         hints = typing.get_type_hints(annotated, globalns=global_names, localns=dict(local_names), include_extras=True)
     except (NameError, AttributeError) as error:
         raise _unresolved_hint(label, error) from error
-    except Exception as error:  # A hint in quotes may contain any expression.
+    except Exception as error:  # A type hint in quotes may contain any expression.
         raise DeclarationError(f"A type hint of the tool `{label}` cannot be read: {error}.") from error
     for parameter in parameters:
         if parameter.default is None:  # `limit: int = None` means an optional parameter.
@@ -326,9 +329,9 @@ def _make_optional(hint: Any) -> Any:
     if hint is Any:
         return hint
     if typing.get_origin(hint) is not typing.Annotated:
-        return typing.Optional[hint]  # noqa: UP045 - `|` does not take every form a hint can have
+        return typing.Optional[hint]  # noqa: UP045 - `|` does not support every form of a type hint
     inner, *extra = typing.get_args(hint)
-    # Validators must not receive None, but a `Field` also describes a parameter that is None.
+    # The validators must not receive None, but the constraints of a `Field` also describe an optional parameter.
     fields = [metadata for metadata in extra if isinstance(metadata, FieldInfo)]
     others = [metadata for metadata in extra if not isinstance(metadata, FieldInfo)]
     inner = typing.Optional[typing.Annotated[(inner, *others)] if others else inner]  # noqa: UP045
@@ -336,7 +339,10 @@ def _make_optional(hint: Any) -> Any:
 
 
 def _make_eager(hint: Any) -> Any:
-    """Replace `Iterable[int]` by `list[int]`: Pydantic would validate its items only while the function runs."""
+    """Return a type hint with `list[int]` instead of `Iterable[int]`.
+
+    Pydantic would validate the items of an iterable only while the function runs.
+    """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Iterable or origin is Iterable:
         return typing.cast(Any, list)[inner[0]] if inner else list
@@ -355,7 +361,7 @@ def _unresolved_hint(label: str, error: Exception) -> UnresolvedHintError:
 
 
 def _make_collector(parameters: list[inspect.Parameter], hints: JsonObject) -> Any:
-    """Return a function with the signature of the tool that returns its arguments."""
+    """Return a function that has the signature of the tool and returns its arguments."""
 
     def collect(**arguments: Any) -> JsonObject:
         return arguments
@@ -373,17 +379,20 @@ def _make_collector(parameters: list[inspect.Parameter], hints: JsonObject) -> A
 
 
 def _invalid_parameter(parameters: list[inspect.Parameter], hints: JsonObject) -> str:
-    """Return the first parameter that Pydantic cannot describe."""
+    """Return the name of the first parameter whose type has no JSON Schema."""
     for parameter in parameters:
         try:
             schema_of(TypeAdapter(_make_collector([parameter], hints)))
-        except Exception:  # The type comes from a user.
+        except Exception:  # A user-defined type may raise any error.
             return f"`{parameter.name}`"
     return "list"
 
 
 def _reason(error: Exception) -> str:
-    """Return the first sentence of Pydantic's message (the others are about models), or the last line of an error."""
+    """Return the first sentence of a Pydantic message, or the last line of another error.
+
+    The other sentences of Pydantic are about its model classes.
+    """
     if isinstance(error, PydanticUserError):
         return error.message.splitlines()[0].split(". ")[0].rstrip(".")
     lines = str(error).splitlines() or [type(error).__name__]

@@ -52,6 +52,14 @@ def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
     return node if is_json_object(node) else {}
 
 
+def additional_schema(node: JsonSchema) -> JsonSchema | None:
+    """Return the schema of the additional properties of an object schema, or None if it forbids them."""
+    schema = node.get("additionalProperties", False)
+    if schema is False:
+        schema = next(iter(node.get("patternProperties", {}).values()), None)
+    return {} if schema is True else schema
+
+
 def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
     """Follow the reference of a schema node until a node without a reference, and return this node.
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
 from acorn._formats.json import replace_surrogates, to_compact_json
-from acorn._formats.schema.generate import JsonSchema, follow_refs
+from acorn._formats.schema.generate import JsonSchema, additional_schema, follow_refs
 from acorn._formats.schema.shape import Shape
 from acorn._formats.xml.parse import MAX_DEPTH, Element, check_size, parse_xml, raise_dtd, raise_too_deep, unescape
 from acorn.errors import ParseError
@@ -310,14 +310,6 @@ class _XmlReader:
 def _is_deep(value: JsonValue, levels: int) -> bool:
     inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_is_deep(item, levels - 1) for item in inner)
-
-
-def additional_schema(node: JsonSchema) -> JsonSchema | None:
-    """Return the schema of the additional properties of an object schema, or None if it forbids them."""
-    schema = node.get("additionalProperties", False)
-    if schema is False:
-        schema = next(iter(node.get("patternProperties", {}).values()), None)
-    return _ANYTHING if schema is True else schema
 
 
 def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:

@@ -23,10 +23,9 @@ from pydantic_core import to_json
 
 from acorn._formats.content import PLACEHOLDER_KEY, ContentPart, PartCollector
 from acorn._formats.json import field_values, is_root_model, items_of, to_json_data
-from acorn._formats.schema.generate import JsonSchema, resolve_ref
+from acorn._formats.schema.generate import JsonSchema, additional_schema, resolve_ref
 from acorn._formats.schema.problems import Problem
 from acorn._formats.schema.shape import fields_of
-from acorn._formats.xml.decode import additional_schema
 from acorn._formats.xml.parse import escape_attribute, escape_comment, escape_text, is_xml_name
 from acorn.errors import AcornError
 from acorn.types import JsonObject, JsonValue, is_json_list, is_json_object

@@ -149,7 +149,7 @@ def test_unreachable_database_raises_error_without_password(postgres_server: str
     assert "geheim" not in told
     told = refusal(in_database(postgres_server, "no_such_database"))
     assert "does not exist" in told
-    assert "Create the database, or use another one" in told
+    assert "Create the database, or use another database" in told
     parts = urlsplit(postgres)
     told = refusal(urlunsplit(parts._replace(netloc=f"nobody_{os.getpid()}:geheim@{parts.hostname}:{parts.port}")))
     assert "refused the user" in told

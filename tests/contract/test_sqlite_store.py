@@ -189,7 +189,7 @@ def test_damaged_file_raises_error_with_path_and_is_not_changed(store: SQLiteSto
 
 def test_impossible_store_path_raises_error_with_path(tmp_path: Path) -> None:
     with pytest.raises(
-        StoreError, match=r"Cannot create .*runs\.db: the directory '.*missing' does not exist\. Create it"
+        StoreError, match=r"Cannot create .*runs\.db: the directory '.*missing' does not exist\. Create the directory"
     ):
         SQLiteStore(tmp_path / "missing" / "runs.db").list()
     (tmp_path / "folder").mkdir()

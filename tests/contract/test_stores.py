@@ -223,7 +223,7 @@ def test_commit_with_invalid_change_writes_nothing(store: Store) -> None:
     assert store.read("r")[0].facts.steps == 0
     assert store.requests() == []
     below = Commit("s", this_process(), [change("s", ["x"], born=birth("r"))])
-    assert "Cannot create run s: its parent 'r' is not in the tree" in str(refusal(store, below))
+    assert "Cannot create run s: its parent 'r' does not belong" in str(refusal(store, below))
 
 
 def test_commit_without_claim_is_rejected(store: Store) -> None:

@@ -14,24 +14,18 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
+import psycopg
+from psycopg import Connection, DataError, OperationalError, ProgrammingError, RawCursor
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow
+from psycopg.types.numeric import Int8Dumper
+
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import lease
+from acorn.stores.postgres.schema import prepare
 from acorn.stores.rules import encodable
 from acorn.types import JsonObject, is_json_list
-
-try:
-    import psycopg
-    from psycopg import Connection, DataError, OperationalError, ProgrammingError, RawCursor
-    from psycopg.conninfo import conninfo_to_dict
-    from psycopg.rows import TupleRow
-    from psycopg.types.numeric import Int8Dumper
-
-    from acorn.stores.postgres.schema import prepare
-except ImportError as error:
-    raise StoreError(
-        f"A PostgreSQL store needs the extra `postgres`. Install it: pip install 'acorn-agents[postgres]' ({error})."
-    ) from error
 
 T = TypeVar("T")
 Cursor = RawCursor[TupleRow]
@@ -230,9 +224,7 @@ class Database:
             elif self._was_reached:
                 text = f"{self.name} did not answer for {RETRY_SECONDS:.0f} s ({reason}). Check that the server runs."
             else:
-                text = (
-                    f"Cannot connect to {self.name} ({reason}). Check the host and the port, and that the server runs."
-                )
+                text = f"Cannot connect to {self.name} ({reason}). Check that the server runs. Check the host and port."
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
             text = (
                 f"The user of {self.name} lacks a permission ({reason}). Allow the user to create and write the "

@@ -80,7 +80,10 @@ class RunCommitter:
         """The first telemetry span of the run. The span of a resumed run links to this span."""
 
     def begin(self, on_cancel: Callable[[], None]) -> None:
-        """Start the heartbeat of the run. The heartbeat calls `on_cancel` when another process cancels the run."""
+        """Start the heartbeat of the run.
+
+        The heartbeat calls `on_cancel` when another process cancels the run.
+        """
         start_heartbeat(self.store, self._root, on_cancel)
 
     def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
@@ -207,7 +210,10 @@ class RunCommitter:
         )
 
     def _texts(self, values: Sequence[object]) -> list[str]:
-        """Return the JSON texts of several values. The commit contains their binary data separately."""
+        """Return the JSON texts of several values.
+
+        The commit contains their binary data separately.
+        """
         texts: list[str] = []
         for text, blobs in save_texts(values):
             texts.append(text)

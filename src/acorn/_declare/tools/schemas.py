@@ -126,7 +126,10 @@ def _make_validator(schema: object, label: str) -> Any:
 
 
 def _check_draft(schema: JsonSchema, whose: str) -> Any:
-    """Return the validator class for the JSON Schema draft of a schema. Raise an error if the schema is invalid."""
+    """Return the validator class for the JSON Schema draft of a schema.
+
+    Raise an error if the schema is invalid.
+    """
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for
 

@@ -18,7 +18,7 @@ from tests.commits import begin, birth, change, elsewhere, go_on
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError
-from acorn.stores.lease import claim_of, claim_run, start_heartbeat, stop_heartbeat, this_process
+from acorn.stores.lease import claim_run, shared_claim, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Commit, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
@@ -208,7 +208,7 @@ def test_forked_child_process_has_separate_process_identity(store: Store) -> Non
 
 def test_forked_child_process_claims_during_claim_of_parent(store: Store) -> None:
     begin(store, "r", status="waiting")
-    seat = claim_of(store, "r")
+    seat = shared_claim(store, "r")
     with seat.lock:
 
         def in_child() -> None:

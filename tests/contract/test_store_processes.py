@@ -18,7 +18,7 @@ from tests.commits import begin, birth, change, elsewhere, go_on
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError
-from acorn.stores.lease import claim_of, claim_run, start_heartbeat, stop_heartbeat, this_process
+from acorn.stores.lease import claim_run, shared_claim, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Commit, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
@@ -210,7 +210,7 @@ def test_forked_child_process_is_distinct_process_for_store(store: Store) -> Non
 
 def test_forked_child_process_can_claim_while_parent_claims(store: Store) -> None:
     begin(store, "r", status="waiting")
-    seat = claim_of(store, "r")
+    seat = shared_claim(store, "r")
     with seat.lock:
 
         def in_child() -> None:

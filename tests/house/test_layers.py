@@ -49,9 +49,9 @@ LEVEL = {prefix: level for level, (_, prefixes) in enumerate(LAYERS) for prefix 
 
 # Imports inside functions: optional or heavy packages, each in the file that needs it.
 LATE_IMPORTS = {
-    ("_declare/tools/signatures", "docstring_parser"),
-    ("_declare/tools/schemas", "jsonschema"),
-    ("_declare/tools/schemas", "referencing"),
+    ("_declare/tools/signature_schemas", "docstring_parser"),
+    ("_declare/tools/explicit_schemas", "jsonschema"),
+    ("_declare/tools/explicit_schemas", "referencing"),
     ("_base/startup", "signal"),
     ("_module", "acorn"),  # The code of a call loads asyncio, which a program that only declares classes does not need.
     ("_call/call", "acorn"),  # The event classes, for forked runs.

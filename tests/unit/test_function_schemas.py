@@ -34,7 +34,7 @@ from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Poi
 from acorn import DeclarationError, ToolConflictError, module, tool
 from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools
 from acorn._declare.tools.kinds import ArgumentError, Tool
-from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring
+from acorn._declare.tools.signature_schemas import UnresolvedHintError, read_docstring
 
 HERE = __name__
 

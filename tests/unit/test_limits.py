@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from acorn import DeclarationError, Run, Usage
-from acorn._machine.limits import Budget, Budgets, Limits, Meter, Spent
+from acorn._machine.budgets import Budget, Budgets, Limits, Meter, Spent
 from acorn.models import ModelResponse, Price
 from acorn.testing import ScriptedModel
 

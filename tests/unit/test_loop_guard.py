@@ -8,7 +8,7 @@ import pytest
 
 from acorn import ToolResult
 from acorn._history.transcript import result_content
-from acorn._machine.limits import NO_DIGEST, digest_step, is_repeating
+from acorn._machine.budgets import NO_DIGEST, digest_step, is_repeating
 from acorn.journal import ResultMessage
 from acorn.types import ToolCall
 

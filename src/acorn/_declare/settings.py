@@ -129,7 +129,7 @@ def without_overridden(model: Any, nearer: Collection[str]) -> Any:
 
 
 def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> None:
-    """Remove the settings of an instance that an override block replaces, also settings in its model dict."""
+    """Remove the settings of an instance that `using(...)` replaces, also settings in its model dict."""
     if "model" in settings:
         settings["model"] = without_overridden(settings["model"], overrides)
     for attribute, _ in settings_in(overrides.get("model")):

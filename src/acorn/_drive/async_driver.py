@@ -34,7 +34,7 @@ from acorn.types import ToolResult
 async def adrive(tree: Tree, run_id: str) -> None:
     """Perform the asks of a run until it ends or pauses.
 
-    Cancelling this task cancels all its running asks.
+    Cancelling this task cancels all running asks of the run.
     """
     try:
         async with aclosing(adrive_stream(tree, run_id, iterates=False)) as chunks:
@@ -84,7 +84,7 @@ async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> As
 class _Outcome:
     """The outcome of an ask.
 
-    `_perform` sets it after the last chunk, because an async generator returns no value.
+    `_perform` sets the outcome after the last chunk, because an async generator returns no value.
     """
 
     __slots__ = ("error", "key", "value")

@@ -34,7 +34,7 @@ NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
 class LoopBoundCall:
     """A call that must run on a particular event loop.
 
-    Async code awaits it, and sync code calls `wait`.
+    Async code awaits the call, and sync code calls its method `wait`.
 
     A function that returns a `LoopBoundCall` has the attribute `is_loop_bound`, and acorn treats it as async.
     """

@@ -22,7 +22,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat
+from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
 from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
 from acorn.stores.rules import claim_lost_error
 from acorn.types import JsonObject, JsonValue
@@ -71,7 +71,7 @@ class RunCommitter:
         """The last commits and their futures, which may not be done."""
         self._is_over = False
         self._is_claimed = bool(stored)
-        self._claim = claim_of(store, root)
+        self._claim = shared_claim(store, root)
         self._generation = self._claim.generation
         status = stored[0].facts.status if stored else "stopped"
         self._last_status: Status = "stopped" if status == "running" else status

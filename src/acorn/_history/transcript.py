@@ -82,7 +82,7 @@ class Transcript:
     def edits(self) -> HistoryEdits:
         """The detector of the user's edits.
 
-        Most runs never create it, because no user code requests the history.
+        Most runs never create the detector, because no user code requests the history.
         """
         return HistoryEdits(self._run_id, self.journal, self.history)
 
@@ -90,7 +90,7 @@ class Transcript:
     def turn_index(self) -> int | None:
         """The index of the last response in the history.
 
-        None if there is no response or the user removed it.
+        The index is None if there is no response, or if the user removed the response.
         """
         return None if self.turn is None else _find_turn(self.history.messages, self.turn)
 
@@ -174,7 +174,7 @@ class Transcript:
     def add_result(self, result: ToolResult, began: float | None) -> None:
         """Add a tool result to the journal.
 
-        `add_results` adds it to the history at the end of the step.
+        `add_results` adds the result to the history at the end of the step.
         """
         journal = self.journal
         content = result_content(result)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, get_origin
 
 from acorn._declare.tools.decorator import ToolOptions, is_partial, options_of, unwrap_method
+from acorn._declare.tools.explicit_schemas import schema_binding
 from acorn._declare.tools.kinds import (
     AS_TOOL,
     Arguments,
@@ -26,8 +27,7 @@ from acorn._declare.tools.kinds import (
     is_ask_human,
     is_source,
 )
-from acorn._declare.tools.schemas import schema_binding
-from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring, signature_binding
+from acorn._declare.tools.signature_schemas import UnresolvedHintError, read_docstring, signature_binding
 from acorn._formats.json import excerpt
 from acorn._formats.schema.generate import close_objects
 from acorn._formats.xml.encode import snake_case

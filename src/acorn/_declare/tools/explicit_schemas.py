@@ -17,7 +17,13 @@ from pydantic_core import from_json
 
 from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._declare.tools.signatures import is_run_hint, not_an_object, parameters_of, read_hints, unwrap_decorators
+from acorn._declare.tools.signature_schemas import (
+    is_run_hint,
+    not_an_object,
+    parameters_of,
+    read_hints,
+    unwrap_decorators,
+)
 from acorn._formats.json import describe_error, excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema
 from acorn._formats.schema.problems import describe_errors, describe_unknown_property, required_properties

@@ -176,7 +176,7 @@ def has_answer_part(chunk: StreamChunk) -> bool:
 
 
 class Streamer:
-    """A converter of the deltas (pieces) of a streamed response to chunks. It also assembles the whole response."""
+    """A converter of the deltas (pieces) of a streamed response to chunks. It also builds the whole response."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape

@@ -425,7 +425,7 @@ _listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", d
 
 @contextmanager
 def listen(callback: Listener) -> Generator[None]:
-    """Call a function with every journal entry (`acorn.journal`) of all runs that start inside the `with` block.
+    """Call a function with every journal entry (`acorn.journal`) of all runs that start in the `with` block.
 
         with acorn.listen(print):
             agent(question="...")

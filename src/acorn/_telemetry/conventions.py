@@ -168,7 +168,7 @@ class ContentWriter:
         return redact(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), self._secrets)
 
     def instructions(self, messages: Iterable[object]) -> str | None:
-        """Convert the system messages to JSON text, or return None if there are no system messages."""
+        """Convert the system messages to JSON text, or return None without system messages."""
         parts = [
             part
             for message in messages

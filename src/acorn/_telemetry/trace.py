@@ -146,7 +146,7 @@ class Trace:
         self._runs[run_id] = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links)
 
     def root_traceparent(self) -> str | None:
-        """Return the W3C `traceparent` of the span of the top-level run, or None if there is no valid span.
+        """Return the W3C `traceparent` of the span of the top-level run, or None without a valid span.
 
         acorn stores it, so that another process that resumes the run can link its span to this span.
         """

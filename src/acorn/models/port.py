@@ -164,7 +164,9 @@ def report_retry(event: RetryEvent) -> None:
 
 
 class Model(Protocol):
-    """The interface of a language model. An adapter raises `ModelError` for each of its failures.
+    """The interface of a language model.
+
+    An adapter raises `ModelError` for every failure.
 
     A model may have further attributes. `thinks` is True if the user configured the model to reason before it answers.
     Then acorn does not force a tool in the first request. `models` is a tuple of models if this object represents
@@ -191,7 +193,10 @@ class Model(Protocol):
 
 
 class StreamingModel(Model, Protocol):
-    """A model that can also stream its responses. Closing the iterator ends the request."""
+    """A model that can also stream its responses.
+
+    Closing the iterator ends the request.
+    """
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
 
@@ -267,7 +272,10 @@ class ModelWrapper(ABC):
         return self._model.price()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped model. The wrapper has `stream` only if the wrapped model has it."""
+        """Return an attribute of the wrapped model.
+
+        The wrapper has `stream` only if the wrapped model has it.
+        """
         if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
             raise AttributeError(name)
         attribute = getattr(self._model, name)
@@ -283,12 +291,18 @@ class ModelWrapper(ABC):
 
 
 def close_stream(deltas: Iterator[Delta]) -> None:
-    """Close a stream if it has a method `close`. A stream may be an iterator without this method."""
+    """Close a stream if it has a method `close`.
+
+    A stream may be an iterator without this method.
+    """
     if (close := getattr(deltas, "close", None)) is not None:
         close()
 
 
 async def aclose_stream(deltas: AsyncIterator[Delta]) -> None:
-    """Close an async stream if it has a method `aclose`. A stream may be an iterator without this method."""
+    """Close an async stream if it has a method `aclose`.
+
+    A stream may be an iterator without this method.
+    """
     if (aclose := getattr(deltas, "aclose", None)) is not None:
         await aclose()

@@ -25,7 +25,10 @@ from acorn.types import JsonObject, JsonValue, Message
 
 
 def message_json(message: Message) -> bytes:
-    """Return the JSON text of a message. If its content is None, the JSON does not contain the content."""
+    """Return the JSON text of a message.
+
+    If its content is None, the JSON does not contain the content.
+    """
     if message.get("content", "") is not None:
         return to_json(message)
     return to_json({key: value for key, value in message.items() if key != "content"})
@@ -66,12 +69,18 @@ class AdapterCache(Protocol):
     def copy(self) -> Self: ...
 
     def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
-        """Return the first `count` messages in the provider's format. `marks` maps message indexes to cache marks."""
+        """Return the first `count` messages in the provider's format.
+
+        `marks` maps message indexes to cache marks.
+        """
         ...
 
 
 class SentMessages:
-    """The messages that a conversation has sent. Other code may append to `messages`, but never change a message."""
+    """The messages that a conversation has sent.
+
+    Other code may append to `messages`, but never change a message.
+    """
 
     __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
 
@@ -101,7 +110,10 @@ class SentMessages:
         return other
 
     def with_first(self, message: Message, *, is_new: bool) -> SentMessages:
-        """Return a copy that starts with `message`. If `is_new` is False, it replaces the first message."""
+        """Return a copy that starts with `message`.
+
+        If `is_new` is False, it replaces the first message.
+        """
         other = SentMessages()
         skipped = 0 if is_new else 1
         with self.lock:
@@ -287,7 +299,10 @@ class ModelRequest:
             return messages
 
     def but(self, **changes: Any) -> ModelRequest:
-        """Return a copy of the request with changed fields. If you change `messages`, set `messages_json` to None."""
+        """Return a copy of the request with changed fields.
+
+        If you change `messages`, set `messages_json` to None.
+        """
         request = type(self).__new__(type(self))
         request.__dict__ = {**vars(self), **changes}
         return request
@@ -324,7 +339,10 @@ class ModelRequest:
         return len(self.messages) if (sent := self.sent) is None else len(sent)
 
     def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """Return the JSON text of the messages, between `before` and `after`. The text is cached."""
+        """Return the JSON text of the messages, between `before` and `after`.
+
+        The text is cached.
+        """
         if (sent := self.sent) is not None:
             return sent.json(before + b"[", b"]" + after)
         messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
@@ -339,7 +357,10 @@ class ModelRequest:
 
 @lru_cache(maxsize=256, typed=True)
 def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
-    """Return the start of a request body without the closing brace. All steps of a run have the same start."""
+    """Return the start of a request body without the closing brace.
+
+    All steps of a run have the same start.
+    """
     settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
     if forced_tool:
         settings["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}

@@ -44,7 +44,7 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     iteration = 0
     source: object = messages
     if not _is_iterable(source) or isinstance(source, str) or is_mapping(source):
-        raise InputError(f"`from_messages` needs a list of messages (dicts with a `role`), got {excerpt(messages)}.")
+        raise InputError(f"`from_messages` needs a list of messages, got {excerpt(messages)}.")
     for index, message in enumerate(source):
         if not is_mapping(message):
             raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")

@@ -80,7 +80,7 @@ _set_fields_set, _set_extra, _set_private = _fields_set.__set__, _extra.__set__,
 def _fill_pending_field(instance: PartialModel, name: str | None = None) -> None:
     """Create the value of the pending field, the field whose long value is created on first access.
 
-    If `name` is the name of another field, or if there is no pending field, the function does nothing.
+    If `name` is the name of another field, or if the instance has no pending field, the function does nothing.
     """
     try:
         pending = _get_open(instance)

@@ -85,7 +85,7 @@ def _tags(source: str, root: str) -> Iterator[_RootTag]:
 def _last_outermost_span(tags: Sequence[_RootTag], *, only_filled: bool) -> tuple[int, int | None] | None:
     """Return the start and the end position of the last `root` element that is not inside another `root` element.
 
-    The end position is None if the element has no closing tag. The result is None if there is no element.
+    The end position is None if the element has no closing tag. The result is None if the reply has no such element.
     """
     opened: list[_RootTag] = []
     closed: list[tuple[int, int]] = []

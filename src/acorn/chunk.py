@@ -184,7 +184,7 @@ class Streamer:
         self._answers: dict[int, AnswerReader] = {}
 
     def add(self, delta: Delta) -> Sequence[StreamChunk]:
-        """Convert a delta to chunks: one chunk for its text, and one chunk for each tool call that the delta extends."""
+        """Convert a delta to chunks: one chunk for its text, and one for each tool call that it extends."""
         call = self._assembly.add_arguments(delta)
         if call is not None:  # Most deltas of a long answer take this path.
             return (self._call_chunk(call),)

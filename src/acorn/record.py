@@ -430,9 +430,9 @@ def listen(callback: Listener) -> Generator[None]:
         with acorn.listen(print):
             agent(question="...")
 
-    The run waits for the callback, so the callback should be fast and must not wait for an OS thread of the same run. The
-    callback must not change the entries. If it raises an exception, acorn logs the exception and the run continues. The
-    callback does not receive entries of runs that it starts itself.
+    The run waits for the callback, so the callback should be fast and must not wait for an OS thread of the same run.
+    The callback must not change the entries. If it raises an exception, acorn logs the exception and the run continues.
+    The callback does not receive entries of runs that it starts itself.
     """
     value: Any = callback
     if not callable(value) or iscoroutinefunction(value):

@@ -942,10 +942,10 @@ def test_log_contains_fallback_and_open_circuit(call: Call, caplog: pytest.LogCa
     assert said == [
         handed,
         handed,
-        "The circuit of `a` is open for 30 s: it failed 3 times in a row.",
+        "The circuit breaker skips `a` for 30 s, because the model failed 3 times in a row.",
         handed,
         "`a` is skipped (its circuit is open). The request goes to `b`.",
-        "The circuit of `a` is closed again.",
+        "`a` answered again, so its circuit breaker is closed.",
     ]
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 

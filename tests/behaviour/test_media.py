@@ -420,7 +420,7 @@ def test_embedded_model_rejects_media_before_start(tmp_path: Path) -> None:
     class Local(module[Question, Answer]):
         model = f"local/{tmp_path}/none.gguf"
 
-    with pytest.raises(ModelError, match="supports text only, and there is an image in `photo`"):
+    with pytest.raises(ModelError, match="supports only text, but the request contains an image in `photo`"):
         Local()(photo=PNG)
 
 

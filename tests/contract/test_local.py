@@ -504,7 +504,7 @@ def test_loaded_local_file_with_other_settings_raises() -> None:
 def test_local_model_rejects_images() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with pytest.raises(ModelError, match="supports text only, and there is an image in"):
+    with pytest.raises(ModelError, match="supports only text, but the request contains an image in"):
         LocalModel({"model": MODEL}).complete(request)
 
 

@@ -158,7 +158,7 @@ class Anthropic:
             raise provider_error(response.get("error"))
         blocks, reason = response["content"], response.get("stop_reason")
         if not blocks and not reason:
-            raise ValueError("The response is empty.")
+            raise ValueError("The response contains neither content nor a stop reason.")
         texts: list[str] = []
         reasoning: list[JsonObject] = []
         calls: list[RawCall] = []

@@ -69,7 +69,7 @@ class Post:
             return seconds
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise ResponseTimeoutError("The time limit of the request is over.")
+            raise ResponseTimeoutError("The response did not arrive before the deadline of the request.")
         return left if seconds is None else min(seconds, left)
 
 
@@ -390,5 +390,5 @@ def _request_head(post: Post, proxy: str | None) -> bytes:
 
 def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("The response did not arrive in time.")
+        return ResponseTimeoutError("The server sent no data before the timeout.")
     return TransportError(str(error) or type(error).__name__)

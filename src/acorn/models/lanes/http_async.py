@@ -143,7 +143,7 @@ async def _asend(post: Post) -> AsyncIncomingResponse:
 
 def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("The response did not arrive in time.")
+        return ResponseTimeoutError("The server sent no data before the timeout.")
     if isinstance(error, _aiohttp().ClientResponseError):  # Its text contains the URL, which may contain secrets.
         response_error: Any = error
         response_error.request_info = SimpleNamespace(real_url=response_error.request_info.real_url.origin())

@@ -140,7 +140,7 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ProviderError(
                 f"The header `{name}` is not valid. Its value, or the `api_key` that the value contains, must be ASCII "
-                f"text without line breaks."
+                f"text without line breaks. Check `headers` and `api_key` in the model dict."
             )
     return url, merged
 
@@ -160,7 +160,8 @@ def part_payload(part: JsonObject, *keys: str) -> JsonObject:
     if not isinstance(payload, dict) or not any(isinstance(payload.get(key), str) for key in keys):
         expected = " or ".join(f"`{key}`" for key in keys)
         raise ProviderError(
-            f"A message has a part of type `{kind}` without {expected} in its `{kind}`. Add the missing key."
+            f"A message contains a part of type `{kind}`, but the value of its key `{kind}` has no {expected}. "
+            f"Add the missing key to the message."
         )
     return payload
 

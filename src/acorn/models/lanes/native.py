@@ -231,7 +231,10 @@ class NativeModel:
                 if mentions(message, name) and mark not in left_out | self.rejected.known:
                     left_out.add(mark)
                     if request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not support `{name}`.", status=status)
+                        raise ResendError(
+                            f"`{self.name}` rejected `{name}`. The request must be sent again without it.",
+                            status=status,
+                        )
                     return
         else:
             self.rejected.remember(left_out)
@@ -343,7 +346,13 @@ class _NativeStream:
         if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
         if self._head and not self.is_event_stream:
-            model.raise_unreadable(self._head, ProviderError("The response is not an event stream."), self._attempt)
+            model.raise_unreadable(
+                self._head,
+                ProviderError(
+                    "The response is not a stream of server-sent events, although the request asked for one."
+                ),
+                self._attempt,
+            )
         if not self.is_complete:
             message = "The stream ended before the response was complete."
             model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)

@@ -178,7 +178,9 @@ class OpenAIResponses:
         raise_if_failed(response)
         status, items = response.get("status"), response["output"]
         if status in ("failed", "cancelled"):
-            raise ProviderError(f"The response has the status `{status}`.", 500)
+            raise ProviderError(
+                f"The provider ended the response with the status `{status}` and did not report a reason.", 500
+            )
         parts = [part for item in items if item["type"] == "message" for part in item.get("content") or ()]
         calls = [call_of(item) for item in items if item["type"] == "function_call"]
         usage = response.get("usage")

@@ -179,7 +179,9 @@ class Limiter:
         # request was admitted.
         now = monotonic()
         if now > queued.send_by:
-            raise ResendError(f"A request of `{self._owner}` was not sent in time after its limits admitted it.")
+            raise ResendError(
+                f"A request of `{self._owner}` was not sent in time after its limits admitted it. It must wait again."
+            )
         queued.sent_at = now
         _limiter_thread.submit(queued)
 
@@ -189,14 +191,15 @@ class Limiter:
                 f"A request of `{self._owner}` was not sent: the store that shares its `rate_limit` could not count "
                 f"the request ({queued.error}). Check the store, or remove `shared` from the `rate_limit`."
             ) from queued.error
-        duration = "" if seconds == inf else f", {seconds:.2f} s"
-        logger.info("A request of `%s` waits for its limit (`%s`%s).", self._owner, self._setting(queued), duration)
+        duration = "" if seconds == inf else f" for {seconds:.2f} s"
+        logger.info(
+            "A request of `%s` waits%s because its `%s` is reached.", self._owner, duration, self._setting(queued)
+        )
 
     def _timeout_error(self, queued: QueuedRequest, started: float) -> ModelError:
         return ModelError(
             f"A request of `{self._owner}` was not sent: it waited {monotonic() - started:.1f} s for "
-            f"`{self._setting(queued)}`, and then the time of the run was over. Raise this limit, or increase the time "
-            f"limit of the run."
+            f"`{self._setting(queued)}`, and then the time limit of the run was reached. Raise one of these two limits."
         )
 
     def _setting(self, queued: QueuedRequest) -> str:

@@ -1,4 +1,4 @@
-"""The lane through LiteLLM, for every provider without a native lane.
+"""The adapter for every provider without a native lane. It sends the requests through the LiteLLM library.
 
-No code outside this folder uses the types and the exceptions of LiteLLM.
+Code outside this folder does not use the types and the exceptions of LiteLLM.
 """

@@ -146,7 +146,7 @@ class Waits(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if " is reached." in record.getMessage():
+        if "` waits" in record.getMessage():
             self.told.append(record.getMessage())
 
     def reach(self, count: int) -> bool:

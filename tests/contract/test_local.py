@@ -458,8 +458,8 @@ def test_missing_and_broken_local_files_raise_different_errors(tmp_path: Path, w
     missing, text, cut = (tmp_path / f"{name}.gguf" for name in ("missing", "text", "cut"))
     text.write_text("hello")
     cut.write_bytes(weights.read_bytes()[:3_000_000])
-    assert "no file" in str(failing(f"local/{missing}"))
-    assert "no file" in str(failing("local/~nobody-of-that-name/x.gguf"))
+    assert "cannot be opened" in str(failing(f"local/{missing}"))
+    assert "cannot be opened" in str(failing("local/~nobody-of-that-name/x.gguf"))
     assert "not a GGUF file" in str(failing(f"local/{text}"))
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 

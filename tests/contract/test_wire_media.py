@@ -130,7 +130,7 @@ def test_unsupported_audio_raises_model_error(claude: Wire) -> None:
     assert claude.count() == 0
     claude.serve([call("record")])
     words = str(claude.fails(Botanist(model=claude.model())))
-    assert "there is audio in the result of `record`" in words
+    assert "the request contains audio in the result of `record`" in words
     assert claude.count() == 1
 
 

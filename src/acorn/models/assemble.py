@@ -124,9 +124,9 @@ def _starts_new_call(fragment: CallDelta, call: PartialCall) -> bool:
 
 
 class _SplitSurrogates:
-    """A buffer for characters that a provider split into two surrogates and sent in two deltas.
+    """A buffer for characters that a provider split into two halves and sent in two deltas.
 
-    A surrogate is one half of a character in UTF-16, such as of an emoji.
+    In UTF-16, some characters, such as emojis, consist of two halves, which are called surrogates.
     """
 
     def __init__(self) -> None:
@@ -134,10 +134,11 @@ class _SplitSurrogates:
         """A dict that maps a source, such as "content" or a call, to the first surrogate of an incomplete character."""
 
     def join(self, source: object, text: str) -> str:
-        """Return the new text with complete characters. `source` says which text continues: the content or one call.
+        """Return the next part of a streamed text, in which every character is complete.
 
-        If the text ends with the first half of a character, the half stays in the buffer until the next call for the
-        same source. A half without its other half is returned unchanged.
+        If `text` ends with the first half of a character, this half stays in the buffer until the next part of the same
+        text arrives. `source` identifies the text, which is the content, the reasoning or the arguments of one call. A
+        half whose other half never arrives is returned unchanged.
         """
         if not text or (text.isascii() and not self.pending):
             return text

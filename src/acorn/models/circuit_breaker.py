@@ -35,11 +35,11 @@ class CircuitPass:
         self._circuit = circuit
 
     def report_success(self, name: str) -> None:
-        """Report that the model answered. The log line contains the model name `name`."""
+        """Report that the model answered. `name` is the model name for the log."""
         self._circuit.close(name)
 
     def report_failure(self, name: str) -> None:
-        """Report that the request failed with an error that may be temporary. The log line contains `name`."""
+        """Report that the request failed with an error that may be temporary. `name` is the model name for the log."""
         self._circuit.count_failure(self, name)
 
     def report_rejection(self) -> None:

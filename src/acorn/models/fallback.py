@@ -413,7 +413,11 @@ class _ChainAttempt:
         return request.but(**changes) if changes else request
 
     def start_stream(self, delta: Delta) -> Delta:
-        """Return the first delta with its origin, and remember that no other model can receive the request any more."""
+        """Return the first delta of a stream, with the name of this model.
+
+        After this call, no other model can receive the request, because the caller has already received a part of the
+        response.
+        """
         self._has_started = True
         return self.add_origin(self.add_cost(delta))
 

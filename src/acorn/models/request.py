@@ -50,7 +50,7 @@ def portable_id(call_id: str) -> str:
 
 
 def with_portable_ids(message: Mapping[str, Any]) -> JsonObject:
-    """Return a copy of a message in which every provider accepts the tool call ids."""
+    """Return a copy of a message with tool call ids that every provider accepts."""
     copy = dict(message)
     if calls := copy.get("tool_calls"):
         copy["tool_calls"] = [{**call, "id": portable_id(call["id"])} for call in calls]
@@ -133,7 +133,7 @@ class SentMessages:
     def has_reasoning(self, count: int, keys: frozenset[str]) -> bool:
         """Return True if the first `count` messages contain reasoning that not every provider accepts.
 
-        This is a message with one of the keys in `keys`, or with a tool call id that contains a signature.
+        A message contains reasoning if it has one of the keys in `keys`, or if a tool call id contains a signature.
         """
         while self._checked_count < count:
             message = self.messages[self._checked_count]
@@ -225,7 +225,7 @@ class SentPart:
     def has_reasoning(self, keys: frozenset[str]) -> bool:
         """Return True if the messages of the conversation contain reasoning that not every provider accepts.
 
-        This is a message with one of the keys in `keys`, or with a tool call id that contains a signature.
+        A message contains reasoning if it has one of the keys in `keys`, or if a tool call id contains a signature.
         """
         return self.sent.has_reasoning(self.count, keys)
 

@@ -72,8 +72,8 @@ def _wants_litellm(config: JsonObject) -> bool:
     lane = config.get("lane", os.environ.get("ACORN_LANE"))
     if lane not in (None, "native", "litellm"):
         raise DeclarationError(
-            f"the value of `lane` must be 'native' or 'litellm', but it is {lane!r}. Change `lane` in the model dict or "
-            f"the environment variable `ACORN_LANE`."
+            f"the value of `lane` must be 'native' or 'litellm', but it is {lane!r}. Change `lane` in the model dict "
+            f"or the environment variable `ACORN_LANE`."
         )
     return bool(lane == "litellm")
 

@@ -199,7 +199,7 @@ class _ChatReader:
 
 
 def text_of(content: JsonValue) -> str:
-    """Return the text in a `content` value, which is a string, a list of parts, or None for ""."""
+    """Return the text in a `content` value, which is a string or a list of parts. Return "" if the value is None."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -43,12 +43,12 @@ _STATUSES = {
 
 
 def is_reasoning_model(name: str) -> bool:
-    """Return True if acorn knows from the name of a model that the model always reasons."""
+    """Return True if a model name is the name of a known reasoning model of OpenAI."""
     return bool(_REASONING.search(name))
 
 
 def is_non_reasoning_model(name: str) -> bool:
-    """Return True if acorn knows from the name of a model that the model never reasons.
+    """Return True if a model name is the name of a known model of OpenAI that does not reason.
 
     Such a model rejects messages that contain reasoning, for example the reasoning of another model.
     """
@@ -277,7 +277,7 @@ def extra_of(items: list[JsonObject]) -> JsonObject:
 
 
 def _items_to_store(items: Sequence[JsonObject]) -> list[JsonObject] | None:
-    """Return the items for the message key `response_items`, or None if the response used no hosted tool."""
+    """Return all items of a response for the message key `response_items`, or None if it used no hosted tool."""
     if all(item["type"] in ("message", "function_call", "reasoning") for item in items):
         return None
     return [

@@ -389,9 +389,9 @@ class _SendAttempts:
 
 
 def _record_response(queued: QueuedRequest, usage: Usage | None) -> None:
-    """Record the time when the first part of a response arrived, and the token usage if it is known.
+    """Record that the response has started to arrive, and record the token usage if it is known.
 
-    The token usage is None until the part of the response arrives that contains it.
+    `usage` is None until the part of the response arrives that contains the token usage.
     """
     if queued.response_started is None:
         queued.response_started = monotonic()
@@ -400,10 +400,10 @@ def _record_response(queued: QueuedRequest, usage: Usage | None) -> None:
 
 
 def _must_resend(queued: QueuedRequest, error: ModelError) -> bool:
-    """Record that a request failed, and return True if it must be sent again, which `ResendError` requires.
+    """Record that a request failed, and return True if the error is a `ResendError`.
 
-    A rejected request has used 0 tokens. If the connection broke, the number of used tokens is unknown, so the limiter
-    continues to count the estimated tokens.
+    The caller must then send the request again. A rejected request has used 0 tokens. If the connection broke, the
+    number of used tokens is unknown, so the limiter continues to count the estimated tokens.
     """
     if queued.response_started is None:
         queued.response_started = monotonic()

@@ -71,7 +71,7 @@ def _client_class() -> Any:
 
 
 def _as_httpx_error(error: Exception) -> Exception:
-    """Convert an aiohttp exception to the corresponding httpx exception, since LiteLLM handles only the latter."""
+    """Convert an aiohttp exception to an httpx exception, because LiteLLM handles only httpx exceptions."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout(str(error))
     if isinstance(error, TimeoutError):

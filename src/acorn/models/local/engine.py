@@ -269,7 +269,10 @@ def _close_at_exit() -> None:
 
 
 def _abandon_engines() -> None:
-    """Make a forked child safe, because it has the engine objects of its parent process but not their threads."""
+    """Keep all engines in memory in a forked child, so that the child does not wait forever when it ends.
+
+    The child has a copy of the engines of its parent process, but not their threads.
+    """
     global _lock
     _lock = threading.Lock()
     for file_engine in _engines.values():

@@ -341,9 +341,9 @@ class _Builder:
         return after[0]
 
     def _one_of_each(self, items: Sequence[str], low: int, high: int) -> str:
-        """Return a simpler rule than `_some_of` if that rule would be too large.
+        """Return a rule that divides the items into `high` groups and allows at most one item of each group.
 
-        The items are divided into `high` groups, and the rule allows at most one item of each group.
+        `_some_of` uses this rule if its own rule would be too large.
         """
         edges = [len(items) * index // high for index in range(high + 1)]
         groups = [items[start:end] for start, end in pairwise(edges)]

@@ -261,7 +261,7 @@ class _PatternReader:
             raise UnsupportedPatternError(self._regex) from None
 
     def _category(self, name: str) -> frozenset[str]:
-        """Return the characters in a Unicode category, whose name is short, such as `Lu` for uppercase letters."""
+        """Return the characters in a Unicode category. `name` is the short name, such as `Lu` for uppercase letters."""
         members = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
         if not members or len(name) > 2:
             raise UnsupportedPatternError(self._regex)
@@ -337,9 +337,9 @@ def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
 
 
 def _range(first: str, last: str) -> Iterator[int]:
-    """Return the character codes in a range such as `a-z`.
+    """Return an iterator over the character codes in a range such as `a-z`.
 
-    For a very large range, the result contains only the first codes.
+    For a very large range, it contains only the first codes.
     """
     return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
 
@@ -372,7 +372,7 @@ def _limit(node: _Node, slack: int) -> _Node:
 def _extend(node: _Node, missing: int) -> _Node:
     """Return a copy of a syntax tree whose shortest matching text has `missing` more characters.
 
-    If its repetitions do not allow so much text, the result is only as long as they allow.
+    If the repetitions in the tree do not allow that length, the shortest text becomes only as long as they allow.
     """
     if missing <= 0:
         return node

@@ -224,7 +224,7 @@ class Definitions:
         return combined if isinstance(combined, bool) else {**combined, "$ref": option["$ref"]}
 
     def merge_all_of(self, schema: Schema) -> Schema | bool:
-        """Return a schema in which the keywords of the schemas in `allOf` replace the keyword `allOf`."""
+        """Return a schema without `allOf` that contains the keywords of all schemas in `allOf`."""
         combined: Schema | bool = schema
         followed: set[str] = set()
         while not isinstance(combined, bool) and "allOf" in combined:

@@ -42,7 +42,10 @@ Branched = TypeVar("Branched")
 
 
 def _caller(agent: module[Any, Out, Deps]) -> AgentCaller[Out, Deps]:
-    """Return the `AgentCaller` of an agent. A program that only declares classes never imports it or asyncio."""
+    """Return the `AgentCaller` of an agent.
+
+    A program that only declares classes never imports the `AgentCaller` or asyncio.
+    """
     from acorn._call.call import AgentCaller
 
     return AgentCaller(agent)
@@ -190,7 +193,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return cast(Out, (await self.arun(*args, **kwargs)).output)
 
     def run(self, /, *args: Any, **kwargs: Any) -> Run[Out, Deps]:
-        """Run the module and return the record of the run. Its `output` is the result.
+        """Run the module and return the record of the run.
+
+        The attribute `output` of the record is the result.
 
             run = agent.run(question="What are acorns?")
             print(run.output.answer, run.steps, run.usage.requests)
@@ -204,7 +209,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return await _caller(self).arun(args, kwargs)
 
     def stream(self, /, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
-        """Run the module, and yield the chunks of its responses. The last chunk has `result` and `run`.
+        """Run the module, and yield the chunks of its responses.
+
+        The last chunk has `result` and `run`.
 
             for chunk in agent.stream(question="..."):
                 print(chunk.content or "", end="")
@@ -415,7 +422,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
     # Hooks, for subclasses to define
 
     def on_start(self, step: Step[Deps]) -> Step[Deps] | None:
-        """Called once in each run, before the first model request. `step.counter` is 0, and the step has no tool calls.
+        """Called once in each run, before the first model request.
+
+        `step.counter` is 0, and the step has no tool calls.
 
         def on_start(self, step):
             step.add_to_context({"today": "Monday"})
@@ -432,7 +441,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return step
 
     def on_stream(self, chunk: StreamChunk[Out]) -> Any:
-        """Called with each chunk of a response. If you define it, acorn streams the requests.
+        """Called with each chunk of a response.
+
+        If you define this hook, acorn streams the requests.
 
         def on_stream(self, chunk):
             print(chunk.content or "", end="")
@@ -440,7 +451,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return None
 
     def on_finish(self, output: Out) -> Any:
-        """Called with each output before it is returned. If it raises `ValueError`, the model must correct the output.
+        """Called with each output before it is returned.
+
+        If the hook raises `ValueError`, the model must correct the output.
 
             def on_finish(self, output):
                 if not output.answer:
@@ -451,7 +464,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return None
 
     def on_human(self, request: Request) -> Any:
-        """Called when the run or one of its branches requests human input. None means that no one can answer now.
+        """Called when the run or one of its branches requests human input.
+
+        Return the answer, or None if no one can answer now.
 
         def on_human(self, request):
             return input(request.question) or None

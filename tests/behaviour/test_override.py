@@ -235,7 +235,7 @@ def test_override_of_each_attribute_is_accepted() -> None:
         output: Any = Agent()()
     assert output == "x"
     assert model.requests[0].messages[0] == {"role": "system", "content": "Another prompt."}
-    with Agent.override(model=scripted(), max_cost=1.0), pytest.raises(DeclarationError, match="needs prices"):
+    with Agent.override(model=scripted(), max_cost=1.0), pytest.raises(DeclarationError, match="cannot be enforced"):
         Agent()()
     with Agent.override(model=ScriptedModel(DONE, price=Price(0, 0)), max_cost=1.0):
         assert Agent()() == Report(title="done")

@@ -92,7 +92,10 @@ class Progress:
 
 
 class RowJob(NamedTuple):
-    """A row of a batch whose run has not started. If `error` is set, the run will not start."""
+    """A row of a batch whose run has not started.
+
+    If `error` is set, the run will not start.
+    """
 
     row_index: int
     row: Any
@@ -102,7 +105,10 @@ class RowJob(NamedTuple):
 
 
 class BatchProgress(Generic[Out]):
-    """The remaining rows of a batch, and the results of its ended rows. All kinds of batches use this class."""
+    """The remaining rows of a batch, and the results of its ended rows.
+
+    All kinds of batches use this class.
+    """
 
     def __init__(
         self,
@@ -188,7 +194,10 @@ class BatchProgress(Generic[Out]):
 
 
 class Batch(Generic[Out]):
-    """Concurrent runs of many rows. Iterate over the batch, once, to get each item when its run ends."""
+    """Concurrent runs of many rows.
+
+    Iterate over the batch, once, to get each item when its run ends.
+    """
 
     def __init__(self, progress: BatchProgress[Out], items: Generator[Item[Out]]) -> None:
         self._progress = progress
@@ -205,7 +214,7 @@ class Batch(Generic[Out]):
         return self._progress.snapshot()
 
     def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all runs, and return their outputs in row order. A failed run is an exception in the list."""
+        """Wait for all runs, and return their outputs in row order, with an exception for each failed run."""
         for _ in self._items:
             pass
         return self._progress.results()
@@ -277,7 +286,10 @@ class ThreadedBatch(Generic[Out]):
             self._starting.discard(job.row_index)
 
     def _stop(self, error: BaseException) -> None:
-        """Stop the running runs with an error. Stored runs can be resumed later."""
+        """Stop the running runs with an error.
+
+        Stored runs can be resumed later.
+        """
         self._progress.is_over = True
         deadline = time.monotonic() + _START_SECONDS
         while self._starting and time.monotonic() < deadline:
@@ -310,7 +322,7 @@ class AsyncBatch(Generic[Out]):
         return self._progress.snapshot()
 
     async def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all runs, and return their outputs in row order. A failed run is an exception in the list."""
+        """Wait for all runs, and return their outputs in row order, with an exception for each failed run."""
         async for _ in self._items:
             pass
         return self._progress.results()
@@ -370,7 +382,10 @@ class TaskBatch(Generic[Out]):
 
 
 class BatchOptions(NamedTuple):
-    """The options of `map`. `batch_progress` checks their types, because the user may pass any value."""
+    """The options of `map`.
+
+    `batch_progress` checks their types, because the user may pass any value.
+    """
 
     concurrency: Any = None
     id: Any = None

@@ -43,7 +43,10 @@ async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
 def branch_all(
     agent: AgentBase, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
 ) -> list[Any]:
-    """Run branches concurrently, and return a list of their outputs in order. A failed branch is a `BranchError`."""
+    """Run branches concurrently, and return a list of their outputs in order.
+
+    A failed branch is a `BranchError`.
+    """
     _check_branches(branches, concurrency)
     # Create all ids before the first branch starts, because threads start in any order.
     sites = [_branch_site(agent) for _ in branches]
@@ -76,7 +79,10 @@ class _BranchSite(NamedTuple):
 
 
 def _branch_site(agent: AgentBase) -> _BranchSite:
-    """Return the site of a new branch. Raise `AcornError` if the calling code is not inside a run of the agent."""
+    """Return the site of a new branch.
+
+    Raise `AcornError` if the calling code is not inside a run of the agent.
+    """
     site_and_run = call_site_of(agent)
     if site_and_run is not None and site_and_run[1].stop_reason is None:
         place, run = site_and_run

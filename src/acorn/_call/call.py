@@ -151,7 +151,10 @@ class AgentCaller(Generic[Out, Deps]):
 
     @property
     def _has_run_id(self) -> bool:
-        """Whether the next run has a run id. Then it starts in a thread, because the store must load and claim it."""
+        """Whether the next run has a run id.
+
+        Then it starts in a thread, because the store must load and claim it.
+        """
         return self._agent.__acorn_call_options__.run_id is not None
 
     def _start(self, args: Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
@@ -245,7 +248,10 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
 
 
 def drive_tree(tree: Tree, run_id: str) -> Run:
-    """Drive a run to its end, and return its record. If a stored run has already finished, only return its record."""
+    """Drive a run to its end, and return its record.
+
+    If a stored run has already finished, only return its record.
+    """
     if not _is_finished(tree, run_id):
         drive(tree, run_id)
     return tree.machines[run_id].run
@@ -259,7 +265,10 @@ async def adrive_tree(tree: Tree, run_id: str) -> Run:
 
 
 def _is_finished(tree: Tree, run_id: str) -> bool:
-    """Return whether a stored run has already finished. If so, also store it as the last run of its instance."""
+    """Return whether a stored run has already finished.
+
+    If so, also store it as the last run of its instance.
+    """
     machine = tree.machines[run_id]
     if machine.is_over:
         remember_run(machine.run, machine.plan.agent, current_places())

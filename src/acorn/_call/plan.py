@@ -207,7 +207,10 @@ def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
 
 
 def _limit_store(owner: str, declared: Any) -> SharedLimits:
-    """Return the store that counts a shared rate limit. Raise an error if it is not a PostgreSQL store."""
+    """Return the store that counts a shared rate limit.
+
+    Raise an error if it is not a PostgreSQL store.
+    """
     store = None if declared is None else open_store(declared, f"`{owner}.store`")
     if isinstance(store, SharedLimits):
         return store

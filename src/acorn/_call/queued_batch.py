@@ -102,7 +102,10 @@ class QueuedBatch(Generic[Out]):
         return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.row_index))
 
     def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
-        """Check the runs that an earlier call submitted. If `retry_failed` is set, submit the failed runs again."""
+        """Check the runs that an earlier call submitted.
+
+        If `retry_failed` is set, submit the failed runs again.
+        """
         for queued in runs:
             try:
                 self._submission.check_existing(queued)

@@ -56,7 +56,10 @@ class Runs:
         limit: int | None = 50,
         before: datetime | None = None,
     ) -> Sequence[RunFacts]:
-        """Return runs, newest first. The arguments select one or more statuses, a class, and a latest start time."""
+        """Return runs, newest first.
+
+        The arguments select one or more statuses, a class, and a latest start time.
+        """
         statuses: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
         for name in statuses:
             if name not in get_args(Status):
@@ -66,7 +69,10 @@ class Runs:
         return self._store.list(status=statuses, agent=agent, limit=limit, before=before)
 
     def get(self, run_id: str) -> Run:
-        """Return the record of a run and its branches. The record of a running run ends with the last commit."""
+        """Return the record of a run and its branches.
+
+        The record of a running run ends with the last commit.
+        """
         stored_runs = self._store.read(run_id)
         if not stored_runs:
             raise rules.run_not_found_error(run_id, self._store.name)
@@ -86,7 +92,10 @@ class Runs:
         return self._store.requests(run_id)
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Store the answer to a request, for when the run is resumed. Raise `InputError` if the answer does not fit."""
+        """Store the answer to a request, for when the run is resumed.
+
+        Raise `InputError` if the answer does not fit.
+        """
         answer = to_json_data(value)
         for request in self._store.requests():
             if request.id == request_id:
@@ -94,7 +103,10 @@ class Runs:
         self._store.answer(request_id, answer)
 
     def cancel(self, run_id: str) -> None:
-        """Cancel a run. A paused run is cancelled immediately, and a running run within about a second."""
+        """Cancel a run.
+
+        A paused run is cancelled immediately, and a running run within about a second.
+        """
         self._store.cancel(run_id)
 
     def delete(self, run_id: str) -> None:

@@ -73,7 +73,10 @@ class Submission:
         return self._spec.input
 
     def new_run(self, args: Arguments, kwargs: JsonObject, run_id: str | None, item: BatchItem | None) -> QueuedRun:
-        """Return a queued run for the arguments of a call. Raise `InputError` if the arguments do not fit the input."""
+        """Return a queued run for the arguments of a call.
+
+        Raise `InputError` if the arguments do not fit the input.
+        """
         input = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, index = item or (None, None)
         now = datetime.now(UTC)
@@ -209,7 +212,7 @@ class Handle(Generic[Out]):
         return _status(self._store, self.run_id)
 
     def result(self, timeout: float | None = None) -> Out:
-        """Wait for the run and return its output. If the run failed, raise its error.
+        """Wait for the run and return its output, or raise its error if the run failed.
 
         The output is a `Paused` if the run waits for a person. After `timeout` seconds a `TimeoutError` is raised, and
         the run continues.
@@ -248,7 +251,7 @@ class AsyncHandle(Generic[Out]):
         return await asyncio.to_thread(_status, self._store, self.run_id)
 
     async def result(self, timeout: float | None = None) -> Out:
-        """Wait for the run and return its output. If the run failed, raise its error.
+        """Wait for the run and return its output, or raise its error if the run failed.
 
         The output is a `Paused` if the run waits for a person. After `timeout` seconds a `TimeoutError` is raised, and
         the run continues.

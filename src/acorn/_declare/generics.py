@@ -29,7 +29,10 @@ _GENERICS = "_acorn_types"
 
 
 class Generics(NamedTuple):
-    """The three type arguments of a module. An argument is a type variable if the user has not set it yet."""
+    """The three type arguments of a module.
+
+    An argument is a type variable if the user has not set it yet.
+    """
 
     input: Any = In
     output: Any = Out
@@ -137,7 +140,10 @@ def _substitute(alias: object, origin: Any) -> Generics:
 
 
 def _resolve(kind: object) -> Any:
-    """Return a type unchanged. For a type variable, return its default, or `Any` if it has no default."""
+    """Return a type unchanged.
+
+    For a type variable, return its default, or `Any` if it has no default.
+    """
     if not isinstance(kind, typing.TypeVar):
         return kind
     default = getattr(kind, "__default__", NoDefault)

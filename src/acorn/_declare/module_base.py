@@ -117,7 +117,10 @@ class LastRuns:
 
 
 class OpenAgentSources(Protocol):
-    """The interface of the open tool sources of an instance. `_drive/sources.py` implements it."""
+    """The interface of the open tool sources of an instance.
+
+    `_drive/sources.py` implements it.
+    """
 
     def for_copy(self) -> OpenAgentSources: ...
 

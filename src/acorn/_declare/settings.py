@@ -34,7 +34,10 @@ _RATE_LIMIT_KEYS = ("requests", "tokens", "per", "shared")
 
 @dataclass(frozen=True)
 class RateLimit:
-    """The largest number of requests and tokens in a window of `per` seconds. None means no limit."""
+    """The largest number of requests and tokens in a window of `per` seconds.
+
+    None means no limit.
+    """
 
     requests: int | None
     tokens: int | None
@@ -87,7 +90,10 @@ MODEL_KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max
 
 
 class HasSettings(Protocol):
-    """The attributes of a spec that the functions below use. A spec also has an attribute for each setting."""
+    """The attributes of a spec that the functions below use.
+
+    A spec also has an attribute for each setting.
+    """
 
     @property
     def model(self) -> Any: ...
@@ -123,7 +129,7 @@ def without_overridden(model: Any, nearer: Collection[str]) -> Any:
 
 
 def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> None:
-    """Remove the settings of an instance that an override block replaces, also settings in its model dict."""
+    """Remove the settings of an instance that `using(...)` replaces, also settings in its model dict."""
     if "model" in settings:
         settings["model"] = without_overridden(settings["model"], overrides)
     for attribute, _ in settings_in(overrides.get("model")):
@@ -164,7 +170,10 @@ def effective_setting(attribute: str, settings: Mapping[str, Any], spec: HasSett
 
 
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
-    """Return the settings with later changes. A new model dict overrides earlier values of the same settings."""
+    """Return the settings with later changes.
+
+    A new model dict overrides earlier values of the same settings.
+    """
     overridden = [attribute for attribute, _ in settings_in(changes.get("model"))]
     merged = {name: value for name, value in settings.items() if name not in overridden}
     if isinstance(merged.get("model"), list | tuple):
@@ -236,7 +245,10 @@ def _is_model(value: object) -> bool:
 
 
 def _is_model_list(value: object) -> bool:
-    """Return whether a value is a non-empty list or tuple. `_check_models` checks its members."""
+    """Return whether a value is a non-empty list or tuple.
+
+    `_check_models` checks its members.
+    """
     return is_list_or_tuple(value) and bool(value)
 
 
@@ -256,7 +268,10 @@ def _is_one_model(value: object) -> bool:
 
 
 def _describe_model(value: object) -> str:
-    """Return a description of a model without secrets, for an error message. For a dict, it contains only the keys."""
+    """Return a description of a model without secrets, for an error message.
+
+    For a dict, it contains only the keys.
+    """
     if is_mapping(value):
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if is_list_or_tuple(value):
@@ -294,7 +309,10 @@ def _is_cache_point(point: object) -> bool:
 
 
 class _EmptyList(list[Any]):
-    """The default value of settings that are lists. All modules share this list, so it cannot be changed."""
+    """The default value of settings that are lists.
+
+    All modules share this list, so it cannot be changed.
+    """
 
     def _refuse(self, *_: object) -> Any:
         raise TypeError("This list is the default of all modules. Declare your own list, as in `tools = [...]`.")

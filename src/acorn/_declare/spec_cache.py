@@ -206,7 +206,10 @@ def read_spec(which: Branch) -> Spec:
 
 
 def check_branch(which: object, where: str) -> None:
-    """Raise `DeclarationError` if a value cannot be a branch. `where` is its description for the error message."""
+    """Raise `DeclarationError` if a value cannot be a branch.
+
+    `where` is its description for the error message.
+    """
     if not is_agent(which):
         text = shorten(safe_repr(which), 120)
         raise DeclarationError(f"{where} must be a module class or an instance of one, got {text}.")
@@ -258,7 +261,10 @@ def _check_instantiable(which: Branch, where: str) -> None:
 
 
 def check_spec(spec: Spec) -> Spec:
-    """Return the spec. Raise `DeclarationError` if a branch is invalid or has the same name as a tool."""
+    """Return the spec.
+
+    Raise `DeclarationError` if a branch is invalid or has the same name as a tool.
+    """
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
         where = f"`{spec.owner}.branches[{name!r}]`"
@@ -394,7 +400,10 @@ class OverrideBlock:
 
 
 def spec_within(overrides: Overrides, agent: Branch) -> Spec:
-    """Return the spec of an instance or a class inside override blocks. An inner block has priority."""
+    """Return the spec of an instance or a class inside override blocks.
+
+    An inner block has priority.
+    """
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
         if issubclass(cls, override.cls):

@@ -32,7 +32,10 @@ from acorn.types import ToolResult
 
 
 async def adrive(tree: Tree, run_id: str) -> None:
-    """Perform the asks of a run until it ends or pauses. Cancelling this task cancels all its running asks."""
+    """Perform the asks of a run until it ends or pauses.
+
+    Cancelling this task cancels all running asks of the run.
+    """
     try:
         async with aclosing(adrive_stream(tree, run_id, iterates=False)) as chunks:
             async for _ in chunks:
@@ -79,7 +82,10 @@ async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> As
 
 
 class _Outcome:
-    """The outcome of an ask. `_perform` sets it after the last chunk, because an async generator returns no value."""
+    """The outcome of an ask.
+
+    `_perform` sets the outcome after the last chunk, because an async generator returns no value.
+    """
 
     __slots__ = ("error", "key", "value")
 
@@ -212,7 +218,10 @@ class AsyncDriver:
                 return
 
     async def _tell(self, ask: Ask, outcome: _Outcome) -> StreamChunk | None:
-        """Pass an outcome to its machine. If the ask was a tool call, return its result as a stream chunk."""
+        """Pass an outcome to its machine.
+
+        If the ask was a tool call, return its result as a stream chunk.
+        """
         run_id = outcome.key[0]
         if outcome.error is not None:
             self.schedule.on_failure(*outcome.key, outcome.error)
@@ -347,7 +356,10 @@ class AsyncDriver:
 
 
 async def acall_tool(ask: AskTool) -> ToolResult:
-    """Call a tool within its time limit, and return its result. An exception of the tool becomes an error result."""
+    """Call a tool within its time limit, and return its result.
+
+    An exception of the tool becomes an error result.
+    """
     started, call, function = time.monotonic(), ask.call, ask.tool.function
     limit = asyncio.timeout(None if ask.seconds == math.inf else ask.seconds)
     try:

@@ -32,7 +32,9 @@ NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
 
 
 class LoopBoundCall:
-    """A call that must run on a particular event loop. Async code awaits it, and sync code calls `wait`.
+    """A call that must run on a particular event loop.
+
+    Async code awaits the call, and sync code calls its method `wait`.
 
     A function that returns a `LoopBoundCall` has the attribute `is_loop_bound`, and acorn treats it as async.
     """
@@ -48,7 +50,10 @@ class LoopBoundCall:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Return whether a call of the function returns an awaitable. For a callable object, check its `__call__`."""
+    """Return whether a call of the function returns an awaitable.
+
+    For a callable object, check its `__call__`.
+    """
     inner: Any = function
     while hasattr(inner, "func") and hasattr(inner, "keywords"):  # A `functools.partial`.
         inner = inner.func
@@ -71,7 +76,10 @@ def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 
 def await_value(value: Any) -> Any:
-    """Return the result of an awaitable from sync code. Return any other value unchanged."""
+    """Return the result of an awaitable from sync code.
+
+    Return any other value unchanged.
+    """
     if isinstance(value, LoopBoundCall):
         return value.wait()
     return wait_for(value) if inspect.isawaitable(value) else value
@@ -98,7 +106,10 @@ def wait_for(awaitable: Awaitable[T]) -> T:
 
 
 def result_of(future: Future[T]) -> T:
-    """Wait for a future and return its result. For a subclass, such as a store's future, call its `result` method."""
+    """Wait for a future and return its result.
+
+    For a subclass, such as a store's future, call its `result` method.
+    """
     if future.done() or type(future) is not Future:
         return future.result()
     done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
@@ -134,7 +145,10 @@ def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | No
 
 
 async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a sync or async function from async code. A sync function runs in a new thread."""
+    """Call a sync or async function from async code.
+
+    A sync function runs in a new thread.
+    """
     if is_async(function):
         return await function(*args, **kwargs)
     # The error is a value here, because an asyncio future rejects a StopIteration and changes some exceptions.
@@ -214,7 +228,10 @@ class WorkerThread:
         self._is_abandoned = False
 
     def call(self, function: Callable[[A], T], argument: A) -> T:
-        """Call a function in the worker thread and wait for its result. Raise the error that `wake` passes, if any."""
+        """Call a function in the worker thread and wait for its result.
+
+        Raise the error that `wake` passes, if any.
+        """
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
             start_thread(_work, self._jobs, self._events)
@@ -298,7 +315,10 @@ def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
 
 
 def private_loop(key: int | str) -> asyncio.AbstractEventLoop:
-    """Return the private event loop for a key. The first call with this key starts the loop in a new thread."""
+    """Return the private event loop for a key.
+
+    The first call with this key starts the loop in a new thread.
+    """
     with _guard:
         if key not in _loops:
             loop = asyncio.new_event_loop()

@@ -22,7 +22,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat
+from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
 from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
 from acorn.stores.rules import claim_lost_error
 from acorn.types import JsonObject, JsonValue
@@ -71,7 +71,7 @@ class RunCommitter:
         """The last commits and their futures, which may not be done."""
         self._is_over = False
         self._is_claimed = bool(stored)
-        self._claim = claim_of(store, root)
+        self._claim = shared_claim(store, root)
         self._generation = self._claim.generation
         status = stored[0].facts.status if stored else "stopped"
         self._last_status: Status = "stopped" if status == "running" else status
@@ -80,7 +80,10 @@ class RunCommitter:
         """The first telemetry span of the run. The span of a resumed run links to this span."""
 
     def begin(self, on_cancel: Callable[[], None]) -> None:
-        """Start the heartbeat of the run. The heartbeat calls `on_cancel` when another process cancels the run."""
+        """Start the heartbeat of the run.
+
+        The heartbeat calls `on_cancel` when another process cancels the run.
+        """
         start_heartbeat(self.store, self._root, on_cancel)
 
     def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
@@ -207,7 +210,10 @@ class RunCommitter:
         )
 
     def _texts(self, values: Sequence[object]) -> list[str]:
-        """Return the JSON texts of several values. The commit contains their binary data separately."""
+        """Return the JSON texts of several values.
+
+        The commit contains their binary data separately.
+        """
         texts: list[str] = []
         for text, blobs in save_texts(values):
             texts.append(text)

@@ -93,7 +93,10 @@ def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) ->
 
 
 def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
-    """Log that a listener failed. The error text may contain message content, so it is logged at DEBUG only."""
+    """Log that a listener failed.
+
+    The error text may contain message content, so it is logged at DEBUG only.
+    """
     name = getattr(subscriber.callback, "__qualname__", type(subscriber.callback).__qualname__)
     trace = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
     logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, trace)

@@ -30,7 +30,9 @@ _SECONDS_TO_RELEASE = 5.0
 def claim(
     store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
 ) -> Sequence[StoredRun] | None:
-    """Claim a stored run for this process, and check its class and input. Return None if the run does not exist.
+    """Claim a stored run for this process, and check its class and input.
+
+    Return None if the run does not exist.
 
     If `may_have_moved` is True, only the class name must match, not its file. A caller that resumes a run by its id
     needs this.
@@ -48,7 +50,10 @@ def claim(
 def check_fit(
     stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
 ) -> None:
-    """Raise a `StoreError` if a stored run has another class or input. New fields of the input class are allowed."""
+    """Raise a `StoreError` if a stored run has another class or input.
+
+    New fields of the input class are allowed.
+    """
     run_id, stored_agent = stored.facts.id, stored.header.agent
     is_same_class = stored_agent == agent
     if may_have_moved:
@@ -114,7 +119,10 @@ def load_tree(
 
 
 async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
-    """Build a tree in a thread, because its store may be slow. Release the tree if the caller is cancelled."""
+    """Build a tree in a thread, because its store may be slow.
+
+    Release the tree if the caller is cancelled.
+    """
     lock, built, is_abandoned = threading.Lock(), list[tuple[Tree, str]](), False
 
     def work() -> None:
@@ -148,7 +156,10 @@ def is_final(stored: StoredRun) -> bool:
 
 
 def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
-    """Return the error of a failed run. Its attribute `run` is the record of the run."""
+    """Return the error of a failed run.
+
+    Its attribute `run` is the record of the run.
+    """
     blobs = BlobReader(store.media)
     run: Run = read_record(Run, to_saved_run(stored[0], blobs), None)
     attach_branch_records(run, [to_saved_run(each, blobs) for each in stored[1:]])

@@ -1,4 +1,6 @@
-"""The event loop that owns an object. Code on other loops and sync code in any thread can run work on this loop.
+"""The event loop that owns an object.
+
+Code on other loops and sync code in any thread can run work on this loop.
 
 The async methods of a tool source run on one loop. `sources.py` chooses the loop and runs the methods there.
 """
@@ -55,7 +57,10 @@ class OwnerLoop:
 
     @classmethod
     def for_servers(cls) -> OwnerLoop:
-        """Return the private event loop for MCP servers. User code never runs on this loop, so it cannot block it."""
+        """Return the private event loop for MCP servers.
+
+        User code never runs on this loop, so it cannot block it.
+        """
         return cls(private_loop("servers"), is_private=True)
 
     @property
@@ -66,7 +71,10 @@ class OwnerLoop:
         return False
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run async work on this loop and return its result, from any loop. Cancelling the caller cancels the work."""
+        """Run async work on this loop and return its result, from any loop.
+
+        Cancelling the caller cancels the work.
+        """
         if self.is_here:
             return await work()
         loop = asyncio.get_running_loop()
@@ -90,7 +98,10 @@ class OwnerLoop:
         return _unpack(outcome)
 
     def wait(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run async work on this loop and return its result, from sync code. An interrupt cancels the work."""
+        """Run async work on this loop and return its result, from sync code.
+
+        An interrupt cancels the work.
+        """
         done: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
         call = _LoopCall(self, work, done.put)
         try:

@@ -69,7 +69,10 @@ class SiblingBranches:
             self._active.setdefault((site.run_id, site.ask_id), set()).add(run_id)
 
     def end(self, site: CallSite, run_id: str) -> None:
-        """Remove a branch that ended or paused. If it was the last active branch, wake the waiting siblings."""
+        """Remove a branch that ended or paused.
+
+        If it was the last active branch, wake the waiting siblings.
+        """
         key = (site.run_id, site.ask_id)
         with self._lock:
             others = self._active.get(key, set())

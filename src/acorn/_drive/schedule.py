@@ -197,7 +197,9 @@ class Schedule(Generic[R]):
             self.running.pop(key).cancel()
 
     def end_branch(self, run_id: str, error: Exception | None) -> tuple[Machine, AskBranch, ToolResult] | None:
-        """Pass the result of an ended branch to its parent. The tool sources of the branch are closed already.
+        """Pass the result of an ended branch to its parent.
+
+        The tool sources of the branch are closed already.
 
         Return the parent's machine, its ask and the result, for a stream chunk. Return None if the parent has ended.
         """
@@ -234,7 +236,10 @@ class Schedule(Generic[R]):
                 self.tree.stop(run_id, error)
 
     def fail_last_commit(self, error: Exception) -> None:
-        """Fail a run because the commit of its end failed. A run that failed before gets only a note in its error."""
+        """Fail a run because the commit of its end failed.
+
+        A run that failed before gets only a note in its error.
+        """
         run = self.tree.machines[self.root].run
         first = run.error
         if first is None:
@@ -255,7 +260,10 @@ class Schedule(Generic[R]):
 
 
 def _is_pause(error: BaseException) -> bool:
-    """Return whether an error means that branches wait for human input. A task group wraps such signals."""
+    """Return whether an error means that branches wait for human input.
+
+    A task group wraps such signals.
+    """
     if _is_group(error):
         return error.split(lambda member: is_signal(member, "paused"))[1] is None
     return is_signal(error, "paused")

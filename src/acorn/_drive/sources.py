@@ -59,7 +59,7 @@ class OpenSource:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the source is open in this process. It is not open in a forked child, or after its task has ended."""
+        """Whether this process opened the source, not its parent before a fork, and the source's task still runs."""
         return self._process == os.getpid() and not (self._task is not None and self._task.done())
 
     # Opening
@@ -120,7 +120,7 @@ class OpenSource:
     # Listing
 
     def list_tools(self) -> Any:
-        """Return the list from `tools()`. Its async functions run on the loop of the source."""
+        """Return the list from `tools()`, whose async functions run on the loop of the source."""
         tools, owner = self.source.tools, self._owner
         if owner is None:
             return call_sync(tools)
@@ -175,7 +175,7 @@ class OpenSource:
         await self._wait_for_task()
 
     async def _wait_for_task(self) -> None:
-        """Wait for the end of the source's task. Cancelling this call cancels the task."""
+        """Wait for the end of the source's task, and cancel the task if this call is cancelled."""
         assert self._task is not None
         try:
             await self._task
@@ -238,7 +238,7 @@ async def _call(method: Method, *, here: bool) -> bool:
 
 
 def _on_loop(function: Any, owner: OwnerLoop) -> Any:
-    """Return a function that runs an async tool on the loop of its source. A sync tool is returned unchanged."""
+    """Return a function that runs an async tool on the loop of its source, or return a sync tool unchanged."""
     yields_items = inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(type(function).__call__)
     if not is_async(function) and not yields_items:
         return function
@@ -280,14 +280,14 @@ class OpenSources:
         return await (shared or await self.aadd(source)).alist_tools()
 
     def add(self, source: AnySource) -> OpenSource:
-        """Open a source and return it. If opening fails, the source is not added."""
+        """Open a source, add it to the open sources and return it."""
         opened = OpenSource(source)
         opened.open()
         self._open.append(opened)
         return opened
 
     async def aadd(self, source: AnySource) -> OpenSource:
-        """Open a source on the event loop and return it. If opening fails, the source is not added."""
+        """Open a source on the event loop, add it to the open sources and return it."""
         opened = OpenSource(source)
         await opened.aopen()
         self._open.append(opened)
@@ -298,7 +298,7 @@ class OpenSources:
         return next((opened for opened in self._open if opened.source is source and opened.is_usable), None)
 
     def close(self, on_error: OnCloseError | None = None) -> None:
-        """Close all sources. Without `on_error`, raise the first error, with notes about the other errors."""
+        """Close all sources, and pass each error to `on_error`, which by default raises the first error."""
         opened, self._open = self._open, []
         on_error = on_error or _raise_first(None)
         with ExitStack() as stack:
@@ -389,7 +389,7 @@ def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | 
 
 
 def open_sources(agent: AgentBase) -> None:
-    """Enter `with agent:`. The outermost block opens the sources."""
+    """Enter `with agent:`, and open the sources if this is the outermost block."""
     agent_sources = _get_or_create_sources(agent)
     with agent_sources.lock:
         try:
@@ -402,7 +402,7 @@ def open_sources(agent: AgentBase) -> None:
 
 
 def close_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Exit `with agent:`. The outermost block closes the sources. `error` is the exception of the block, or None."""
+    """Exit `with agent:` after the exception `error`, if any, and close the sources of the outermost block."""
     agent_sources = _get_or_create_sources(agent)
     with agent_sources.lock:
         agent_sources.depth -= 1
@@ -411,7 +411,7 @@ def close_sources(agent: AgentBase, error: BaseException | None) -> None:
 
 
 async def aopen_sources(agent: AgentBase) -> None:
-    """Enter `async with agent:`. The outermost block opens the sources."""
+    """Enter `async with agent:`, and open the sources if this is the outermost block."""
     agent_sources = _get_or_create_sources(agent)
     await _acquire(agent_sources.lock)
     try:
@@ -426,7 +426,7 @@ async def aopen_sources(agent: AgentBase) -> None:
 
 
 async def aclose_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Exit `async with agent:`. The outermost block closes the sources."""
+    """Exit `async with agent:`, and close the sources if this is the outermost block."""
     agent_sources = _get_or_create_sources(agent)
     await _acquire(agent_sources.lock)
     try:

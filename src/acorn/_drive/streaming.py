@@ -112,7 +112,10 @@ class _WorkerStream:
         return next(self._deltas, None)
 
     def close(self) -> None:
-        """Close the stream. If the worker thread is still in an abandoned call, it closes the stream after the call."""
+        """Close the stream.
+
+        If the worker thread is still in an abandoned call, it closes the stream after the call.
+        """
         self._worker.finish(_closer(self._stream))
 
 
@@ -138,7 +141,10 @@ def _trace_first(trace: Trace, run_id: str, ask_id: str, stream: Iterable[Delta]
 
 
 class StreamedResponse:
-    """A model response that is streamed on the event loop. `response` is set after the last chunk."""
+    """A model response that is streamed on the event loop.
+
+    `response` is set after the last chunk.
+    """
 
     def __init__(self, tree: Tree, machine: Machine, ask: AskModel) -> None:
         self._tree, self._machine, self._ask = tree, machine, ask

@@ -261,7 +261,7 @@ class SyncDriver:
             assert_never(ask)
 
     def _tell(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
-        """Pass an outcome to its machine. If the ask was a tool call, yield its result as a stream chunk."""
+        """Pass an outcome to its machine, and yield the result of a tool call as a stream chunk."""
         self.schedule.tell(run_id, ask.id, outcome)
         yield from self._show_tool(run_id, ask, outcome)
 
@@ -323,7 +323,7 @@ class SyncDriver:
             self._report(running, _ThreadOutcome(key, None, error))
 
     def _handle_events(self) -> Generator[StreamChunk]:
-        """Wait for an event and handle it. Also handle all events in the queue, so that one commit stores them."""
+        """Wait for an event, and handle all events in the queue, so that one commit stores them."""
         yield from self._handle_event()
         if not self.iterates:
             for _ in range(self._events.qsize()):
@@ -348,7 +348,7 @@ class SyncDriver:
                 yield from self._show_tool(run_id, ask, event.value)
 
     def _next_event(self) -> _ThreadOutcome | StreamChunk | Exception | None:
-        """Wait for the next event and return it. Return None when a tool has exceeded its time limit."""
+        """Wait for the next event and return it, or return None when a tool has exceeded its time limit."""
         deadlines, running = self._deadlines, self.schedule.running
         while deadlines and deadlines[0][1] not in running:
             heapq.heappop(deadlines)
@@ -434,7 +434,7 @@ class SyncDriver:
 
 
 def call_tool(tree: Tree, run_id: str, ask: AskTool) -> ToolResult:
-    """Call a tool, and return its result. An exception of the tool becomes an error result."""
+    """Call a tool, and return its result, which is an error result if the tool raises an exception."""
     started, call = time.monotonic(), ask.call
     with CallSite(tree, run_id, ask.id):
         try:

@@ -87,7 +87,7 @@ class Tree:
         """If this event is set, the driver stops at its next commit and returns the run to the queue."""
 
     def now(self, run_id: str) -> float:
-        """Return the seconds on the clock of a run. The clock stops while no driver drives the run."""
+        """Return the seconds on the clock of a run, which stops while no driver drives the run."""
         driven = self._driven.get(run_id)
         return self.machines[run_id].run.seconds if driven is None else monotonic() - driven.clock_start
 
@@ -138,7 +138,7 @@ class Tree:
         return _NO_SPAN if self.trace is None else self.trace.inside(run_id, ask_id)
 
     def asks(self, run_id: str) -> Mapping[str, Ask]:
-        """Return a dict that maps ids to the asks of a run. If the asks did not change, it is the same dict object."""
+        """Return a dict that maps ids to the asks of a run, which is the same object while the asks do not change."""
         machine = self.machines[run_id]
         error = machine.run.error
         if error is not None and is_signal(error, "parent_ended"):
@@ -200,7 +200,7 @@ class Tree:
                     self._publish(branch_id)
 
     def stop(self, run_id: str, error: BaseException) -> None:
-        """End a run and its branches with an error. The listeners are called after all these runs have ended."""
+        """End a run and its branches with an error, and call the listeners after all these runs have ended."""
         with self._lock:
             stopped, machine = self._stop_below(run_id), self.machines[run_id]
             machine.stop(error, self.now(run_id))
@@ -234,14 +234,14 @@ class Tree:
             raise late from error
 
     def _running(self, run_id: str) -> Machine:
-        """Return the machine of a run. Raise a `StopSignal` if the run has ended together with its parent."""
+        """Return the machine of a run, or raise a `StopSignal` if the run has ended together with its parent."""
         machine = self.machines[run_id]
         if machine.run.stop_reason is not None:
             raise StopSignal("parent_ended")
         return machine
 
     def _stop_below(self, run_id: str) -> list[str]:
-        """End all branches below a run, and return their ids. The caller publishes their entries."""
+        """End all branches below a run, and return their ids, so that the caller can publish their entries."""
         stopped = [branch for branch in reversed(list(self._below(run_id))) if not self.machines[branch].is_over]
         for branch_id in stopped:
             machine = self.machines[branch_id]
@@ -253,7 +253,7 @@ class Tree:
     # Pausing for human input
 
     def postpone(self, run_id: str, ask_id: str) -> None:
-        """Withdraw an ask that waits for human input. A driver performs the ask again when the run is resumed."""
+        """Withdraw an ask that waits for human input, so that a driver performs it again when the run is resumed."""
         with self._lock:
             self.machines[run_id].set_aside(ask_id)
 
@@ -263,7 +263,7 @@ class Tree:
             return self.machines[run_id].start_waiting_branches(self.now(run_id))
 
     def pause(self, run_id: str) -> None:
-        """Pause a tree in which every run waits for human input. Each run record lists its open requests."""
+        """Pause a tree in which every run waits for human input, and add the open requests to each run record."""
         with self._lock:
             paused = [paused_id for paused_id in (run_id, *self._below(run_id)) if not self.machines[paused_id].is_over]
             requests = {paused_id: self.machines[paused_id].calls.open_requests() for paused_id in paused}
@@ -356,7 +356,7 @@ class Tree:
     # Storing
 
     def commit(self) -> Future[None] | None:
-        """Start a commit of all changes. The driver must wait for the returned future before it performs an ask."""
+        """Start a commit of all changes, and return its future, which must be done before the next ask begins."""
         committer, fatal_error = self.committer, self.fatal_error
         if committer is None:
             return None
@@ -394,7 +394,7 @@ class Tree:
             self.committer.cancel_soon(lambda: self.is_ending)
 
     def abort(self, error: Exception) -> None:
-        """Stop all runs of the tree with a fatal error. The stored state does not change."""
+        """Stop all runs of the tree with a fatal error, without a change of the stored state."""
         with self._lock:
             self.fatal_error = self.fatal_error or error
 

@@ -64,7 +64,10 @@ class RequestMessages:
         """Whether the history starts with the copies, if no user code has received and changed the history."""
 
     def copies_of(self, history: list[Message], *, is_private: bool = False) -> list[Message]:
-        """Return private copies of the history messages. Equal copies from the last request are reused."""
+        """Return private copies of the history messages.
+
+        Equal copies from the last request are reused.
+        """
         copies = list(self._copies) if self._check_starts_with_copies(history, is_private) else []
         copies += [_private_copy(message) for message in history[len(copies) :]]
         if self._has_incomparable:
@@ -261,7 +264,10 @@ def _sendable_turn(unsent: list[Message], used: set[str], position: int) -> list
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether the text can be encoded as UTF-8. A lone surrogate makes this impossible."""
+    """Return whether the text can be encoded as UTF-8.
+
+    A lone surrogate makes this impossible.
+    """
     if text.isascii():
         return True
     try:
@@ -317,7 +323,10 @@ def _is_all_ascii_text(message: JsonObject) -> bool:
 
 
 def _copy_json_data(value: Any, depth: int) -> Any:
-    """Return a copy of JSON data. Raise `TypeError` for other values and for data that is nested too deeply."""
+    """Return a copy of JSON data.
+
+    Raise `TypeError` for other values and for data that is nested too deeply.
+    """
     kind = type(value)  # pyright: ignore[reportUnknownVariableType] - The value may be of any type.
     if (
         kind is str

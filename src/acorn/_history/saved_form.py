@@ -340,7 +340,7 @@ def _last_error(entries: Sequence[Entry]) -> str | None:
 
 
 def _write_error(error: BaseException, journal_text: str | None = None, depth: int = 0) -> JsonObject:
-    """Return an error as JSON data. `journal_text` is its redacted message in the journal, or None."""
+    """Return an error as JSON data, with the redacted message `journal_text` from the journal if it fits."""
     secrets = find_secrets({})
     if isinstance(error, RecordedError):
         kind, message, fields = error.kind, str(error), error.fields
@@ -444,7 +444,7 @@ def _read_entry(saved: Mapping[str, Any]) -> Entry:
 
 
 def fill_journal(run: Any, entries: list[Entry]) -> None:
-    """Replace the journal entries of a run record. Its `RunStarted` entry gets the input of the record."""
+    """Replace the journal entries of a run record, with the record's input in the `RunStarted` entry."""
     journal = run.journal
     journal.entries[:] = [
         entry._replace(input=run.input) if isinstance(entry, RunStarted) else entry for entry in entries

@@ -80,12 +80,18 @@ class Transcript:
 
     @cached_property
     def edits(self) -> HistoryEdits:
-        """The detector of the user's edits. Most runs never create it, because no user code requests the history."""
+        """The detector of the user's edits.
+
+        Most runs never create the detector, because no user code requests the history.
+        """
         return HistoryEdits(self._run_id, self.journal, self.history)
 
     @property
     def turn_index(self) -> int | None:
-        """The index of the last response in the history. None if there is no response or the user removed it."""
+        """The index of the last response in the history.
+
+        The index is None if there is no response, or if the user removed the response.
+        """
         return None if self.turn is None else _find_turn(self.history.messages, self.turn)
 
     # The first messages, and later messages from acorn
@@ -166,7 +172,10 @@ class Transcript:
     # Tool results
 
     def add_result(self, result: ToolResult, began: float | None) -> None:
-        """Add a tool result to the journal. `add_results` adds it to the history at the end of the step."""
+        """Add a tool result to the journal.
+
+        `add_results` adds the result to the history at the end of the step.
+        """
         journal = self.journal
         content = result_content(result)
         self._last_result = result, content
@@ -240,7 +249,10 @@ class Transcript:
     # Compaction
 
     def compact(self, compacted: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
-        """Replace a range of the history by a summary. If `text` is empty, only add the request to the journal."""
+        """Replace a range of the history by a summary.
+
+        If `text` is empty, only add the request to the journal.
+        """
         journal, history = self.journal, self.run.history
         start, removed, added, steps = compacted.start, 0, list[Message](), tuple[int, ...]()
         if text:
@@ -344,7 +356,9 @@ class Transcript:
 
 
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
-    """Return the parsed tool calls of a response. Each call has a unique id and a dict of arguments.
+    """Return the parsed tool calls of a response.
+
+    Each call has a unique id and a dict of arguments.
 
     `index` is the history index of the response, which new ids contain.
     """

@@ -23,7 +23,7 @@ from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
 from acorn._history.transcript import Transcript, result_content
 from acorn._machine.asks import BranchEnd
-from acorn._machine.limits import Budget, Budgets, Limits
+from acorn._machine.budgets import Budget, Budgets, Limits
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook, named_tools
 from acorn._machine.state import BranchContext, State, branch_id

@@ -26,11 +26,10 @@ from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.saved_form import read_instance
 from acorn._history.transcript import Transcript, check_is_list
-from acorn._machine import limits
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
+from acorn._machine.budgets import REPEATED, Budgets, Limits, add_step
 from acorn._machine.finish import Answers, FinishResult, no_answer, refusal_error, xml_request
-from acorn._machine.limits import Budgets, Limits
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
@@ -529,9 +528,7 @@ class Machine:
             self._finish(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
         else:
             repeatable = self.builder.toolset.repeatable
-            if self.spec.loop_guard is not None and limits.add_step(
-                state.digests, state.calls, results, messages, repeatable
-            ):
+            if self.spec.loop_guard is not None and add_step(state.digests, state.calls, results, messages, repeatable):
                 self._stop_repetition()
             if not state.calls:
                 was_cut = state.response is not None and state.response.stop_reason == "length"
@@ -547,7 +544,7 @@ class Machine:
         state = self.state
         if not state.was_warned:
             state.was_warned = True
-            self.transcript.add_user_message(limits.REPEATED)
+            self.transcript.add_user_message(REPEATED)
         elif self.spec.loop_guard == "force":
             state.forced, state.reason = True, "loop"
 

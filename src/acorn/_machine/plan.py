@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from acorn._declare.spec import Spec
 from acorn._declare.tools.kinds import AgentTool, Tool, first_paragraph
 from acorn._formats.schema.shape import require_no_media
-from acorn._machine.limits import Budget
+from acorn._machine.budgets import Budget
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
 from acorn.models.port import Model

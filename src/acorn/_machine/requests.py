@@ -22,7 +22,7 @@ from acorn._history.first_messages import check_media, input_message
 from acorn._history.request_messages import RequestMessages
 from acorn._history.transcript import Transcript
 from acorn._machine import finish
-from acorn._machine.limits import Budgets
+from acorn._machine.budgets import Budgets
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import State
 from acorn.errors import AcornError, DeclarationError, ToolConflictError

@@ -15,7 +15,7 @@ from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact
 from acorn._history.saved_form import fields_of, read_request, read_result, write_request, write_result
-from acorn._machine.limits import Limits, Meter, Spent, StepDigest
+from acorn._machine.budgets import Limits, Meter, Spent, StepDigest
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import (

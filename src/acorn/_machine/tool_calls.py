@@ -17,8 +17,8 @@ from acorn._formats.json import describe_error, to_compact_json, to_json_data, t
 from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
+from acorn._machine.budgets import Budgets
 from acorn._machine.human_input import Approved, Rejected, check_answer, decision_of, request_for
-from acorn._machine.limits import Budgets
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.requests import RequestBuilder, Toolset
 from acorn._machine.state import BranchContext, State

@@ -7,7 +7,7 @@
 
 Spans start and end when journal entries arrive. A span is the current span only while code outside of acorn runs: a
 tool, a hook, or a model request. So no span is current between two chunks of a stream. acorn logs errors of this code,
-and they do not affect the run. Only `setup.py` imports this file, after the program has set up OpenTelemetry.
+and they do not affect the run. Only `__init__.py` imports this file, after the program has set up OpenTelemetry.
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ OPEN_SECONDS = 30.0
 
 
 class CircuitPass:
-    """The permission to send one request to a model. The sender uses it to report whether the request succeeded."""
+    """The permission to send one request to a model.
+
+    The sender uses it to report whether the request succeeded.
+    """
 
     __slots__ = ("__weakref__", "_circuit")
 
@@ -35,11 +38,17 @@ class CircuitPass:
         self._circuit = circuit
 
     def report_success(self, name: str) -> None:
-        """Report that the model answered. `name` is the model name for the log."""
+        """Report that the model answered.
+
+        `name` is the model name for the log.
+        """
         self._circuit.close(name)
 
     def report_failure(self, name: str) -> None:
-        """Report that the request failed with an error that may be temporary. `name` is the model name for the log."""
+        """Report that the request failed with an error that may be temporary.
+
+        `name` is the model name for the log.
+        """
         self._circuit.count_failure(self, name)
 
     def report_rejection(self) -> None:
@@ -52,7 +61,10 @@ class CircuitPass:
 
 
 class Circuit:
-    """The circuit breaker of one model. It decides whether acorn may send a request to the model."""
+    """The circuit breaker of one model.
+
+    It decides whether acorn may send a request to the model.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -168,7 +180,10 @@ class CircuitRegistry:
 
 
 def model_address(declared: str | JsonObject) -> tuple[str, str]:
-    """Return the model id and the custom server address in a model dict. The address is "" if the user set none."""
+    """Return the model id and the custom server address in a model dict.
+
+    The address is "" if the user set none.
+    """
     config = {"model": declared} if isinstance(declared, str) else declared
     address = config.get("base_url") or config.get("api_base") or ""
     return str(config.get("model") or config.get("id")), str(address).rstrip("/")

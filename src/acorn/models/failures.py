@@ -35,7 +35,10 @@ UNREADABLE = "unreadable response"
 
 @dataclass(frozen=True)
 class FailureDetails:
-    """The HTTP status and headers of a failed request. If no response arrived, `problem` describes the failure."""
+    """The HTTP status and headers of a failed request.
+
+    If no response arrived, `problem` describes the failure.
+    """
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -283,7 +283,10 @@ class _FailedLink(NamedTuple):
 
 
 class _ChainAttempts:
-    """The attempts to get a response to one request. Each model of the chain gets at most one attempt."""
+    """The attempts to get a response to one request.
+
+    Each model of the chain gets at most one attempt.
+    """
 
     def __init__(self, chain: FallbackChain, request: ModelRequest) -> None:
         self.chain = chain
@@ -311,7 +314,7 @@ class _ChainAttempts:
         return None if timeout is None else timeout - (time.monotonic() - self._started)
 
     def _find(self, start: int) -> _ChainAttempt | None:
-        """Return an attempt with the next model whose circuit allows a request, or None if there is none.
+        """Return an attempt with the next model whose circuit allows a request, or None if no model is left.
 
         The search begins at the index `start` of the chain. It also reports the models that failed or were skipped
         before.

@@ -57,7 +57,10 @@ def price_in(config: JsonObject) -> Price | None:
 
 @dataclass(slots=True)
 class RawCall:
-    """A tool call as the provider sent it. Its arguments are JSON text and are not validated yet."""
+    """A tool call as the provider sent it.
+
+    Its arguments are JSON text and are not validated yet.
+    """
 
     id: str | None
     name: str
@@ -103,7 +106,10 @@ class CallDelta:
 
 @dataclass(slots=True, eq=False)
 class Delta:
-    """A fragment of a streamed response. It contains only the content that is new since the previous fragment."""
+    """A fragment of a streamed response.
+
+    It contains only the content that is new since the previous fragment.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -166,7 +172,9 @@ def report_retry(event: RetryEvent) -> None:
 
 
 class Model(Protocol):
-    """The interface of a language model. If a request fails, a model raises `ModelError`.
+    """The interface of a language model.
+
+    If a request fails, the model must raise `ModelError`.
 
     A model may have further attributes. `thinks` is True if the user configured the model to reason before it answers.
     In this case acorn does not force a tool in the first request. `models` is a tuple of models if this object
@@ -194,7 +202,10 @@ class Model(Protocol):
 
 
 class StreamingModel(Model, Protocol):
-    """The interface of a model that can also stream its responses. Closing the returned iterator ends the request."""
+    """The interface of a model that can also stream its responses.
+
+    Closing the returned iterator ends the request.
+    """
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
 
@@ -234,7 +245,10 @@ def thinks(model: Model) -> bool:
 
 
 def takes_strict(model: Model) -> bool:
-    """Return True if a model is known to support strict schemas. acorn then sends strict schemas by default."""
+    """Return True if a model is known to support strict schemas.
+
+    acorn then sends strict schemas by default.
+    """
     return bool(getattr(model, "takes_strict", False))
 
 
@@ -296,12 +310,18 @@ class ModelWrapper(ABC):
 
 
 def close_stream(deltas: Iterator[Delta]) -> None:
-    """Close a stream, if it has a method `close`. A stream of a user's model may be an iterator without it."""
+    """Close a stream, if it has a method `close`.
+
+    A user-defined model may return an iterator without this method.
+    """
     if (close := getattr(deltas, "close", None)) is not None:
         close()
 
 
 async def aclose_stream(deltas: AsyncIterator[Delta]) -> None:
-    """Close an async stream, if it has a method `aclose`. A stream of a user's model may be an iterator without it."""
+    """Close an async stream, if it has a method `aclose`.
+
+    A user-defined model may return an iterator without this method.
+    """
     if (aclose := getattr(deltas, "aclose", None)) is not None:
         await aclose()

@@ -80,7 +80,10 @@ def custom_address(provider: str, config: JsonObject) -> str | None:
 
 
 def find_api_key(config: JsonObject, *variables: str) -> str | None:
-    """Return the API key in the model dict, or else in one of the environment variables. Return None if none is set."""
+    """Return the API key in the model dict, or else in one of the environment variables.
+
+    Return None if none is set.
+    """
     candidates = (config.get("api_key"), *map(os.environ.get, variables))
     return next((str(candidate) for candidate in candidates if candidate and str(candidate).strip()), None)
 
@@ -109,7 +112,10 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """The number of tokens in a request and its response. Tokens with different prices are counted separately."""
+    """The number of tokens in a request and its response.
+
+    Tokens with different prices are counted separately.
+    """
 
     input: int
     """All prompt tokens, including the tokens that were read from or written to a cache."""

@@ -25,7 +25,10 @@ from acorn.types import JsonObject, JsonValue, Message
 
 
 def message_json(message: Message) -> bytes:
-    """Return the JSON text of a message. If `content` is None, the text does not contain the key `content`."""
+    """Return the JSON text of a message.
+
+    If `content` is None, the text does not contain the key `content`.
+    """
     if message.get("content", "") is not None:
         return to_json(message)
     return to_json({key: value for key, value in message.items() if key != "content"})
@@ -347,9 +350,10 @@ class ModelRequest:
 
     @property
     def cache_points(self) -> Sequence[CachePoint]:
-        """The cache points that the user set. Each one selects messages up to which the provider caches the request.
+        """The cache points of the setting `cache`, if the user set them explicitly.
 
-        The result is empty if the provider chooses the messages itself (`is_auto_cached`).
+        A cache point selects a message, and the provider caches the request up to this message. The result is empty if
+        the provider chooses the messages itself (`is_auto_cached`).
         """
         return () if self.is_auto_cached else self.cache
 

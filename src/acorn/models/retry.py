@@ -200,7 +200,10 @@ async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryA
 
 
 class _RetryAttempts:
-    """The attempts to send one request. This class records the waits between the attempts."""
+    """The attempts to send one request.
+
+    This class records the waits between the attempts.
+    """
 
     def __init__(self, model: RetryingModel, request: ModelRequest) -> None:
         self._model = model
@@ -209,7 +212,10 @@ class _RetryAttempts:
         self._started = time.monotonic()
 
     def next_request(self) -> ModelRequest:
-        """Return the request for the next attempt. Its timeout is shortened to the time that the run has left."""
+        """Return the request for the next attempt.
+
+        Its timeout is shortened to the time that the run has left.
+        """
         time_left = self._time_left if self._waits else None
         return self._request if time_left is None else replace(self._request, timeout=max(0.001, time_left))
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, get_origin
 
 from acorn._declare.tools.decorator import ToolOptions, is_partial, options_of, unwrap_method
+from acorn._declare.tools.explicit_schemas import schema_binding
 from acorn._declare.tools.kinds import (
     AS_TOOL,
     Arguments,
@@ -26,8 +27,7 @@ from acorn._declare.tools.kinds import (
     is_ask_human,
     is_source,
 )
-from acorn._declare.tools.schemas import schema_binding
-from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring, signature_binding
+from acorn._declare.tools.signature_schemas import UnresolvedHintError, read_docstring, signature_binding
 from acorn._formats.json import excerpt
 from acorn._formats.schema.generate import close_objects
 from acorn._formats.xml.encode import snake_case
@@ -47,7 +47,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, eq=False)
 class FunctionTool:
-    """A tool that calls a function. The signature or an explicit JSON Schema describes its arguments."""
+    """A tool that calls a function.
+
+    The signature or an explicit JSON Schema describes its arguments.
+    """
 
     name: str
     function: Callable[..., Any] = field(repr=False)
@@ -91,7 +94,10 @@ class FunctionTool:
 
     @property
     def schema(self) -> JsonObject:
-        """The name, description and parameters in OpenAI's format. It is always the same dict object."""
+        """The name, description and parameters in OpenAI's format.
+
+        It is always the same dict object.
+        """
         return self._schema
 
     @cached_property
@@ -202,7 +208,10 @@ def _method_tool(
 
 
 def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
-    """Return the listed tools and then the tool methods. Raise `ToolConflictError` if two tools have the same name."""
+    """Return the listed tools and then the tool methods.
+
+    Raise `ToolConflictError` if two tools have the same name.
+    """
     listed = [tool for tool in listed if not any(tool.function is method.function for method in methods)]
     by_name: dict[str, Tool] = {}
     for tool in (*listed, *methods):
@@ -256,7 +265,10 @@ def _is_same_function(entry: object, function: object) -> bool:
 
 
 def callable_name(entry: Any) -> str:
-    """Return the name of a callable. For a partial, it is the name of the function; for an object, of its class."""
+    """Return the name of a callable.
+
+    For a partial, it is the name of the function; for an object, of its class.
+    """
     while is_partial(entry) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
@@ -271,7 +283,10 @@ def _label(entry: object) -> str:
 
 
 def callable_docstring(function: object) -> str | None:
-    """Return the docstring of a callable. For a partial, use its function; for an object, use its `__call__`."""
+    """Return the docstring of a callable.
+
+    For a partial, use its function; for an object, use its `__call__`.
+    """
     # A decorator that is a class may set a docstring on its instances.
     is_on_instance = "__doc__" in getattr(function, "__dict__", {})
     if is_partial(function) and not is_on_instance:

@@ -38,7 +38,10 @@ Arguments = tuple[tuple[Any, ...], JsonObject]
 
 
 class ArgumentError(Exception):
-    """The error for invalid arguments of a tool call. The model receives its message."""
+    """The error for invalid arguments of a tool call.
+
+    The model receives its message.
+    """
 
 
 class Tool(Protocol):
@@ -176,12 +179,18 @@ class HostedTool:
 
 
 def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
-    """Return the name of a hosted tool. MCP servers all have the same type, so their label is the name."""
+    """Return the name of a hosted tool.
+
+    MCP servers all have the same type, so their label is the name.
+    """
     return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
 
 
 def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
-    """Return the hosted tool for a dict. The provider defines all keys except the type and the name."""
+    """Return the hosted tool for a dict.
+
+    The provider defines all keys except the type and the name.
+    """
     place = f"`{owner}.{where}`"
     kind = entry.get("type")
     if kind is None:
@@ -232,7 +241,10 @@ def is_ask_human(function: Any) -> bool:
 
 
 def needs_approval(tool: Tool, arguments: Arguments) -> bool:
-    """Return whether a call needs the approval of a person. An exception in the user's function ends the run."""
+    """Return whether a call needs the approval of a person.
+
+    An exception in the user's function ends the run.
+    """
     approval = tool.options.approval
     if isinstance(approval, bool):
         return approval

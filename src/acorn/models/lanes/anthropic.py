@@ -60,7 +60,10 @@ _STATUSES = {
 
 
 def supports(config: JsonObject) -> bool:
-    """Return True if this lane supports all settings in a model dict. Otherwise acorn uses LiteLLM."""
+    """Return True if this lane supports all settings in a model dict.
+
+    Otherwise acorn uses LiteLLM.
+    """
     return supports_keys(config, _SUPPORTED_KEYS)
 
 

@@ -29,7 +29,10 @@ _MESSAGE_TYPES = _REASONING_TYPES | {"text", "tool_use"}
 
 
 class _EncodedTurns:
-    """A cache of the JSON text of the turns of one conversation. Each request adds its new turns."""
+    """A cache of the JSON text of the turns of one conversation.
+
+    Each request adds its new turns.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -91,9 +94,9 @@ def encode_messages(request: ModelRequest) -> tuple[bytes, bytes]:
 def _encode_turns(
     messages: list[Message], start: int, count: int, marks: Mapping[int, JsonObject]
 ) -> list[tuple[int, bytes]]:
-    """Return the turns from message `start` on. Each item is the index of the first message and the JSON text.
+    """Return the turns from message `start` on.
 
-    The turns alternate between the user and the model.
+    Each item is the index of the first message and the JSON text. The turns alternate between the user and the model.
     """
     if not start:  # The system prompt is sent separately.
         while start < count and messages[start]["role"] == "system":
@@ -171,9 +174,10 @@ def _source(url: str) -> JsonObject:
 
 
 def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonObject]:
-    """Return the blocks with a cache mark on the last block. Anthropic caches a request up to this mark.
+    """Return the blocks with a cache mark on the last block.
 
-    If the last block is a tool result that consists of blocks, the mark is on the last block of the tool result.
+    Anthropic caches a request up to this mark. If the last block is a tool result that consists of blocks, the mark is
+    on the last block of the tool result.
     """
     if not blocks or not mark:
         return blocks

@@ -265,7 +265,10 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class IncomingResponse:
-    """A response with complete headers. Its body may still be arriving, and the caller can read it."""
+    """A response with complete headers.
+
+    Its body may still be arriving, and the caller can read it.
+    """
 
     def __init__(self, post: Post, key: _PoolKey, connection: HTTPConnection, sock: socket.socket) -> None:
         self._key = key
@@ -292,7 +295,10 @@ class IncomingResponse:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the parts of the body as they arrive. At the end of the body, return the connection to the pool."""
+        """Yield the parts of the body as they arrive.
+
+        At the end of the body, return the connection to the pool.
+        """
         response, decompressor = self._response, self._decompressor
         try:
             while data := response.read1(_PIECE_SIZE):
@@ -328,7 +334,10 @@ class IncomingResponse:
             self._connection = None
 
     def close(self) -> None:
-        """Close the response. If its body was not read to the end, also close the connection."""
+        """Close the response.
+
+        If its body was not read to the end, also close the connection.
+        """
         self._response.close()
         if self._connection is not None:
             self._connection.close()

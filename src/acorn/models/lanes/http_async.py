@@ -83,7 +83,10 @@ async def _open_session() -> AsyncGenerator[ClientSession]:
 
 
 class AsyncIncomingResponse:
-    """A response with complete headers, for asynchronous code. Its body may still be arriving."""
+    """A response with complete headers, for asynchronous code.
+
+    Its body may still be arriving.
+    """
 
     def __init__(self, response: ClientResponse) -> None:
         self._response = response
@@ -108,7 +111,10 @@ class AsyncIncomingResponse:
             raise _transport_error(error) from error
 
     def close(self) -> None:
-        """Close the response. If its body was not read to the end, also close the connection."""
+        """Close the response.
+
+        If its body was not read to the end, also close the connection.
+        """
         self._response.close()
 
 

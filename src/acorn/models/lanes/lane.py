@@ -101,7 +101,10 @@ class Lane(Protocol):
         ...
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        """Encode a request as JSON. The body does not contain the settings in `left_out`, which the model rejected."""
+        """Encode a request as JSON.
+
+        The body does not contain the settings in `left_out`, which the model rejected.
+        """
         ...
 
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:

@@ -1,8 +1,8 @@
-"""`NativeModel`, the model class for all native lanes. It sends requests and converts failures to `ModelError`.
+"""`NativeModel`, the model class for all native lanes.
 
-A lane (`lane.py`) encodes the requests and decodes the responses of one protocol. This module sends each request only
-once, with one exception: if the model rejects a default setting, it sends the request again without that setting. All
-other retries are in `retry.py`.
+It sends requests and converts failures to `ModelError`. A lane (`lane.py`) encodes the requests and decodes the
+responses of one protocol. This module sends each request only once, with one exception: if the model rejects a default
+setting, it sends the request again without that setting. All other retries are in `retry.py`.
 """
 
 from __future__ import annotations
@@ -296,7 +296,10 @@ class NativeModel:
 
 
 class _NativeStream:
-    """A streamed response in progress. It converts the bytes of the response to deltas."""
+    """A streamed response in progress.
+
+    It converts the bytes of the response to deltas.
+    """
 
     def __init__(self, model: NativeModel, attempt: _NativeAttempt) -> None:
         self._model, self._attempt = model, attempt
@@ -375,7 +378,10 @@ def parse_json(data: bytes) -> Any:
 
 
 def error_message_in(data: bytes) -> str:
-    """Return the error message in the body of a failed response. If none is found, return the start of the body."""
+    """Return the error message in the body of a failed response.
+
+    If none is found, return the start of the body.
+    """
     try:
         answer: JsonValue = parse_json(data)
     except ValueError:

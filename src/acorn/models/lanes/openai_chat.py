@@ -51,7 +51,10 @@ STOP_REASONS = {
 
 
 def supports(config: JsonObject) -> bool:
-    """Return True if this lane supports all settings in a model dict. Otherwise acorn uses LiteLLM."""
+    """Return True if this lane supports all settings in a model dict.
+
+    Otherwise acorn uses LiteLLM.
+    """
     name = str(config.get("model") or config.get("id")).removeprefix("openai/")
     if not supports_keys(config, _SUPPORTED_KEYS) or name.startswith("responses/"):
         return False
@@ -199,7 +202,10 @@ class _ChatReader:
 
 
 def text_of(content: JsonValue) -> str:
-    """Return the text in a `content` value, which is a string or a list of parts. Return "" if the value is None."""
+    """Return the text in a `content` value, which is a string or a list of parts.
+
+    Return "" if the value is None.
+    """
     if isinstance(content, str):
         return content
     if isinstance(content, list):

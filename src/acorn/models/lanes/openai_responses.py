@@ -63,7 +63,10 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def supports(config: JsonObject) -> bool:
-    """Return True if this lane supports all settings in a model dict. Otherwise acorn uses LiteLLM."""
+    """Return True if this lane supports all settings in a model dict.
+
+    Otherwise acorn uses LiteLLM.
+    """
     sets_effort = "reasoning_effort" in config or "reasoning" in config
     return supports_keys(config, _SUPPORTED_KEYS) and (not sets_effort or supports_effort(_model_name(config)))
 

@@ -80,9 +80,10 @@ def sampling_settings(request: ModelRequest, left_out: Collection[str], name: st
 
 
 class SettingsCache:
-    """A cache of the settings of a request as JSON text. Most steps of a run have the same settings.
+    """A cache of the settings of a request as JSON text.
 
-    The text has no closing brace, so that the lane can append the tools and the messages.
+    Most steps of a run have the same settings. The text has no closing brace, so that the lane can append the tools and
+    the messages.
     """
 
     def __init__(self, build: Callable[[ModelRequest, Collection[str], bool], JsonObject]) -> None:
@@ -308,7 +309,10 @@ def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
 
 
 def reasoning_text(item: JsonObject) -> str:
-    """Return the summary of a reasoning item, or else its plain reasoning text. Return "" for any other item."""
+    """Return the summary of a reasoning item, or else its plain reasoning text.
+
+    Return "" for any other item.
+    """
     if item["type"] != "reasoning":
         return ""
     parts = item.get("summary") or item.get("content") or ()

@@ -61,9 +61,10 @@ class _LimiterThread:
         self.reset()
 
     def reset(self) -> None:
-        """Start with empty queues. A forked child calls this method.
+        """Start with empty queues.
 
-        The child has neither the thread of its parent process nor the waiting requests.
+        A forked child calls this method. The child has neither the thread of its parent process nor the waiting
+        requests.
         """
         inbox: queue.SimpleQueue[QueuedRequest | OrderOutcome] = queue.SimpleQueue()
         self._inbox = inbox
@@ -119,7 +120,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Limiter:
-    """The limits of one agent class. Each request of the class waits here until all limits admit it."""
+    """The limits of one agent class.
+
+    Each request of the class waits here until all limits admit it.
+    """
 
     def __init__(self, owner: str, limits: tuple[Limit, ...]) -> None:
         self._owner = owner
@@ -266,7 +270,10 @@ def limit_wrapper(
 
 
 class LimitedModel(ModelWrapper):
-    """A wrapper around a model. Its requests wait until a `Limiter` admits them."""
+    """A wrapper around a model.
+
+    Its requests wait until a `Limiter` admits them.
+    """
 
     def __init__(self, model: Model, limiter: Limiter) -> None:
         super().__init__(model)
@@ -357,7 +364,10 @@ class LimitedModel(ModelWrapper):
 
 
 def _do_nothing() -> None:
-    """Do nothing. This function replaces the method `prepare` of a model that has no such method."""
+    """Do nothing.
+
+    This function replaces the method `prepare` of a model that has no such method.
+    """
 
 
 def _size(request: ModelRequest) -> int:

@@ -30,7 +30,10 @@ _LEARNING_RATE = 0.25
 
 
 def _ignore(seconds: float) -> None:
-    """Do nothing. This function replaces the callback of a request that does not wait any longer."""
+    """Do nothing.
+
+    This function replaces the callback of a request that does not wait any longer.
+    """
 
 
 class QueuedRequest:
@@ -211,7 +214,10 @@ class SlidingWindow(Limit):
 
 
 class RequestQueues:
-    """The queues of all limits of the process. They admit requests in the order of their arrival."""
+    """The queues of all limits of the process.
+
+    They admit requests in the order of their arrival.
+    """
 
     def __init__(self) -> None:
         self._due: dict[Limit, float] = {}

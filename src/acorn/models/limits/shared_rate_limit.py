@@ -42,7 +42,10 @@ _Orders = queue.SimpleQueue["tuple[SharedWindow, WindowOrder]"]
 
 
 class StoreThreads:
-    """The OS threads that send the orders of shared rate limits to their stores. Each store has one thread."""
+    """The OS threads that send the orders of shared rate limits to their stores.
+
+    Each store has one thread.
+    """
 
     def __init__(self, report: Callable[[OrderOutcome], None]) -> None:
         self._report_outcome = report
@@ -241,7 +244,10 @@ class SharedWindow(SlidingWindow):
     # Slices
 
     def _close(self, now: float) -> None:
-        """Close the current slice. New requests cannot use it, and the store gets its unused requests back."""
+        """Close the current slice.
+
+        New requests cannot use it, and the store gets its unused requests back.
+        """
         reservation, self._current = self._current, None
         if reservation is None:
             return

@@ -1,4 +1,5 @@
-"""The adapter for every provider without a native lane. It sends the requests through the LiteLLM library.
+"""The adapter for every provider without a native lane.
 
-Code outside this folder does not use the types and the exceptions of LiteLLM.
+It sends the requests through the LiteLLM library. Code outside this folder does not use the types and the exceptions of
+LiteLLM.
 """

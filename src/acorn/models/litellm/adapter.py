@@ -77,7 +77,10 @@ _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usa
 
 @dataclass
 class _LiteLLMAttempt:
-    """A request in progress. In its `with` block, every exception is converted to a `ModelError`."""
+    """A request in progress.
+
+    In its `with` block, every exception is converted to a `ModelError`.
+    """
 
     model: LiteLLMModel
     request: ModelRequest
@@ -153,7 +156,10 @@ class LiteLLMModel:
 
     @cached_property
     def provider(self) -> str:
-        """The name that LiteLLM uses for the provider of this model. The first access loads LiteLLM."""
+        """The name that LiteLLM uses for the provider of this model.
+
+        The first access loads LiteLLM.
+        """
         return find_provider(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -246,7 +252,10 @@ class LiteLLMModel:
         self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
 
     def _send(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
-        """Send a request. If the model rejects a default setting, send the request again without that setting."""
+        """Send a request.
+
+        If the model rejects a default setting, send the request again without that setting.
+        """
         self._check_key()
         while True:
             try:
@@ -421,7 +430,10 @@ def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], by
 
 
 def _transport() -> ModuleType:
-    """Import and return the module `transport`. The import is late because it loads httpx and aiohttp."""
+    """Import and return the module `transport`.
+
+    The import is late because it loads httpx and aiohttp.
+    """
     from acorn.models.litellm import transport
 
     return transport

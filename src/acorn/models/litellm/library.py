@@ -45,7 +45,10 @@ _lock = threading.Lock()
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """Return the LiteLLM module. The first call imports the module and turns off its output."""
+    """Return the LiteLLM module.
+
+    The first call imports the module and turns off its output.
+    """
     with _lock:
         # LiteLLM must not download its price list and its list of headers.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -266,7 +269,10 @@ def is_unknown(name: str, config: JsonObject) -> bool:
 
 
 def unknown_model_message(name: str) -> str:
-    """Return the error message for a model id with an unknown provider. The message suggests similar model ids."""
+    """Return the error message for a model id with an unknown provider.
+
+    The message suggests similar model ids.
+    """
     similar = [f"`{id}`" for id in _similar_ids(name.rpartition("/")[2])]
     hint = f" Did you mean {' or '.join(filter(None, (', '.join(similar[:-1]), similar[-1])))}?" if similar else ""
     problem = "has a provider that LiteLLM does not know" if "/" in name else "does not contain a provider"
@@ -293,9 +299,10 @@ def _model_list() -> JsonObject:
 
 
 def _similar_ids(name: str) -> list[str]:
-    """Return up to three known model ids with a similar model name. The most similar id is the first one.
+    """Return up to three known model ids with a similar model name.
 
-    If several providers offer the same model, the result contains the id of the company that created the model.
+    The most similar id is the first one. If several providers offer the same model, the result contains the id of the
+    company that created the model.
     """
     by_model: dict[str, tuple[int, str]] = {}
     for id, entry in _model_list().items():

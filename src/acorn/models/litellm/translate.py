@@ -123,7 +123,10 @@ class _CallFragment(Protocol):
 
 
 def read_response(raw: Any) -> ModelResponse:
-    """Convert a complete LiteLLM response to a `ModelResponse`. The response must have at least one choice."""
+    """Convert a complete LiteLLM response to a `ModelResponse`.
+
+    The response must have at least one choice.
+    """
     choice = raw.choices[0]
     message = _fields(choice.message)
     extra: JsonObject = {}

@@ -39,7 +39,10 @@ _clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
 async def http_client() -> Any:
-    """Return the HTTP client for the running event loop. The caller does not need to close the client."""
+    """Return the HTTP client for the running event loop.
+
+    The caller does not need to close the client.
+    """
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         for closed_loop in [other for other in list(_clients) if other.is_closed()]:

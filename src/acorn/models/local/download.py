@@ -225,7 +225,7 @@ KNOWN_MODELS: Mapping[str, Weights] = {
 def too_small_for_tools(model: object) -> str | None:
     """Return the name of the first embedded model in a `model` setting that is too small to use tools.
 
-    Return None if there is none. Such a model would call tools at random for minutes.
+    Return None if all models may use tools. A model that is too small would call tools at random for minutes.
     """
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
     for member in members:

@@ -48,7 +48,10 @@ class EngineJob:
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Stop the request. After that, `deliver` receives no further part of the response."""
+        """Stop the request.
+
+        After that, `deliver` receives no further part of the response.
+        """
         self.is_stopped = True
 
 

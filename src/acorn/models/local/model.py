@@ -66,7 +66,10 @@ _Piece = JsonObject | ModelError | None
 
 
 class LocalModel:
-    """A model that runs in this process. The model dict sets its limits, such as `max_prompt` and `timeout`."""
+    """A model that runs in this process.
+
+    The model dict sets its limits, such as `max_prompt` and `timeout`.
+    """
 
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
@@ -105,7 +108,10 @@ class LocalModel:
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the model file. The first access starts the engine."""
+        """The engine that runs the model file.
+
+        The first access starts the engine.
+        """
         return engine(self.name, self.path.resolve(), self._settings)
 
     # Sending

@@ -1,9 +1,10 @@
-"""Conversion of a JSON schema to a grammar. With the grammar, a model can generate only text that fits the schema.
+"""Conversion of a JSON schema to a grammar.
 
-The grammar limits the length of strings and lists and the depth of recursion, since a weak model may never stop by
-itself. A grammar cannot express `not`, `contains`, dependencies, unique items of an unknown set, and patterns with
-lookaround. acorn checks these keywords later, when it validates the response. The grammar always requires the
-discriminator of a union, and object keys are always strings.
+With the grammar, a model can generate only text that fits the schema. The grammar limits the length of strings and
+lists and the depth of recursion, since a weak model may never stop by itself. A grammar cannot express `not`,
+`contains`, dependencies, unique items of an unknown set, and patterns with lookaround. acorn checks these keywords
+later, when it validates the response. The grammar always requires the discriminator of a union, and object keys are
+always strings.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class GrammarLimits:
 
 @dataclass(frozen=True)
 class _Position:
-    """The nesting depth of a value in the schema. Deeper values have lower limits for strings, lists and recursion."""
+    """The nesting depth of a value in the schema.
+
+    Deeper values have lower limits for strings, lists and recursion.
+    """
 
     depth: int
     """The number of further recursions that are allowed."""
@@ -413,7 +417,10 @@ class _Builder:
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
     def _anything(self, at: _Position, nesting: int) -> str:
-        """Return the rule for any JSON value. Lists and objects may be nested up to `nesting` levels deep."""
+        """Return the rule for any JSON value.
+
+        Lists and objects may be nested up to `nesting` levels deep.
+        """
         text = self._string({}, at) or ""
         options = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
         if nesting:
@@ -428,7 +435,10 @@ class _Builder:
 
 
 def _key(name: object) -> str:
-    """Return an object key as a quoted JSON string. A key that is not a string is converted to a string first."""
+    """Return an object key as a quoted JSON string.
+
+    A key that is not a string is converted to a string first.
+    """
     return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
 
 

@@ -31,7 +31,10 @@ def json_literal(value: object) -> str:
 
 
 def choice(options: Iterable[str]) -> str:
-    """Return the grammar rule that allows one of several options. Equal options are included only once."""
+    """Return the grammar rule that allows one of several options.
+
+    Equal options are included only once.
+    """
     unique = list(dict.fromkeys(options))
     return unique[0] if len(unique) == 1 else f"({' | '.join(unique)})"
 
@@ -46,7 +49,10 @@ def repeat(item: str, low: int, high: int) -> str:
 
 
 def sequence(*parts: str) -> str:
-    """Return the grammar rule for several parts in a row. Empty parts are skipped."""
+    """Return the grammar rule for several parts in a row.
+
+    Empty parts are skipped.
+    """
     return " ".join(part for part in parts if part) or '""'
 
 

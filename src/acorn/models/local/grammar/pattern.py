@@ -261,7 +261,10 @@ class _PatternReader:
             raise UnsupportedPatternError(self._regex) from None
 
     def _category(self, name: str) -> frozenset[str]:
-        """Return the characters in a Unicode category. `name` is the short name, such as `Lu` for uppercase letters."""
+        """Return the characters in a Unicode category.
+
+        `name` is the short name, such as `Lu` for uppercase letters.
+        """
         members = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
         if not members or len(name) > 2:
             raise UnsupportedPatternError(self._regex)

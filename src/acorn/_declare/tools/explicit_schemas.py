@@ -17,7 +17,13 @@ from pydantic_core import from_json
 
 from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._declare.tools.signatures import is_run_hint, not_an_object, parameters_of, read_hints, unwrap_decorators
+from acorn._declare.tools.signature_schemas import (
+    is_run_hint,
+    not_an_object,
+    parameters_of,
+    read_hints,
+    unwrap_decorators,
+)
 from acorn._formats.json import describe_error, excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema
 from acorn._formats.schema.problems import describe_errors, describe_unknown_property, required_properties
@@ -126,7 +132,10 @@ def _make_validator(schema: object, label: str) -> Any:
 
 
 def _check_draft(schema: JsonSchema, whose: str) -> Any:
-    """Return the validator class for the JSON Schema draft of a schema. Raise an error if the schema is invalid."""
+    """Return the validator class for the JSON Schema draft of a schema.
+
+    Raise an error if the schema is invalid.
+    """
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for
 

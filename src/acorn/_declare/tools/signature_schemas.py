@@ -186,7 +186,10 @@ def signature_binding(
     drop_first: bool = False,
     local_names: Mapping[str, object] | None = None,
 ) -> SignatureBinding:
-    """Return the binding of a function with type hints. `drop_first` omits the `self` of an unbound method."""
+    """Return the binding of a function with type hints.
+
+    `drop_first` omits the `self` of an unbound method.
+    """
     inner = unwrap_decorators(function)
     # The schema does not contain the arguments of a partial, because they may be secret.
     filled = frozenset(inner.keywords if is_partial(inner) else ())
@@ -261,7 +264,10 @@ def unwrap_decorators(function: Any) -> Any:
 
 
 def parameters_of(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
-    """Return the parameters of a function. `drop_first` omits the `self` of an unbound method."""
+    """Return the parameters of a function.
+
+    `drop_first` omits the `self` of an unbound method.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:

@@ -157,7 +157,7 @@ _LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
 def describe_agent(agent: AgentOrClass) -> AgentDescription:
-    """Return the current declaration of an agent or of a module class."""
+    """Return a description of an agent, or of an agent class (derived from `module`), with its current settings."""
     spec = _specs.read_spec(agent)
     entries = spec.branches.items()
     return AgentDescription(
@@ -256,7 +256,7 @@ class StoredInstance(NamedTuple):
 
 
 def stored_instance(stored: StoredRun) -> StoredInstance:
-    """Return the file and the settings of the agent instance that started a stored run, as far as the store has them."""
+    """Return the stored file and the stored settings of the agent instance that started a run."""
     overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
     settings: JsonObject = dict(overrides.get("settings", {}))
     model = settings.get("model")

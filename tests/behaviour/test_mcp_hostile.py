@@ -395,8 +395,8 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
         ("time", {"prefix": None}, "`prefix` .* must consist of letters"),
         ("time", {"max_result": 1.5}, "`max_result` .* must be an integer"),
-        ("time", {"approve": takes_one}, "`approve` .* sync function of name and arguments"),
-        ("time", {"approve": asks_later}, "`approve` .* sync function of name and arguments"),
+        ("time", {"approve": takes_one}, "`approve` .* sync function that receives the tool name"),
+        ("time", {"approve": asks_later}, "`approve` .* sync function that receives the tool name"),
     ],
 )
 def test_mcp_error_secrets_are_redacted(server: str, options: dict[str, Any], words: str) -> None:

@@ -346,9 +346,9 @@ class Twin(module[str, str]):
 def test_mcp_serve_with_invalid_modules_or_port_raises_declaration_error(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="needs at least one module"):
         serve()
-    with pytest.raises(DeclarationError, match="accepts only module classes and instances, got 5"):
+    with pytest.raises(DeclarationError, match="accepts only classes derived from `module` and their instances, got 5"):
         serve(5)  # type: ignore[arg-type]
-    with pytest.raises(DeclarationError, match="Two modules of `serve` have the tool name `twin`"):
+    with pytest.raises(DeclarationError, match="`serve` received two modules with the tool name `twin`"):
         serve(Twin, Twin())
     with pytest.raises(DeclarationError, match="`http` must be a port"):
         serve(Twin, http=70000)

@@ -338,7 +338,7 @@ def test_mcp_server_with_pin_that_offers_new_tool_raises_acorn_error(tmp_path: P
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[]", "is not a pin file"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
+    [("[]", "is not a pin file"), ("[" * 100_000, "of an MCP server: maximum recursion depth")],
 )
 def test_mcp_lock_file_with_invalid_content_raises_acorn_error(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mcp.lock").write_text(text)
@@ -356,12 +356,12 @@ def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of names"),
+        ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of tool names"),
         ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
         ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
         ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
-        ({"timeout": 0}, "`timeout` of .* must be a number above 0"),
-        ({"headers": {"a": "b"}}, "`headers` of .* can only be used with a URL"),
+        ({"timeout": 0}, "`timeout` of .* must be a number greater than 0"),
+        ({"headers": {"a": "b"}}, "`headers` of .* can only be used if the server is a URL"),
         ({"env": {"A": 5}}, "`env` of .* must be a dict of strings"),
         ({"on_progress": 5}, "`on_progress` of .* must be a function"),
     ],
@@ -399,7 +399,7 @@ def test_mcp_tool_description_is_sent_without_control_characters_and_is_shortene
     [
         ("hidden", r"uses invisible characters in the arguments of `pick` \('x\\u200b'\)"),
         ("huge", r"describes the arguments of `echo` in \d+ characters"),
-        ("twins", r"offers `a.b` and `a/b`, which both have the name `a_b` for the model"),
+        ("twins", r"offers `a.b` and `a/b`, but both tools would have the name `a_b` in requests"),
         ("fetching", r"refers to `http://127.0.0.1:9/x.json`, which is not in it"),
         ("finish", r"offers a tool named `__finish__`, which is the name of the tool that ends a run. Set `prefix`"),
         ("endless", r"lists too many pages of tools"),

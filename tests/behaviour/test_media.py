@@ -420,7 +420,7 @@ def test_local_gguf_model_with_image_input_raises_model_error(tmp_path: Path) ->
     class Local(module[Question, Answer]):
         model = f"local/{tmp_path}/none.gguf"
 
-    with pytest.raises(ModelError, match="supports text only, and there is an image in `photo`"):
+    with pytest.raises(ModelError, match="supports only text, but the request contains an image in `photo`"):
         Local()(photo=PNG)
 
 

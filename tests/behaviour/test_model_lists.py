@@ -90,7 +90,7 @@ def test_model_without_support_for_media_is_skipped(call: Call, script: Script) 
     assert run.output == Answer(text="done")
     (fallback,) = answered(run)[0].fallbacks
     assert (fallback.failed, fallback.to) == ("anthropic/claude-sonnet-4-5", "b")
-    assert "It does not support audio, and there is audio in `song`" in fallback.cause
+    assert "The model does not support audio, but the request contains audio in `song`" in fallback.cause
 
 
 def test_media_that_no_model_supports_raises_error_with_all_models(call: Call) -> None:
@@ -352,7 +352,7 @@ def test_invalid_model_list_set_by_hook_raises_declaration_error_with_index(call
 
 
 def test_unusable_model_in_list_raises_declaration_error_before_first_request(call: Call, script: Script) -> None:
-    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the lane must be"):
+    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the value of `lane` must be"):
         call(Asker(model=[script(name="unasked"), {"model": "openai/gpt-4o", "lane": "fast"}]))
 
 
@@ -948,10 +948,10 @@ def test_log_contains_fallback_and_open_circuit(call: Call, caplog: pytest.LogCa
     assert said == [
         handed,
         handed,
-        "The circuit of `a` is open for 30 s: it failed 3 times in a row.",
+        "The circuit breaker skips `a` for 30 s, because the model failed 3 times in a row.",
         handed,
         "`a` is skipped (its circuit is open). The request goes to `b`.",
-        "The circuit of `a` is closed again.",
+        "`a` answered again, so its circuit breaker is closed.",
     ]
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 

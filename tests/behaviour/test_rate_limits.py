@@ -146,7 +146,7 @@ class Waits(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "waits for its limit" in record.getMessage():
+        if "` waits" in record.getMessage():
             self.told.append(record.getMessage())
 
     def reach(self, count: int) -> bool:
@@ -318,7 +318,7 @@ def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits, streams: bo
     assert threads.outcomes == {number: number for number in range(COUNT)}
     assert model.most == 1
     assert len(waits.told) == COUNT - 1
-    assert waits.told[0] == "A request of `Limited` waits for its limit (`max_concurrency`)."
+    assert waits.told[0] == "A request of `Limited` waits because its `max_concurrency` is reached."
 
 
 def test_wait_for_rate_limit_is_logged_with_number_of_seconds(waits: Waits) -> None:
@@ -339,8 +339,8 @@ def test_wait_for_rate_limit_is_logged_with_number_of_seconds(waits: Waits) -> N
 
     asyncio.run(main())
     (told,) = waits.told
-    assert told.startswith("A request of `Limited` waits for its limit (`rate_limit`, ")
-    assert told.endswith(" s).")
+    assert told.startswith("A request of `Limited` waits for ")
+    assert told.endswith(" s because its `rate_limit` is reached.")
 
 
 # Every request counts
@@ -531,7 +531,7 @@ def test_time_spent_waiting_for_rate_limit_counts_against_max_seconds(call: Call
     assert call(Limited(model=model), number=1) == 1
     with waiting_for_nothing(), pytest.raises(LimitError, match=r"`max_seconds` of 1\.5") as caught:
         call(Limited(model=model, max_seconds=1.5), number=2)
-    assert "s for `rate_limit`, and then the time of the run was over" in str(caught.value.__cause__)
+    assert "s for `rate_limit`, and then the time limit of the run was reached" in str(caught.value.__cause__)
     assert model.order == [1]
 
 

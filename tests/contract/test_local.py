@@ -460,8 +460,8 @@ def test_missing_local_file_and_broken_local_file_raise_different_errors(tmp_pat
     missing, text, cut = (tmp_path / f"{name}.gguf" for name in ("missing", "text", "cut"))
     text.write_text("hello")
     cut.write_bytes(weights.read_bytes()[:3_000_000])
-    assert "no file" in str(failing(f"local/{missing}"))
-    assert "no file" in str(failing("local/~nobody-of-that-name/x.gguf"))
+    assert "cannot be opened" in str(failing(f"local/{missing}"))
+    assert "cannot be opened" in str(failing("local/~nobody-of-that-name/x.gguf"))
     assert "not a GGUF file" in str(failing(f"local/{text}"))
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
@@ -506,7 +506,7 @@ def test_second_use_of_loaded_weights_with_other_n_ctx_raises() -> None:
 def test_local_model_rejects_images() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with pytest.raises(ModelError, match="supports text only, and there is an image in"):
+    with pytest.raises(ModelError, match="supports only text, but the request contains an image in"):
         LocalModel({"model": MODEL}).complete(request)
 
 

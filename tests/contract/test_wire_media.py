@@ -116,7 +116,7 @@ def test_image_url_is_sent_without_download(wire: Wire) -> None:
 def test_audio_is_sent_to_models_that_support_audio(gpt: Wire) -> None:
     if gpt.is_responses:
         gpt.serve([])
-        assert "It does not support audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
+        assert "The model does not support audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
         return
     gpt.serve([DONE])
     gpt.run(Botanist(model=gpt.model()), song=WAV)
@@ -126,11 +126,11 @@ def test_audio_is_sent_to_models_that_support_audio(gpt: Wire) -> None:
 def test_audio_for_model_without_audio_support_raises_model_error(claude: Wire) -> None:
     claude.serve([])
     words = str(claude.fails(Botanist(model=claude.model()), song=WAV))
-    assert "It does not support audio, and there is audio in `song`" in words
+    assert "The model does not support audio, but the request contains audio in `song`" in words
     assert claude.count() == 0
     claude.serve([call("record")])
     words = str(claude.fails(Botanist(model=claude.model())))
-    assert "there is audio in the result of `record`" in words
+    assert "the request contains audio in the result of `record`" in words
     assert claude.count() == 1
 
 
@@ -138,7 +138,7 @@ def test_audio_for_model_without_audio_support_raises_model_error(claude: Wire) 
 def test_unsupported_audio_url_raises_error_with_field_name(gpt: Wire) -> None:
     gpt.serve([])
     words = str(gpt.fails(Botanist(model=gpt.model()), song="https://example.org/song.wav"))
-    assert "It does not support URLs of audio, and there is one in `song`" in words
+    assert "The model does not support URLs of audio, but there is one in `song`" in words
     assert "acorn.Audio.from_bytes" in words
     assert gpt.count() == 0
 
@@ -169,7 +169,7 @@ def test_url_of_document_is_sent_to_anthropic(lane: str, litellm_is_loaded: None
 def test_media_part_without_data_raises_model_error(part: Json, spoken: str) -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
-        with pytest.raises(ModelError, match=f"A message has a part of type `{part['type']}` without"):
+        with pytest.raises(ModelError, match=f"A message contains a part of type `{part['type']}`, but"):
             agent()
         assert not server.requests
 
@@ -179,7 +179,7 @@ def test_url_given_as_file_id_raises_without_download(lane: str, litellm_is_load
     part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
-        with pytest.raises(ModelError, match="It does not support URLs of files"):
+        with pytest.raises(ModelError, match="The model does not support URLs of files"):
             agent()
         assert not server.requests
 
@@ -225,22 +225,30 @@ def test_line_before_tool_media_contains_no_gemini_signature(litellm_is_loaded: 
 
 
 LOST: list[tuple[str, Json, str]] = [
-    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would download the URL of an image to this machine"),
-    ("mistral/mistral-large-latest", {"song": WAV}, "It does not support audio, and there is audio in `song`"),
-    ("deepseek/deepseek-chat", {"photo": PNG}, "It does not support images, and there is an image in `photo`"),
-    (BEDROCK, {"song": WAV}, "It does not support audio, and there is audio in `song`"),
-    (BEDROCK, {"photo": URL}, "LiteLLM would download the URL of an image to this machine"),
-    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It does not support URLs of files"),
+    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would download image URLs on this computer"),
+    (
+        "mistral/mistral-large-latest",
+        {"song": WAV},
+        "The model does not support audio, but the request contains audio in `song`",
+    ),
+    (
+        "deepseek/deepseek-chat",
+        {"photo": PNG},
+        "The model does not support images, but the request contains an image in `photo`",
+    ),
+    (BEDROCK, {"song": WAV}, "The model does not support audio, but the request contains audio in `song`"),
+    (BEDROCK, {"photo": URL}, "LiteLLM would download image URLs on this computer"),
+    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "The model does not support URLs of files"),
     (
         "azure_ai/claude-sonnet-4-5",
         {"photo": "http://example.org/elm.png"},
-        "LiteLLM would download the URL of an image",
+        "LiteLLM would download image URLs",
     ),
 ]
 
 
 def test_image_url_for_anthropic_through_litellm_raises_instead_of_download(litellm_is_loaded: None) -> None:
-    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would download the URL of an image"):
+    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would download image URLs"):
         Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
     assert not server.requests
 

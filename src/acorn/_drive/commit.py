@@ -17,7 +17,7 @@ from typing import NamedTuple
 from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
-from acorn._history.saved_form import FORMAT, fields_of, write_record
+from acorn._history.saved_form import FORMAT, encode_record, fields_of
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn.errors import AcornError, StoreError
@@ -296,7 +296,7 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     """Return the JSON data of the record of a queued run, which has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
-    return {"format": FORMAT, "module": facts.agent, "run": write_record(run)}
+    return {"format": FORMAT, "module": facts.agent, "run": encode_record(run)}
 
 
 @contextmanager

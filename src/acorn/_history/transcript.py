@@ -252,7 +252,7 @@ class Transcript:
     def compact(self, compacted: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
         """Replace a range of the history with a summary, and add a journal entry.
 
-        If `text` is empty, the summary is missing: the history stays, and the entry only records the usage of the request.
+        If `text` is empty, the history stays, and the entry only records the usage of the request.
         """
         journal, history = self.journal, self.run.history
         start, removed, added, steps = compacted.start, 0, list[Message](), tuple[int, ...]()

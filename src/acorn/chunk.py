@@ -1,7 +1,7 @@
 """The chunks of a streamed run, which `stream` yields and `on_stream` receives.
 
-A chunk computes nothing in advance. It parses the partial answer, and joins the text of a tool call, only when the user
-reads the attribute.
+A chunk does its work only on demand. When the user reads `partial`, the chunk parses the partial answer. When the user
+reads `tool_call`, the chunk joins the text of the tool call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _new = object.__new__
 
 
 class AnswerReader:
-    """An incremental parser for the arguments of one `__finish__` call, which are the answer of the model.
+    """An incremental parser for the model's answer, which is the JSON text of the arguments of `__finish__`.
 
-    It parses only the text that is necessary for the chunks that the user reads.
+    It parses text only when the user reads the partial answer of a chunk.
     """
 
     def __init__(self, pieces: list[str], shape: Shape) -> None:
@@ -43,14 +43,14 @@ class AnswerReader:
         self._lock = Lock()  # A chunk may be read in another thread.
 
     def chunk(self) -> StreamChunk:
-        """Return a chunk with the answer so far. The chunk parses the answer when the user reads it."""
+        """Return a chunk for the answer received so far. The answer is parsed when the user reads the chunk."""
         chunk: StreamChunk = _new(StreamChunk)
         # Skipping `__init__` saves time, because there is one chunk for each delta.
         chunk._answer, chunk._count = self, len(self._pieces)  # pyright: ignore[reportPrivateUsage]
         return chunk
 
     def parse(self, count: int) -> tuple[Any, tuple[str, ...]]:
-        """Return the partial answer after `count` text fragments, and the names of its complete fields."""
+        """Parse the first `count` text fragments, and return the partial answer and its complete field names."""
         with self._lock:
             parser = self._parser
             if parser is None:
@@ -135,7 +135,7 @@ class StreamChunk(Generic[Out]):
 
     @property
     def partial(self) -> Partial[Out] | None:
-        """The incomplete output while the model writes it, or None."""
+        """The incomplete output, while the model writes it, or None if the chunk contains no part of the output."""
         partial: Out | None = self._parse()[0]
         return partial
 
@@ -146,7 +146,10 @@ class StreamChunk(Generic[Out]):
 
     @property
     def tool_call(self) -> JsonObject | None:
-        """The tool call so far, as a dict with the keys `index`, `id`, `name` and `arguments` (text)."""
+        """The tool call received so far, as a dict with the keys `index`, `id`, `name` and `arguments` (text).
+
+        It is None if the chunk contains no part of a tool call.
+        """
         if self._call is None:
             return None
         index, id, name, pieces = self._call
@@ -159,18 +162,21 @@ class StreamChunk(Generic[Out]):
 
 
 def call_index_of(chunk: StreamChunk) -> int | None:
-    """Return the index of the tool call in a chunk, or None, without creating `tool_call`."""
+    """Return the index of the tool call in a chunk, or None if the chunk has no tool call.
+
+    Unlike `chunk.tool_call`, the function does not join the text of the arguments.
+    """
     call = chunk._call  # pyright: ignore[reportPrivateUsage] - Users do not need it, and `StreamChunk` is public.
     return None if call is None else call[0]
 
 
 def has_answer_part(chunk: StreamChunk) -> bool:
-    """Return whether a chunk contains a part of the answer, without parsing the answer."""
+    """Return True if a chunk contains a part of the model's answer. The answer is not parsed."""
     return chunk._answer is not None  # pyright: ignore[reportPrivateUsage] - As in `call_index_of`.
 
 
 class Streamer:
-    """A converter of the deltas of a streamed response to chunks, which also assembles the whole response."""
+    """A converter of the deltas (pieces) of a streamed response to chunks. It also builds the whole response."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -178,7 +184,7 @@ class Streamer:
         self._answers: dict[int, AnswerReader] = {}
 
     def add(self, delta: Delta) -> Sequence[StreamChunk]:
-        """Return the chunks of a delta: a chunk for its text, and a chunk for each tool call that it continues."""
+        """Convert a delta to chunks: one chunk for its text, and one for each tool call that it extends."""
         call = self._assembly.add_arguments(delta)
         if call is not None:  # Most deltas of a long answer take this path.
             return (self._call_chunk(call),)
@@ -192,7 +198,7 @@ class Streamer:
         return chunks
 
     def end(self) -> tuple[ModelResponse, StreamChunk]:
-        """Return the assembled response, and the last chunk, which also contains the answer."""
+        """Return the complete response, and the last chunk. The last chunk contains the answer, if there is one."""
         response = self._assembly.response()
         answers = [call for call in self._assembly.calls if call.name == FINISH]
         last = self._call_chunk(answers[-1]) if answers else StreamChunk()

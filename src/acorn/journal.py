@@ -1,8 +1,8 @@
 """The entries of a run's journal, which is the log of everything that happened in the run.
 
 Every entry has the id of the run (`run_id`), the step (`step`) and the time in seconds since the start of the run
-(`at`). Only the machine appends entries. An entry never changes, because it contains copies of all data that can be
-edited. Threads, stores, telemetry and views read the journal.
+(`at`). Only the machine (the internal class that executes a run) appends entries. An entry never changes, because it
+contains copies of all data that can be edited. Threads, stores, telemetry and views read the journal.
 
     with acorn.listen(print):
         agent(question="...")

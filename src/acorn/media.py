@@ -88,9 +88,9 @@ class Media(ContentPart):
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], media_type: str | None = None, name: str | None = None) -> Self:
-        """Load a file.
+        """Create an instance from the content of a file.
 
-        By default, the first bytes or the name of the file determine the media type.
+        If you do not pass `media_type`, the first bytes or the name of the file determine it.
         """
         raw, name = Path(path).read_bytes(), name or Path(path).name
         suffix = Path(path).suffix.lower()
@@ -100,7 +100,7 @@ class Media(ContentPart):
 
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str | None = None, name: str | None = None) -> Self:
-        """Create a value from bytes, whose first bytes determine the media type by default."""
+        """Create an instance from bytes. If you do not pass `media_type`, the first bytes determine it."""
         if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would return five zero bytes.
             raise cls._wrong_argument("bytes", data)
         raw, where = bytes(data), "the data"
@@ -108,7 +108,7 @@ class Media(ContentPart):
 
     @classmethod
     def from_url(cls, url: str, media_type: str | None = None, name: str | None = None) -> Self:
-        """Create a value from a data URL, or from an http(s) URL that the provider loads."""
+        """Create an instance from a data URL, or from an http(s) URL. The provider loads the http(s) URL, not acorn."""
         if not isinstance(url, str):
             raise cls._wrong_argument("url", url)
         if url[:5].lower() == "data:":
@@ -173,24 +173,24 @@ class Media(ContentPart):
 
     @classmethod
     def _head(cls, media_type: str) -> str:
-        """Return the text that precedes the base64 data in a request."""
+        """Return the text before the base64 data in a request, such as `data:image/png;base64,`."""
         return f"data:{media_type};base64,"
 
     # Attributes
 
     @property
     def data(self) -> bytes | None:
-        """The bytes, or None if the value contains a URL."""
+        """The bytes, or None if the instance was created from an http(s) URL."""
         return None if self._data is None else self._data.raw()
 
     @property
     def url(self) -> str | None:
-        """The URL, or None if the value contains bytes."""
+        """The http(s) URL, or None if the instance contains bytes."""
         return self._url
 
     @property
     def media_type(self) -> str | None:
-        """The media type, such as `image/png`, or None if the type of a URL is unknown."""
+        """The media type, such as `image/png`, or None if it is unknown because the instance contains a URL."""
         return self._media_type
 
     @property
@@ -255,10 +255,10 @@ class Media(ContentPart):
         return {"type": "string", "format": f"{MEDIA_FORMAT}{cls.kind}"}
 
     def _to_json(self) -> JsonObject:
-        """Return the value as JSON data.
+        """Return the instance as JSON data.
 
-        The JSON data contains the bytes only if a run is saved. Otherwise, for example in a log, it contains a hash and
-        the size.
+        The JSON data contains the bytes only while acorn saves a run. Otherwise, for example in a log, it contains the
+        hash and the size of the bytes.
         """
         content: JsonObject = {"url": self._url} if self._data is None else {}
         if self._data is not None and is_saving():
@@ -270,7 +270,7 @@ class Media(ContentPart):
 
     @classmethod
     def _validate(cls, value: Any) -> Self:
-        """Convert the value of a field to this class, or raise `ValueError`."""
+        """Convert the value that a user passed for a field to an instance of this class, or raise `ValueError`."""
         if isinstance(value, cls):
             return value
         if isinstance(value, _BYTES):
@@ -358,7 +358,7 @@ class File(Media):
 
 
 def _signature_type(raw: bytes) -> str | None:
-    """Return the media type that the first bytes of data identify, or None."""
+    """Return the media type that the first bytes of the data indicate, or None if they are not known."""
     if raw[:4] == b"RIFF":
         return _RIFF.get(raw[8:12])
     return next((media_type for start, media_type in _SIGNATURES if raw.startswith(start)), None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     class Partial:
-        """A generic type: `Partial[T]` is the class `T` with all fields optional, also in nested classes."""
+        """The generic type of an incomplete output: `Partial[T]` is a copy of `T` in which all fields are optional."""
 
         def __class_getitem__(cls, kind: Any) -> Any:
             return partial_type(kind)

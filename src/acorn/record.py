@@ -1,7 +1,7 @@
 """The record of a run (`Run`), and the functions `current_run`, `capture` and `listen`.
 
-Tools and hooks read the record while the run is in progress, and callers read it afterwards. Only the machine changes a
-record, except for the history, which users may edit too.
+Tools and hooks read the record while the run is in progress, and callers read it afterwards. Users may edit only the
+history of a record. All other changes are made by the machine, which is the internal class that executes a run.
 """
 
 from __future__ import annotations
@@ -41,26 +41,27 @@ The step and the call id follow the prefix."""
 
 
 def call_key(run_id: str, step: int, call_id: str) -> str:
-    """Return a key that identifies one tool call among the tool calls of all runs."""
+    """Return a text that identifies one tool call among the tool calls of all runs."""
     return f"{run_id}:{step}:{call_id}"
 
 
 def history_of_run(run: Run) -> HistoryOwnership:
-    """Return the history of a run for acorn's own code.
+    """Return the internal history object of a run, for acorn's own code.
 
-    Reading `run.history` would mark the list as visible to user code, which may change it.
+    acorn does not read `run.history` for this, because acorn must then assume that user code has the list and changes
+    it.
     """
     return run._history  # pyright: ignore[reportPrivateUsage] - The attribute is not part of the public class.
 
 
 class _ModuleType(Protocol[Returned_co]):
-    """The type of a module, reduced to the return type that `from_json` needs."""
+    """The interface of an agent class. It declares only the return type of a call, for the type hint of `from_json`."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Returned_co: ...
 
 
 class Journal:
-    """The list of entries (`acorn.journal`) of one run, in the order of the events."""
+    """The list of journal entries (`acorn.journal`) of one run, in the order in which they happened."""
 
     __slots__ = ("entries", "now", "step")
 
@@ -73,7 +74,7 @@ class Journal:
 
 
 class _HistoryField:
-    """The descriptor of the field `history` of a run, which returns the list itself, so that users may edit it."""
+    """The descriptor for the field `Run.history`. It returns the original list, so that users can edit it."""
 
     def __get__(self, run: Any, owner: object = None) -> Any:
         return self if run is None else run._history.hand_out()
@@ -85,7 +86,7 @@ class _HistoryField:
 
 
 class _RunState:
-    """The base class of `Run`, with an attribute that is not a field of the dataclass."""
+    """The base class of `Run`, which declares an attribute that must not become a field of the dataclass."""
 
     _history: HistoryOwnership
 
@@ -138,7 +139,7 @@ class Run(_RunState, Generic[Out, Deps]):
 
     @property
     def thread(self) -> list[AgentEvent]:
-        """The list of events of the run and its branches."""
+        """The thread of the run: a list of events, including the events of its branches."""
         from acorn.thread.from_journal import events_of_journal  # The event classes are slow to import.
 
         return events_of_journal(self)
@@ -155,13 +156,13 @@ class Run(_RunState, Generic[Out, Deps]):
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
-        """Return the record and its branches as JSON text.
+        """Return the record and the records of its branches as JSON text.
 
-        The text does not contain `deps` and the traceback of the error.
+        The text contains neither `deps` nor the traceback of the error.
         """
-        from acorn._history.saved_form import write_run
+        from acorn._history.saved_form import encode_run
 
-        return write_run(self)
+        return encode_run(self)
 
     @overload
     @staticmethod
@@ -179,9 +180,9 @@ class Run(_RunState, Generic[Out, Deps]):
         Without the class, input and output are JSON data. If the class of the error does not belong to acorn, the
         record contains an `AcornError` with the same message.
         """
-        from acorn._history.saved_form import read_run
+        from acorn._history.saved_form import decode_run
 
-        run: Run = read_run(Run, text, agent)
+        run: Run = decode_run(Run, text, agent)
         return run
 
     def _repr_html_(self) -> str:
@@ -243,9 +244,9 @@ def _picklable_entry(entry: Entry) -> Entry:
 
 
 def _picklable_error(error: BaseException | None) -> BaseException | None:
-    """Return an error, or an `AcornError` with the same message if the error cannot be pickled.
+    """Return the error unchanged, or an `AcornError` with the same message if `pickle` cannot store the error.
 
-    The attribute `run` of the error is not checked.
+    The check ignores the attribute `error.run`, because it contains the record that is being pickled.
     """
     if error is None:
         return None
@@ -260,7 +261,7 @@ def _picklable_error(error: BaseException | None) -> BaseException | None:
 
 
 def _picklable(value: Any) -> Any:
-    """Return a value, or its JSON data if the value cannot be pickled."""
+    """Return the value unchanged, or its JSON data if `pickle` cannot store the value."""
     try:
         pickle.dumps(value)
     except Exception:  # A user's class may raise anything.
@@ -274,34 +275,37 @@ class _HasRun(Protocol):
 
 
 class _CallSpans(Protocol):
-    """The telemetry of a run and its branches, reduced to the method that a call site needs."""
+    """The interface of the telemetry that `CallSite` uses."""
 
     def inside(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
-        """Return a context manager in which the span of an ask is the current span."""
+        """Return a context manager that makes the span of an ask (an operation of a run) the current span."""
         ...
 
 
 class LiveTree(Protocol):
-    """A run and its branches, reduced to the interface that a call site needs.
+    """The interface of a run and its branches that `CallSite` uses.
 
-    The class `Tree` in `_drive/tree.py` implements it.
+    The class `Tree` in `_drive/tree.py` implements this interface.
     """
 
     @property
     def machines(self) -> Mapping[str, _HasRun]:
-        """A mapping of run ids to the machines of the run and its branches."""
+        """A dict that maps run ids to machines (the objects that execute the run and its branches)."""
         ...
 
     @property
     def trace(self) -> _CallSpans | None: ...
 
     def lineage(self, run_id: str) -> Iterable[tuple[object, Run]]:
-        """Return the instance and the record of a run, followed by the instance and the record of each parent."""
+        """Return (agent instance, record) for a run, then for its parent run, up to the top-level run."""
         ...
 
 
 class CallSite:
-    """A context manager for user code, which stores the run and the ask (the requested operation) of the code."""
+    """A context manager around a call of user code, such as a tool or a hook.
+
+    It stores the run and the ask (the operation of the run) that called the user code.
+    """
 
     __slots__ = ("_counter", "_span", "_token", "ask_id", "run_id", "tree")
 
@@ -316,9 +320,9 @@ class CallSite:
         return self.tree.machines[self.run_id].run
 
     def next_branch_id(self) -> str:
-        """Return an id for the next branch that this code starts.
+        """Return the id of the next branch that the user code starts.
 
-        If the code runs again after a resume, it receives the same ids.
+        If the user code runs again after a resume, its branches have the same ids as before.
         """
         return f"{self.run.steps}/{self.ask_id}#{next(self._counter)}"
 
@@ -360,13 +364,16 @@ def current_run() -> Run:
 
 
 def current_call_site() -> CallSite | None:
-    """Return the innermost call site that surrounds the calling code, or None outside of a run."""
+    """Return the innermost `CallSite` around the calling code, or None if the code is not inside a run."""
     sites = _current.get()
     return sites[-1] if sites else None
 
 
 def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
-    """Return the call site and the record of the innermost run of an instance that surrounds the calling code."""
+    """Return the call site and the record of the run of this agent instance that contains the calling code.
+
+    If there are several, the innermost applies. The result is None if the code is not inside a run of the instance.
+    """
     for site in reversed(_current.get()):
         for other, run in site.tree.lineage(site.run_id):
             if other is agent:
@@ -375,14 +382,17 @@ def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
 
 
 def run_of(agent: object) -> Run | None:
-    """Return the innermost run of an instance that surrounds the calling code, or None."""
+    """Return the run of this agent instance that the calling code is part of.
+
+    If there are several, the innermost applies. The result is None if the code is not inside a run of the instance.
+    """
     site_and_run = call_site_of(agent)
     return None if site_and_run is None else site_and_run[1]
 
 
 @contextmanager
 def capture() -> Generator[list[Run]]:
-    """Collect the records of all runs that start in the current context.
+    """Collect the records of all runs that start inside the `with` block.
 
     with acorn.capture() as runs:
         agent(question="...")
@@ -397,13 +407,13 @@ def capture() -> Generator[list[Run]]:
 
 
 def add_to_captures(run: Run) -> None:
-    """Add a new run to the lists of the surrounding `capture` blocks."""
+    """Add the record of a new run to the lists of all surrounding `with capture()` blocks."""
     for runs in _captures.get():
         runs.append(run)
 
 
 class Subscriber(NamedTuple):
-    """A listener for journal entries, with its importance for the run."""
+    """A function that receives journal entries. `is_vital` is True if the run must stop when the function fails."""
 
     callback: Listener
     is_vital: bool = False
@@ -415,14 +425,14 @@ _listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", d
 
 @contextmanager
 def listen(callback: Listener) -> Generator[None]:
-    """Call a function with every journal entry (`acorn.journal`) of all runs that start in the current context.
+    """Call a function with every journal entry (`acorn.journal`) of all runs that start in the `with` block.
 
         with acorn.listen(print):
             agent(question="...")
 
-    The run waits for the callback, so the callback should be fast and must not wait for a thread of the same run. The
-    callback must not change the entries. If it raises an exception, acorn logs the exception and the run continues. The
-    callback does not receive entries of runs that it starts itself.
+    The run waits for the callback, so the callback should be fast and must not wait for an OS thread of the same run.
+    The callback must not change the entries. If it raises an exception, acorn logs the exception and the run continues.
+    The callback does not receive entries of runs that it starts itself.
     """
     value: Any = callback
     if not callable(value) or iscoroutinefunction(value):
@@ -441,9 +451,10 @@ def _subscribe(subscriber: Subscriber) -> Generator[None]:
 
 
 class without_subscriber:
-    """A context manager in which new runs do not notify a subscriber.
+    """A context manager in which new runs do not call the function of a subscriber.
 
-    Otherwise, a callback that starts a run would call itself without end.
+    acorn uses it while it calls this function, because a function that starts a run would otherwise call itself
+    endlessly.
     """
 
     __slots__ = ("_subscriber", "_token")
@@ -459,5 +470,5 @@ class without_subscriber:
 
 
 def current_subscribers() -> tuple[Subscriber, ...]:
-    """Return the subscribers that receive the entries of a run that starts now."""
+    """Return the subscribers that would receive the journal entries of a run that starts now."""
     return _listeners.get()

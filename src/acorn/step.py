@@ -153,7 +153,7 @@ class Step(Generic[Deps]):
 
     @property
     def tools(self) -> list[Callable[..., Any]]:
-        """The list of tool functions for the next steps, without branches and `__finish__`."""
+        """The list of tool functions for the next steps. It contains neither branches nor `__finish__`."""
         if self._tools is None:
             self._tools = [tool.function for tool in self._listed]
         return self._tools
@@ -211,7 +211,7 @@ class Step(Generic[Deps]):
         }
 
     def add_tool(self, tool: Callable[..., Any]) -> None:
-        """Add a tool to the remaining steps."""
+        """Add a tool for the remaining steps of the run."""
         new = make_tool(tool, "add_tool", self._spec.owner, {})
         if new.name in self._named_tools() or new.name in self._remaining_branches():
             raise ToolConflictError(
@@ -222,7 +222,7 @@ class Step(Generic[Deps]):
         self.tools.append(new.function)
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool or a branch from the remaining steps."""
+        """Remove a tool or a branch for the remaining steps of the run."""
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed, because it ends the run.")
         tools, branches = self._named_tools(), self._remaining_branches()
@@ -247,7 +247,7 @@ class Step(Generic[Deps]):
         self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _chosen_tools(self) -> tuple[Tool, ...]:
-        """Return the tools after the changes of the hook."""
+        """Return the tools for the next steps, with the tools that the hook added and without those that it removed."""
         if self._tools is None or self._tools == [tool.function for tool in self._listed]:
             return self._listed
         chosen: list[Tool] = []
@@ -270,7 +270,10 @@ class Step(Generic[Deps]):
         return [name for name in self._branches if name not in self._removed_branches]
 
     def _changed_settings(self) -> JsonObject:
-        """Return a dict of the settings that the hook changed, without a model that the hook only read."""
+        """Return a dict of the settings that the hook changed.
+
+        The dict does not contain the model if the hook has read `step.model` without changing it.
+        """
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:
             model, before = changed["model"], self._model_before
@@ -332,7 +335,7 @@ def changes_of(step: Step) -> StepChanges:
 
 
 def _copy_model(model: Any) -> Any:
-    """Return a copy of a model dict, or of a list and the model dicts in the list."""
+    """Return a copy of a model dict. For a list of models, return a new list with copies of the model dicts."""
     if is_list_or_tuple(model):
         return [_copy_model(member) if is_json_object(member) else member for member in model]
     return dict(model)

@@ -67,32 +67,32 @@ TOOL_ERROR = "Tool error: "
 
 
 def is_json_object(value: object) -> TypeIs[JsonObject]:
-    """Return whether a value is a dict, without checking that its keys are strings."""
+    """Return True if a value is a dict. Type checkers then assume that the dict keys are strings."""
     return isinstance(value, dict)
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
-    """Return whether a value is a mapping, without checking that its keys are strings."""
+    """Return True if a value is a mapping. Type checkers then assume that its keys are strings."""
     return isinstance(value, Mapping)
 
 
 def is_json_list(value: object) -> TypeIs[list[Any]]:
-    """Return whether a value is a list."""
+    """Return True if a value is a list. Type checkers then accept any type of item."""
     return isinstance(value, list)
 
 
 def is_list_or_tuple(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
-    """Return whether a value is a list or a tuple."""
+    """Return True if a value is a list or a tuple. Type checkers then accept any type of item."""
     return isinstance(value, list | tuple)
 
 
 def is_class(value: object) -> TypeIs[type[Any]]:
-    """Return whether a value is a class."""
+    """Return True if a value is a class."""
     return isinstance(value, type)
 
 
 class ForkedFrom(NamedTuple):
-    """The origin of a forked run: the original run and the step."""
+    """The origin of a forked run: the id of the original run, and the step before which the fork starts."""
 
     run: str | None
     """The id of the original run, or None if the events do not contain the id."""
@@ -196,7 +196,7 @@ class Usage:
 
 
 class Fallback(NamedTuple):
-    """A fallback from a failed model to the next model in a list of models."""
+    """The use of another model because a model failed: the failed model, and the next model in the list of models."""
 
     failed: str
     """The name of the model that failed."""
@@ -301,7 +301,7 @@ class Paused:
 
     @property
     def request(self) -> Request:
-        """The first open request."""
+        """The first unanswered request for human input."""
         return self.requests[0]
 
     def __bool__(self) -> bool:

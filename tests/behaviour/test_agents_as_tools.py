@@ -150,7 +150,7 @@ def test_agent_tool_with_wrong_arguments_returns_tool_error(call: Call, script: 
     assert run.branches == []
 
 
-def test_agent_tool_failure_returns_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_whose_run_fails_returns_tool_error(call: Call, script: Script) -> None:
     class Stubborn(DeepDigger):
         parse_retries = 0
 
@@ -161,7 +161,7 @@ def test_agent_tool_failure_returns_tool_error(call: Call, script: Script) -> No
     assert run.output == "found"
 
 
-def test_agent_tool_with_unfinished_single_turn_returns_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_that_ends_without_output_returns_tool_error(call: Call, script: Script) -> None:
     @tool
     def scratch() -> str:
         """Scratch."""
@@ -203,7 +203,7 @@ def test_agent_tools_and_function_tools_of_one_response_run_concurrently(call: C
 
 
 @pytest.mark.message_list
-def test_agent_tool_nesting_beyond_max_depth_returns_error(call: Call) -> None:
+def test_agent_tool_nested_deeper_than_max_depth_returns_tool_error(call: Call) -> None:
     class Recursive(module[Any, str]):
         """Dig deeper."""
 
@@ -239,7 +239,7 @@ def test_branch_inherits_agent_tools_of_parent(call: Call, script: Script) -> No
     assert run.branches[0].output == "aside"
 
 
-def test_agent_tool_instance_called_twice_in_one_response_runs_twice(call: Call, script: Script) -> None:
+def test_one_agent_tool_instance_called_twice_in_one_response_starts_two_runs(call: Call, script: Script) -> None:
     digger = DeepDigger()
     both = calling("deep_digger", place="a") & calling("deep_digger", place="b")
     run = call.run(Boss(model=script(both, BONE, BONE, DONE), tools=[digger]))
@@ -248,7 +248,7 @@ def test_agent_tool_instance_called_twice_in_one_response_runs_twice(call: Call,
 
 
 @pytest.mark.live_objects
-def test_on_step_hook_adds_and_removes_agent_tool(call: Call, script: Script) -> None:
+def test_agent_tool_added_or_removed_by_on_step_changes_tools_of_next_request(call: Call, script: Script) -> None:
     class Changing(Boss):
         tools = []
 
@@ -296,7 +296,7 @@ def test_two_agent_tools_with_equal_name_raise_tool_conflict_error() -> None:
         type("Two", (module,), {"tools": [DeepDigger, other]})
 
 
-def test_agent_class_with_required_init_arguments_is_rejected() -> None:
+def test_agent_tool_class_with_required_init_arguments_raises_declaration_error() -> None:
     class Needy(DeepDigger):
         def __init__(self, spade: str) -> None:
             super().__init__()
@@ -307,19 +307,19 @@ def test_agent_class_with_required_init_arguments_is_rejected() -> None:
     type("Two", (module,), {"tools": [Needy("steel")]})
 
 
-def test_agent_tool_with_decorator_timeout_is_rejected_with_advice() -> None:
+def test_agent_tool_with_decorator_timeout_raises_error_that_suggests_max_seconds() -> None:
     timed = tool(timeout=1.0)(type("Timed", (DeepDigger,), {}))
     with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the agent `Timed` with .*`max_seconds`"):
         type("Two", (module,), {"tools": [timed]})
 
 
-def test_module_base_class_as_tool_is_rejected() -> None:
+def test_module_base_class_as_tool_raises_declaration_error() -> None:
     with pytest.raises(DeclarationError, match="base class of all modules"):
         type("Two", (module,), {"tools": [module]})
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_agent_as_only_tool_is_called(how: str) -> None:
+def test_agent_tool_with_parallel_false_runs_one_call_at_a_time(how: str) -> None:
     under_way: list[int] = []
     most: list[int] = []
 

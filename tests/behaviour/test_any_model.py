@@ -291,7 +291,7 @@ def test_any_model_returns_equal_answers_in_two_runs(call: Call) -> None:
     assert one.output == two.output
 
 
-def test_any_model_single_turn_finishes_immediately(call: Call) -> None:
+def test_any_model_in_single_turn_run_returns_unfinished_with_tools_and_output_without_tools(call: Call) -> None:
     model = AnyModel()
     assert isinstance(call(Inner(model=model, tools=[], final_output=Report, initial_input=str), "x"), Unfinished)
     assert call(module(model=AnyModel(), final_output=Report)) == Report(title="text", score=1)
@@ -309,7 +309,7 @@ def test_any_model_stream_yields_partials() -> None:
     assert read(list(Outer(model=AnyModel()).stream())) == read(asyncio.run(main()))
 
 
-def test_any_model_run_with_max_steps_and_limits_is_forced_to_finish(call: Call) -> None:
+def test_any_model_run_that_reaches_max_steps_is_forced_to_finish(call: Call) -> None:
     run = call.run(Outer(model=AnyModel(), max_steps=1, max_cost=0.01, max_total_tokens=100_000))
     assert (run.stop_reason, run.cost) == ("forced", 0.0)
     assert called(run) == ["look", "add", "inner", "again", "__finish__"]
@@ -321,7 +321,7 @@ def test_any_model_calls_tools_again_in_continued_conversation() -> None:
     assert called(agent.using(history=first).run()) == ["look", "add", "__finish__"]
 
 
-def test_any_model_treats_agent_tool_as_separate_conversation(call: Call) -> None:
+def test_any_model_calls_tools_of_agent_tool_inside_its_run(call: Call) -> None:
     class Boss(module[Any, str]):
         """Delegate."""
 
@@ -333,7 +333,7 @@ def test_any_model_treats_agent_tool_as_separate_conversation(call: Call) -> Non
     assert called(run.branches[0]) == ["weigh", "__finish__"]
 
 
-def test_any_model_calls_tool_declared_by_schema_only(call: Call) -> None:
+def test_any_model_generates_valid_arguments_for_tool_with_json_schema(call: Call) -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": ["integer", "null"]}, "kind": {"allOf": [{"$ref": "#/definitions/kind"}]}},
@@ -382,7 +382,7 @@ def test_any_model_without_valid_value_raises_error_with_field_name(call: Call, 
         call(module(model=AnyModel(), final_output=declared))
 
 
-def test_any_model_in_copied_or_pickled_agent_returns_valid_output() -> None:
+def test_any_model_returns_valid_output_in_deep_copied_agent_and_in_pickled_agent() -> None:
     agent = Outer(model=AnyModel())
     for made in (copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
         assert isinstance(made(), Report)

@@ -71,7 +71,7 @@ def test_map_starts_one_run_per_row(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_map_limits_concurrency_and_reads_rows_lazily(way: Way) -> None:
+def test_map_runs_at_most_concurrency_rows_at_once_and_reads_rows_lazily(way: Way) -> None:
     lock, now, most, read, answered = threading.Lock(), 0, 0, 0, 0
 
     def slow(request: ModelRequest) -> Reply | Failure:
@@ -111,7 +111,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_map_with_repeated_batch_id_does_not_repeat_requests(store: Any, way: Way) -> None:
+def test_map_called_again_with_same_batch_id_sends_no_new_requests(store: Any, way: Way) -> None:
     rows = [{"word": word} for word in ("a", "bad", "c")]
     model = ScriptedModel(answer)
     way(shout(model=model, store=store), rows, id="nightly")
@@ -129,7 +129,7 @@ def test_map_with_repeated_batch_id_does_not_repeat_requests(store: Any, way: Wa
     assert {facts.batch for facts in acorn.runs(store).list()} == {"nightly"}
 
 
-def test_map_key_matches_stored_row_at_any_position(store: Any) -> None:
+def test_map_with_key_function_finds_stored_row_after_row_order_changed(store: Any) -> None:
     model = ScriptedModel(answer)
     agent = shout(model=model, store=store)
     agent.map([{"word": "a"}, {"word": "b"}], id="n", key=lambda row: row["word"]).results()
@@ -216,7 +216,7 @@ def test_map_row_that_requests_human_input_is_paused(store: Any) -> None:
         ([], {"id": "without a store"}),
     ],
 )
-def test_map_with_wrong_arguments_raises_immediately(rows: Any, options: dict[str, Any]) -> None:
+def test_map_with_wrong_arguments_raises_declaration_error_before_iteration(rows: Any, options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError):
         shout().map(rows, **options)
     with pytest.raises(DeclarationError):
@@ -224,7 +224,7 @@ def test_map_with_wrong_arguments_raises_immediately(rows: Any, options: dict[st
 
 
 @pytest.mark.parametrize("options", [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}])
-def test_map_with_run_id_raises(options: dict[str, Any]) -> None:
+def test_map_on_agent_with_run_id_raises_declaration_error(options: dict[str, Any]) -> None:
     agent = shout(store=MemoryStore()).using(run_id="a")
     with pytest.raises(DeclarationError, match=r"names one run, but a batch starts many"):
         agent.map([{"word": "a"}], **options)

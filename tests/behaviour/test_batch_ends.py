@@ -61,7 +61,7 @@ def nothing_runs(store: Any) -> bool:
     return comes_true(lambda: all(facts.status != "running" for facts in acorn.runs(store).list()))
 
 
-def test_map_with_failing_row_iterator_raises_and_leaves_no_running_rows(store: Any) -> None:
+def test_map_with_failing_row_iterator_raises_its_error_and_leaves_no_running_rows(store: Any) -> None:
     with pytest.raises(RuntimeError, match="no more"):
         echo(store).map(rows_that_fail(), concurrency=4, id="b").results()
 
@@ -144,7 +144,7 @@ class Slow(MemoryStore):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_map_iteration_left_during_claim_releases_run(is_async: bool) -> None:
+def test_map_iteration_left_while_store_claims_run_releases_claim(is_async: bool) -> None:
     store, began, may_end = Slow(), threading.Event(), threading.Event()
 
     def slow(request: ModelRequest) -> Reply:
@@ -203,7 +203,9 @@ class Stuck(ScriptedModel):
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-def test_amap_iteration_left_or_cancelled_cancels_running_rows(store: Any, is_cancelled: bool) -> None:
+def test_amap_iteration_that_is_left_early_or_whose_task_is_cancelled_cancels_running_rows(
+    store: Any, is_cancelled: bool
+) -> None:
     async def left() -> None:
         agent = Echo(model=Stuck(), store=store)
         async for _ in agent.amap(range(100), concurrency=4, id="b"):
@@ -224,7 +226,7 @@ def test_amap_iteration_left_or_cancelled_cancels_running_rows(store: Any, is_ca
     assert echo(store).map(range(8), id="b").results() == list(range(8))
 
 
-def test_map_inside_tool_returns_results() -> None:
+def test_map_and_amap_called_inside_tools_return_results() -> None:
     class Outer(module[int, str]):
         """Do many."""
 
@@ -277,7 +279,7 @@ def test_map_called_twice_concurrently_with_equal_id_runs_each_row_once(store: A
     assert sorted(asked) == list(range(20))
 
 
-def test_map_with_changed_row_or_class_raises_store_error_instead_of_stored_failure(store: Any) -> None:
+def test_map_with_changed_row_or_changed_class_yields_store_error_instead_of_stored_failure(store: Any) -> None:
     class Other(module[int, int]):
         """Other."""
 
@@ -300,7 +302,7 @@ def test_map_with_changed_row_or_class_raises_store_error_instead_of_stored_fail
     assert echo(store).map([1], id="a", retry_failed=True).results() == [1]
 
 
-def test_map_releases_run_records_of_discarded_items() -> None:
+def test_map_frees_memory_of_run_records_after_items_are_discarded() -> None:
     batch = echo().map(range(5), concurrency=1)
     records = [weakref.ref(item.run) for item in batch]
     gc.collect()

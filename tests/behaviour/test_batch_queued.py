@@ -97,7 +97,7 @@ def test_queued_async_batch_finishes_all_rows(store: Store) -> None:
     asyncio.run(use())
 
 
-def test_queued_batch_left_early_is_continued_by_batch_id(store: Store) -> None:
+def test_queued_batch_left_early_is_continued_by_call_with_same_batch_id(store: Store) -> None:
     rows = ["a", "b", "fail"]
     first = queued(store).map(rows, queue=True, id="nightly", key=str)
     steps = iter(first)
@@ -131,7 +131,7 @@ def test_queued_batch_with_retry_failed_retries_failed_rows(store: Store) -> Non
     assert acorn.runs(store).get(item.run.id).started != began
 
 
-def test_queued_batch_with_cancelled_or_deleted_run_yields_item_error(store: Store) -> None:
+def test_queued_batch_yields_item_with_error_for_cancelled_run_and_for_deleted_run(store: Store) -> None:
     batch = iter(queued(store).map(["a", "b"], queue=True, id="nightly"))
     items: list[Any] = []
     thread = threading.Thread(target=lambda: items.extend(batch))
@@ -146,7 +146,7 @@ def test_queued_batch_with_cancelled_or_deleted_run_yields_item_error(store: Sto
 
 
 @pytest.mark.usefixtures("worker")
-def test_queued_batch_with_endless_rows_submits_limited_number_of_rows(store: Store) -> None:
+def test_queued_batch_with_endless_row_iterator_submits_at_most_10000_rows(store: Store) -> None:
     batch = iter(queued(store).map(map(str, itertools.count()), queue=True, id="endless"))
     assert next(batch).output == "done True"
     batch.close()  # type: ignore[attr-defined]
@@ -167,7 +167,7 @@ def test_queued_batch_beyond_max_cost_submits_no_more_rows(store: Store) -> None
     assert len(begun) == len(store.list(limit=None)) <= 100
 
 
-def test_queued_batch_with_wrong_arguments_raises_immediately(store: Store) -> None:
+def test_queued_batch_with_wrong_arguments_raises_error_before_submitting_rows(store: Store) -> None:
     with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` has no effect with `queue=True`"):
         queued(store).map(["a"], queue=True, concurrency=4)
     with pytest.raises(DeclarationError, match="has no store"):

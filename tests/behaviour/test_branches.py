@@ -192,9 +192,7 @@ def test_branch_max_depth_lowers_but_never_raises_parent_limit(call: Call, scrip
     assert "BranchError: `inner` would be branch 2 levels deep" in told(run.branches[0])[1]
 
 
-def test_branch_tool_without_input_has_no_parameters_and_uses_first_docstring_paragraph(
-    call: Call, script: Script
-) -> None:
+def test_branch_without_input_is_offered_as_tool_without_parameters(call: Call, script: Script) -> None:
     model = script(DONE)
     run_main(call, model)
     assert schema(model.requests[0], "check") == {
@@ -205,7 +203,7 @@ def test_branch_tool_without_input_has_no_parameters_and_uses_first_docstring_pa
     assert names(model.requests[0]) == ["look", "boom", "check", "__finish__"]
 
 
-def test_branch_description_is_set_or_inherited(call: Call, script: Script) -> None:
+def test_branch_tool_description_is_declared_text_or_inherited_docstring(call: Call, script: Script) -> None:
     class Heir(Checker):
         pass
 
@@ -233,7 +231,7 @@ def test_branch_tool_with_input_has_input_fields_as_parameters(call: Call, scrip
     }
 
 
-def test_tool_added_during_run_with_branch_name_is_rejected(call: Call, script: Script) -> None:
+def test_tool_added_by_on_step_with_name_of_branch_raises_tool_conflict_error(call: Call, script: Script) -> None:
     def check() -> str:
         return ""
 
@@ -250,7 +248,9 @@ def test_tool_added_during_run_with_branch_name_is_rejected(call: Call, script: 
 # Start of a branch
 
 
-def test_branch_history_is_parent_history_with_answered_pending_calls(call: Call, script: Script) -> None:
+def test_branch_request_contains_parent_history_and_placeholder_result_for_branch_call(
+    call: Call, script: Script
+) -> None:
     model = script(calling("look"), Reply("Hm.") & calling("check"), TRUE, DONE)
     run = run_main(call, model)
     parents = model.requests[1].messages
@@ -316,7 +316,7 @@ def test_branch_request_uses_trimmed_history_of_parent(call: Call) -> None:
 
 @pytest.mark.message_list
 @pytest.mark.edits_history
-def test_branch_request_omits_tool_result_without_call_in_parent_history(call: Call) -> None:
+def test_branch_request_omits_tool_result_whose_call_is_missing_in_parent_history(call: Call) -> None:
     stray = {"role": "tool", "tool_call_id": "x", "content": "stray"}
     made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -344,7 +344,9 @@ def test_branch_request_omits_tool_result_without_call_in_parent_history(call: C
     assert (turn["tool_calls"], result) == ([made], stray)
 
 
-def test_branch_system_message_omits_missing_prompt_of_branch_or_parent(call: Call, script: Script) -> None:
+def test_branch_system_message_contains_only_parent_prompt_or_branch_prompt_if_other_is_empty(
+    call: Call, script: Script
+) -> None:
     model = script(calling("check"), TRUE, DONE)
     run_main(call, model, system_prompt="")
     assert model.requests[0].messages[0]["role"] == "user"
@@ -355,7 +357,9 @@ def test_branch_system_message_omits_missing_prompt_of_branch_or_parent(call: Ca
 
 
 @pytest.mark.edits_history
-def test_branch_prompt_method_result_is_appended_to_system_message_parts(call: Call, script: Script) -> None:
+def test_branch_prompt_is_appended_as_content_part_if_parent_system_message_has_content_parts(
+    call: Call, script: Script
+) -> None:
     class Parts(Main):
         def on_step(self, step: Step) -> None:
             self.history[0]["content"] = [{"type": "text", "text": "Parts."}]
@@ -417,7 +421,7 @@ def test_branch_with_non_object_arguments_returns_tool_error(
     assert told(run)[0].startswith(f"Tool error: {error}")
 
 
-def test_branch_plain_type_input_is_sent_in_result_element(call: Call, script: Script) -> None:
+def test_branch_input_of_plain_type_is_sent_in_result_element(call: Call, script: Script) -> None:
     model = script(calling("check", result="it"), TRUE, DONE)
     run_main(call, model, branches={"check": branch_of(initial_input=str)})
     assert model.requests[1].messages[-1]["content"] == "<input>\n  <result>it</result>\n</input>"
@@ -460,7 +464,7 @@ def test_nested_branch_replaces_parent_tool_of_equal_name(call: Call, script: Sc
     assert run.branches[0].branches[0].output == Verdict(is_true=True, why="so")
 
 
-def test_branch_source_tool_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
+def test_branch_tool_from_tool_source_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
     happened: list[str] = []
 
     class Source:
@@ -483,7 +487,7 @@ def test_branch_source_tool_replaces_parent_tool_of_equal_name(call: Call, scrip
 
 
 @pytest.mark.live_objects
-def test_branch_inherits_tools_of_parent_in_current_step(call: Call, script: Script) -> None:
+def test_branch_inherits_parent_tools_as_changed_by_on_step(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -570,7 +574,7 @@ def test_tool_with_name_of_removed_branch_is_added(call: Call, script: Script) -
     assert (told(run)[1], run.branches) == ("checked", [])
 
 
-def test_single_turn_whose_only_branch_was_removed_is_forced_to_finish(call: Call, script: Script) -> None:
+def test_run_at_max_steps_whose_only_branch_was_removed_is_forced_to_finish(call: Call, script: Script) -> None:
     class Alone(Main):
         """Answer the question."""
 
@@ -594,7 +598,9 @@ INHERITED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", INHERITED)
-def test_branch_setting_replaces_parent_setting(call: Call, script: Script, name: str) -> None:
+def test_branch_setting_is_inherited_from_parent_unless_branch_declares_it(
+    call: Call, script: Script, name: str
+) -> None:
     above, own = INHERITED[name]
     for declared, expected in (({}, above), ({name: own}, own)):
         model = script(calling("check"), TRUE, DONE)
@@ -605,7 +611,7 @@ def test_branch_setting_replaces_parent_setting(call: Call, script: Script, name
         assert name == "cache" or name in model.requests[1].declared
 
 
-def test_branch_request_omits_settings_that_neither_class_declares(call: Call, script: Script) -> None:
+def test_branch_request_does_not_mark_undeclared_settings_as_declared(call: Call, script: Script) -> None:
     model = script(calling("check"), TRUE, DONE)
     run_main(call, model)
     assert not model.requests[1].declared & {"temperature", "max_tokens"}
@@ -707,7 +713,7 @@ def test_branch_result_is_output_instance_and_is_sent_to_parent_as_json(call: Ca
     assert BEGUN not in json.dumps(run.history)
 
 
-def test_branch_called_repeatedly_in_run_and_response_runs_each_time(call: Call, script: Script) -> None:
+def test_branch_called_three_times_in_one_run_runs_three_times(call: Call, script: Script) -> None:
     twice = calling("check", claim="a") & calling("check", claim="b")
 
     def reply(request: ModelRequest) -> Any:
@@ -721,7 +727,7 @@ def test_branch_called_repeatedly_in_run_and_response_runs_each_time(call: Call,
     assert [branch.input.model_dump()["claim"] for branch in run.branches] == ["a", "b", "c"]
 
 
-def test_branches_start_after_tools_and_receive_tool_results(call: Call, script: Script) -> None:
+def test_branches_start_after_tools_of_same_response_and_receive_their_results(call: Call, script: Script) -> None:
     order: list[str] = []
 
     def slow() -> str:
@@ -871,7 +877,7 @@ def test_branch_at_max_steps_is_forced_to_finish(call: Call, script: Script) -> 
     assert (run.steps, run.stop_reason) == (1, "finish")
 
 
-def test_branch_without_answer_returns_unfinished_tool_error(call: Call, script: Script) -> None:
+def test_branch_that_ends_without_output_returns_tool_error(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
     assert told(run)[0] == (
@@ -880,7 +886,7 @@ def test_branch_without_answer_returns_unfinished_tool_error(call: Call, script:
     assert isinstance(run.branches[0].output, Unfinished)
 
 
-def test_single_turn_with_branch_call_returns_unfinished_with_branch_result(call: Call, script: Script) -> None:
+def test_single_turn_run_that_calls_branch_returns_unfinished_with_branch_output(call: Call, script: Script) -> None:
     run = run_main(call, script(calling("check"), TRUE), max_steps=None, branches={"check": branch_of(max_steps=1)})
     assert isinstance(run.output, Unfinished)
     assert run.output.tool_results[0].output == Verdict(is_true=True, why="so")
@@ -935,7 +941,7 @@ def test_concurrent_runs_in_threads_have_separate_branches(script: Script) -> No
 # Branches started from code
 
 
-def test_self_branch_in_on_step_receives_edited_results_and_adds_no_messages_to_parent(
+def test_branch_method_called_in_on_step_sends_edited_results_and_adds_no_messages_to_parent(
     call: Call, script: Script
 ) -> None:
     class Reviewed(Main):
@@ -957,7 +963,7 @@ def test_self_branch_in_on_step_receives_edited_results_and_adds_no_messages_to_
     assert [message["role"] for message in run.history[:6]] == ["system", "user", "assistant", "tool", "tool", "user"]
 
 
-def test_step_branch_of_self_branch_is_class_name(call: Call, script: Script) -> None:
+def test_step_branch_in_branch_started_by_branch_method_is_class_name(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
     class Inner(Checker):
@@ -977,7 +983,7 @@ def test_step_branch_of_self_branch_is_class_name(call: Call, script: Script) ->
     assert paths == [None, "Inner"]
 
 
-def test_self_branch_in_tool_receives_results_of_finished_sibling_calls(call: Call, script: Script) -> None:
+def test_branch_method_called_in_tool_sends_results_of_finished_sibling_calls(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool(parallel=False)
         def deep(self, number: int) -> str:
@@ -994,7 +1000,7 @@ def test_self_branch_in_tool_receives_results_of_finished_sibling_calls(call: Ca
     assert told(run)[1:3] == ["first", "second"]
 
 
-def test_self_branch_in_concurrent_tool_threads_returns_outputs(call: Call, script: Script) -> None:
+def test_branch_method_called_in_two_concurrent_tools_returns_output_to_each_tool(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
 
     class Deep(Main):
@@ -1015,7 +1021,7 @@ def test_self_branch_in_concurrent_tool_threads_returns_outputs(call: Call, scri
     assert (len(run.branches), run.usage.requests) == (2, 4)
 
 
-def test_abranch_in_async_hook_and_tool_returns_outputs(call: Call, script: Script) -> None:
+def test_abranch_method_called_in_async_hook_and_async_tool_returns_output(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool
         async def deep(self) -> str:
@@ -1030,7 +1036,7 @@ def test_abranch_in_async_hook_and_tool_returns_outputs(call: Call, script: Scri
     assert run.usage.requests == 4
 
 
-def test_self_branch_in_on_finish_and_prompt_method_returns_output(call: Call, script: Script) -> None:
+def test_branch_method_called_in_on_finish_and_in_prompt_method_returns_output(call: Call, script: Script) -> None:
     class Prompted(Main):
         def system_prompt(self) -> str:
             return f"Prompt {self.branch(branch_of(system_prompt='')).why}"
@@ -1107,7 +1113,7 @@ def test_branch_all_limits_concurrency(call: Call, script: Script) -> None:
     assert len(most) == 5
 
 
-def test_failing_self_branch_raises_branch_error_with_cause(call: Call, script: Script) -> None:
+def test_branch_method_whose_branch_fails_raises_branch_error_with_cause(call: Call, script: Script) -> None:
     caught: list[BranchError] = []
 
     class Risky(Main):
@@ -1127,7 +1133,7 @@ def test_failing_self_branch_raises_branch_error_with_cause(call: Call, script: 
     assert (run.output, run.usage.requests, len(run.branches)) == ("yes", 4, 2)
 
 
-def test_uncaught_branch_error_ends_run(call: Call, script: Script) -> None:
+def test_branch_error_that_hook_does_not_catch_ends_run(call: Call, script: Script) -> None:
     class Risky(Main):
         def on_step(self, step: Step) -> None:
             self.branch(branch_of(parse_retries=0))
@@ -1139,7 +1145,7 @@ def test_uncaught_branch_error_ends_run(call: Call, script: Script) -> None:
     assert isinstance(run.branches[0].error, ParseError)
 
 
-def test_self_branch_beyond_max_depth_raises_branch_error(call: Call, script: Script) -> None:
+def test_branch_method_called_deeper_than_max_depth_raises_branch_error(call: Call, script: Script) -> None:
     class Digger(Main):
         max_depth = 2
 
@@ -1151,7 +1157,7 @@ def test_self_branch_beyond_max_depth_raises_branch_error(call: Call, script: Sc
         run_main(call, model, Digger)
 
 
-def test_self_branch_outside_run_raises() -> None:
+def test_branch_method_called_outside_run_raises_acorn_error() -> None:
     agent = Main(model=ScriptedModel([]))
     with pytest.raises(AcornError, match=r"cannot start a branch\. Call `self\.branch\(\.\.\.\)`"):
         agent.branch(Checker)
@@ -1161,7 +1167,7 @@ def test_self_branch_outside_run_raises() -> None:
         agent.branch_all([(Checker, {})])
 
 
-def test_self_branch_on_instance_of_another_run_raises(call: Call, script: Script) -> None:
+def test_branch_method_of_instance_that_has_no_run_raises_acorn_error(call: Call, script: Script) -> None:
     class Helper(Checker):
         """Help."""
 
@@ -1187,7 +1193,7 @@ class Lender(Main):
         return self.branch(Asked, claim="It is.").why
 
 
-def test_parent_method_tool_called_in_branch_starts_branch_of_parent(call: Call, script: Script) -> None:
+def test_parent_method_tool_called_in_branch_records_its_branch_below_parent(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("ask"), TRUE, TRUE, DONE)
     run = run_main(call, model, Lender)
     assert [branch.branch for branch in run.branches] == ["check", "Asked"]
@@ -1200,7 +1206,7 @@ def test_parent_method_tool_called_in_branch_starts_branch_of_parent(call: Call,
     assert run.usage.requests == 5
 
 
-def test_parent_tool_that_branches_is_called_by_concurrent_branches(call: Call, script: Script) -> None:
+def test_parent_tool_that_starts_branch_is_callable_by_two_concurrent_branches(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check") & calling("check"), DONE],
         be=[calling("ask"), calling("ask"), TRUE, TRUE],
@@ -1211,7 +1217,7 @@ def test_parent_tool_that_branches_is_called_by_concurrent_branches(call: Call, 
     assert len({branch.id for branch in run.branches}) == 4
 
 
-def test_parent_tool_that_branches_is_limited_by_max_depth(call: Call, script: Script) -> None:
+def test_branch_started_by_parent_tool_inside_branch_counts_against_max_depth(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check"), DONE],
         be=[calling("ask"), TRUE],
@@ -1226,7 +1232,9 @@ class Empty(module[Any, Any]):
     """Nothing."""
 
 
-def test_self_branch_with_non_module_or_class_without_output_raises(call: Call, script: Script) -> None:
+def test_branch_method_with_non_module_or_with_class_without_output_raises_declaration_error(
+    call: Call, script: Script
+) -> None:
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
             for kind in (str, "Checker"):
@@ -1266,7 +1274,7 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
         ([], 0, COUNT),
     ],
 )
-def test_branch_all_with_invalid_argument_raises_before_any_branch_starts(
+def test_branch_all_with_invalid_argument_raises_declaration_error_before_any_branch_starts(
     call: Call, script: Script, branches: Any, concurrency: Any, words: str
 ) -> None:
     class Wrong(Main):
@@ -1289,7 +1297,7 @@ class Named(Checker):
         return Verdict(is_true=output.is_true, why=self.name)
 
 
-def test_branch_class_with_required_init_arguments_is_rejected_at_declaration() -> None:
+def test_declared_branch_class_with_required_init_arguments_raises_declaration_error() -> None:
     words = (
         "`Main2.branches['check']` is the class `Named`, which cannot be instantiated without arguments "
         "(missing a required argument: 'name'). Use an instance."
@@ -1300,7 +1308,9 @@ def test_branch_class_with_required_init_arguments_is_rejected_at_declaration() 
         assert str(caught.value) == words
 
 
-def test_branch_class_with_required_init_arguments_is_rejected_at_start(call: Call, script: Script) -> None:
+def test_branch_method_with_class_with_required_init_arguments_raises_declaration_error(
+    call: Call, script: Script
+) -> None:
     class Hooked(Main):
         def on_step(self, step: Step) -> None:
             with pytest.raises(DeclarationError, match="cannot be instantiated without arguments"):
@@ -1320,7 +1330,7 @@ def test_branch_declared_as_instance_uses_instance_settings(call: Call, script: 
     assert described["description"] == "Ask Ann"
 
 
-def test_self_branch_with_instance_runs_instance(call: Call, script: Script) -> None:
+def test_branch_method_called_with_instance_uses_settings_of_instance(call: Call, script: Script) -> None:
     found: list[Any] = []
 
     class Hooked(Main):
@@ -1335,13 +1345,13 @@ def test_self_branch_with_instance_runs_instance(call: Call, script: Script) -> 
     assert [branch.branch for branch in run.branches] == ["Named", "Named"]
 
 
-def test_branch_declared_as_instance_with_history_is_rejected() -> None:
+def test_branch_declared_as_instance_with_history_raises_declaration_error() -> None:
     agent = Checker().using(history=[{"role": "user", "content": "before"}])
     with pytest.raises(DeclarationError, match="a branch continues the conversation of its parent"):
         Main(branches={"check": agent})
 
 
-def test_module_called_inside_tool_is_not_recorded_as_branch(call: Call, script: Script) -> None:
+def test_agent_called_inside_tool_is_not_recorded_as_branch(call: Call, script: Script) -> None:
     model = script(calling("ask"), TRUE, DONE)
 
     def ask() -> str:
@@ -1380,7 +1390,7 @@ def test_branch_records_are_nested_and_usage_is_summed(call: Call, script: Scrip
         assert_complete(each.history)
 
 
-def test_capture_records_branches_started_in_threads(call: Call, script: Script) -> None:
+def test_capture_block_collects_records_of_concurrent_branches(call: Call, script: Script) -> None:
     model = script(calling("check") & calling("check"), TRUE, TRUE, DONE)
     with capture() as runs:
         run = run_main(call, model)
@@ -1392,7 +1402,9 @@ def weighty(reply: Reply, tokens: int) -> Reply:
     return reply & Reply(usage=Usage(tokens, 0, requests=1))
 
 
-def test_branch_tokens_count_in_parent_which_reserves_budget_for_answer(call: Call, script: Script) -> None:
+def test_branch_tokens_count_against_parent_token_limit_and_parent_is_forced_to_finish(
+    call: Call, script: Script
+) -> None:
     looks = [weighty(calling("look"), 100) for _ in range(3)]
     model = script(weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100))
     run = run_main(call, model, max_total_tokens=750, branches={"check": branch_of(max_steps=50)})
@@ -1498,7 +1510,7 @@ def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     return asyncio.run(main())
 
 
-def test_branch_chunks_are_passed_to_on_stream_of_branch(call: Call, script: Script) -> None:
+def test_branch_chunks_are_passed_only_to_on_stream_of_branch(call: Call, script: Script) -> None:
     heard: list[StreamChunk[Any]] = []
 
     class Loud(Checker):
@@ -1642,7 +1654,9 @@ def assert_soon(claim: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_base_exception_in_branch_ends_sibling_branches(call: Call, kind: type[BaseException]) -> None:
+def test_keyboard_interrupt_or_system_exit_in_branch_ends_sibling_branches(
+    call: Call, kind: type[BaseException]
+) -> None:
     gate = threading.Event()
 
     def stop() -> None:
@@ -1727,7 +1741,7 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
 
 
 @pytest.mark.message_list
-def test_agent_tool_that_fails_cancels_its_branches_but_not_its_siblings(call: Call) -> None:
+def test_failing_agent_tool_cancels_its_branches_but_not_sibling_tool_calls(call: Call) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     @tool

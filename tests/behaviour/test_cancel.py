@@ -84,7 +84,7 @@ def told(run: Run[Any]) -> list[str]:
 STOPPED = "This call was not completed: the run was stopped."
 
 
-def test_cancel_during_model_call_ends_run_with_complete_history(script: Script) -> None:
+def test_cancel_during_model_call_ends_run_with_result_for_every_call_in_history(script: Script) -> None:
     pause = Pause()
 
     class Slow(ScriptedModel):
@@ -115,7 +115,7 @@ def test_cancel_during_async_tool_cancels_tool_and_ends_run(script: Script) -> N
     assert told(run) == [STOPPED]
 
 
-def test_cancel_during_sync_tool_ends_run_and_reports_call_as_stopped(script: Script) -> None:
+def test_cancel_during_sync_tool_ends_run_with_stopped_message_as_tool_result(script: Script) -> None:
     pause = Pause()
 
     threads: list[threading.Thread] = []
@@ -168,7 +168,7 @@ def test_cancel_during_concurrent_tools_ends_all_calls(script: Script) -> None:
     assert done.wait(PATIENCE)
 
 
-def test_cancel_does_not_start_remaining_calls(script: Script) -> None:
+def test_cancel_does_not_start_remaining_tool_calls_of_response(script: Script) -> None:
     pause = Pause()
     made: list[int] = []
 
@@ -185,7 +185,7 @@ def test_cancel_does_not_start_remaining_calls(script: Script) -> None:
     assert len(told(run)) == 3
 
 
-def test_cancel_ignored_by_tool_still_ends_run(script: Script) -> None:
+def test_tool_that_ignores_cancellation_does_not_prevent_end_of_run(script: Script) -> None:
     pause = Pause()
 
     async def stubborn() -> str:
@@ -266,7 +266,7 @@ def test_cancel_during_sync_hook_ends_run(script: Script) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "tools"])
-def test_cancel_while_source_opens_closes_opened_sources(script: Script, where: str) -> None:
+def test_cancel_while_tool_source_opens_closes_already_opened_tool_sources(script: Script, where: str) -> None:
     pause = Pause()
     diary: list[str] = []
 
@@ -293,7 +293,7 @@ def test_cancel_while_source_opens_closes_opened_sources(script: Script, where: 
     assert run.history == []
 
 
-def test_cancel_closes_open_sources(script: Script) -> None:
+def test_cancel_closes_open_tool_sources(script: Script) -> None:
     pause = Pause()
     diary: list[str] = []
 
@@ -398,7 +398,7 @@ def test_cancel_of_one_call_does_not_cancel_other_calls_of_instance() -> None:
     asyncio.run(main())
 
 
-def test_cancelled_run_history_is_valid_for_continued_run(script: Script) -> None:
+def test_cancelled_run_passed_as_history_sends_valid_messages(script: Script) -> None:
     pause = Pause()
 
     async def hang() -> None:
@@ -441,7 +441,7 @@ def test_cancelled_run_history_contains_finished_tool_results(script: Script) ->
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_closes_concurrent_branches_while_tools_continue() -> None:
+def test_ctrl_c_ends_concurrent_branches_without_waiting_for_their_tools() -> None:
     busy, release = threading.Semaphore(0), threading.Event()
     threads: list[threading.Thread] = []
 

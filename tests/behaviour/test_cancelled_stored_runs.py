@@ -155,7 +155,7 @@ def check(error: RunCancelledError, store: Store) -> Run[Any]:
 
 @WAYS
 @pytest.mark.parametrize("name", ["sleep", "doze"])
-def test_stored_cancel_during_long_tool_ends_run(store: Store, scene: Scene, way: Way, name: str) -> None:
+def test_cancel_through_store_during_long_tool_ends_run(store: Store, scene: Scene, way: Way, name: str) -> None:
     agent = Desk(tools=[getattr(scene, name)], model=ScriptedModel([call(name)]))
     check(cancelled(agent, store, scene, way), store)
     if name == "doze":
@@ -165,7 +165,7 @@ def test_stored_cancel_during_long_tool_ends_run(store: Store, scene: Scene, way
 
 
 @WAYS
-def test_stored_cancel_waits_for_slow_cleanup_and_stores_end(scene: Scene, way: Way) -> None:
+def test_cancel_through_store_waits_for_slow_cleanup_before_run_is_stored_as_cancelled(scene: Scene, way: Way) -> None:
     class Tidy:
         def tools(self) -> list[Any]:
             return [scene.doze]
@@ -178,19 +178,19 @@ def test_stored_cancel_waits_for_slow_cleanup_and_stores_end(scene: Scene, way: 
 
 
 @WAYS
-def test_stored_cancel_during_concurrent_tools_ends_run(store: Store, scene: Scene, way: Way) -> None:
+def test_cancel_through_store_during_concurrent_tools_ends_run(store: Store, scene: Scene, way: Way) -> None:
     script = [call("quick") & call("sleep") & call("doze")]
     agent = Desk(tools=[scene.quick, scene.sleep, scene.doze], model=ScriptedModel(script))
     check(cancelled(agent, store, scene, way), store)
 
 
 @WAYS
-def test_stored_cancel_during_model_call_ends_run(store: Store, scene: Scene, way: Way) -> None:
+def test_cancel_through_store_during_model_call_ends_run(store: Store, scene: Scene, way: Way) -> None:
     check(cancelled(Desk(model=SlowModel(scene)), store, scene, way), store)
 
 
 @WAYS
-def test_stored_cancel_during_branch_ends_run(store: Store, scene: Scene, way: Way) -> None:
+def test_cancel_through_store_during_branch_ends_run(store: Store, scene: Scene, way: Way) -> None:
     inner = type("Inner", (Desk,), {"tools": [scene.sleep], "__doc__": "Look below."})
     agent = Desk(branches={"inner": inner}, model=ScriptedModel([call("inner", question="?"), call("sleep")]))
     run = check(cancelled(agent, store, scene, way), store)
@@ -198,7 +198,9 @@ def test_stored_cancel_during_branch_ends_run(store: Store, scene: Scene, way: W
 
 
 @pytest.mark.parametrize("way", [called, acalled])
-def test_stored_cancel_during_self_branch_ends_run(store: Store, scene: Scene, way: Way) -> None:
+def test_cancel_through_store_during_branch_started_by_branch_method_ends_run(
+    store: Store, scene: Scene, way: Way
+) -> None:
     class Inner(Desk):
         """Look below."""
 
@@ -214,7 +216,9 @@ def test_stored_cancel_during_self_branch_ends_run(store: Store, scene: Scene, w
     check(cancelled(agent, store, scene, way), store)
 
 
-def test_stored_cancel_of_unread_stream_ends_run_at_next_read(store: Store, scene: Scene) -> None:
+def test_cancel_through_store_ends_partly_read_stream_and_next_read_raises_run_cancelled_error(
+    store: Store, scene: Scene
+) -> None:
     agent = Desk(tools=[scene.quick], model=ScriptedModel([call("quick"), finish("x")]))
     chunks = agent.using(run_id="a", store=store).stream(question="why?")
     next(chunks)
@@ -224,7 +228,7 @@ def test_stored_cancel_of_unread_stream_ends_run_at_next_read(store: Store, scen
         list(chunks)
 
 
-def test_task_that_awaits_run_cancelled_in_store_is_not_cancelled(store: Store, scene: Scene) -> None:
+def test_cancel_through_store_does_not_cancel_asyncio_task_that_awaits_run(store: Store, scene: Scene) -> None:
     agent = Desk(tools=[scene.doze], model=ScriptedModel([call("doze")])).using(run_id="a", store=store)
 
     async def main() -> str:
@@ -251,7 +255,7 @@ CANCEL = "import sys, acorn; acorn.runs(sys.argv[1]).cancel('a')"
 
 @pytest.mark.parametrize("way", [called, acalled])
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
-def test_stored_cancel_from_other_process_ends_run(
+def test_cancel_through_store_from_other_process_ends_run(
     request: pytest.FixtureRequest, tmp_path: Path, scene: Scene, way: Way, where: str
 ) -> None:
     url = str(tmp_path / "runs.db") if where == "sqlite" else request.getfixturevalue("postgres")

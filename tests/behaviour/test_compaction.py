@@ -135,7 +135,7 @@ def test_compaction_replaces_older_steps_with_summary(way: str) -> None:
     assert run.usage.requests == len(model.requests)
 
 
-def test_compaction_does_not_remove_events_from_thread(way: str) -> None:
+def test_compaction_does_not_remove_events_from_event_thread(way: str) -> None:
     run = run_in(Looker(model=ScriptedModel(looks)), way)
     events = run.thread
     assert [event.args["at"] for event in events if event.type == "tool_call" and event.tool_name == "look"] == [
@@ -146,7 +146,7 @@ def test_compaction_does_not_remove_events_from_thread(way: str) -> None:
     assert summaries[0].summarized_iterations == [1, 2, 3]
 
 
-def test_compaction_of_long_run_includes_earlier_summary_in_next_summary(way: str) -> None:
+def test_second_compaction_request_contains_summary_of_first_compaction(way: str) -> None:
     asked: list[str] = []
 
     def reply(request: ModelRequest) -> Any:
@@ -166,7 +166,7 @@ def test_compaction_of_long_run_includes_earlier_summary_in_next_summary(way: st
 
 
 @pytest.mark.parametrize("summary", ["", "  \n", Reply(refusal="No."), Reply("Half", stop_reason="content_filter")])
-def test_compaction_without_summary_text_leaves_history_unchanged(way: str, summary: Any) -> None:
+def test_compaction_whose_summary_response_is_empty_leaves_history_unchanged(way: str, summary: Any) -> None:
     model = ScriptedModel(functools.partial(looks, summary=summary))
     run = run_in(Looker(model=model), way)
     check(run, model)
@@ -229,14 +229,14 @@ def test_compaction_request_is_not_streamed_to_user() -> None:
         assert "4711" not in "".join(chunk.content or "" for chunk in each)
 
 
-def test_compaction_of_short_conversation_does_not_happen() -> None:
+def test_compaction_is_not_done_in_short_conversation() -> None:
     model = ScriptedModel(functools.partial(looks, times=2))
     assert not compactions(run_in(Looker(model=model, compact_at=100_000), "sync"))
     model = ScriptedModel(functools.partial(looks, times=1))
     assert not compactions(run_in(Looker(model=model, compact_at=1), "sync"))  # At least two turns are kept.
 
 
-def test_compaction_with_small_savings_does_not_happen() -> None:
+def test_compaction_is_not_done_if_it_saves_few_tokens() -> None:
     """Keep the remaining part long, so that a summary does not follow at every step."""
     model = ScriptedModel(functools.partial(looks, times=12))
     run = run_in(
@@ -274,7 +274,7 @@ def test_compaction_interrupted_during_request_is_resumed() -> None:
     assert again.run.usage.requests == len(model.requests) - 1
 
 
-def test_compaction_in_run_saved_after_every_tell_gives_equal_history() -> None:
+def test_compaction_in_run_saved_after_every_step_gives_same_history_as_unsaved_run() -> None:
     whole = run_in(Looker(model=ScriptedModel(looks)), "sync")
     saved = run_in(Looker(model=ScriptedModel(looks)), "saved")
     assert saved.history == whole.history
@@ -294,7 +294,7 @@ def test_compaction_happens_before_forced_finish(way: str) -> None:
     assert compactions(run)
 
 
-def test_compaction_near_token_limit_leaves_tokens_for_answer() -> None:
+def test_compaction_near_max_total_tokens_leaves_enough_tokens_for_answer() -> None:
     def reply(request: ModelRequest) -> Any:
         return finish("enough") if request.forced_tool else looks(request, times=99)
 
@@ -321,7 +321,7 @@ class Outer(Looker):
     branches = {"inner": Inner}
 
 
-def test_branch_with_smaller_compact_at_compacts_inherited_history(way: str) -> None:
+def test_branch_with_smaller_compact_at_than_parent_compacts_inherited_history(way: str) -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -438,7 +438,7 @@ def test_compaction_never_separates_calls_of_one_response(way: str) -> None:
     assert run.output == "4711"
 
 
-def test_compaction_with_thread_format_sends_summary_in_document() -> None:
+def test_compaction_with_history_format_thread_sends_summary_in_thread_document() -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -470,7 +470,7 @@ def test_any_model_answers_compaction_request() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
-def test_compact_at_with_wrong_value_is_rejected(value: Any) -> None:
+def test_compact_at_with_wrong_value_raises_declaration_error(value: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Looker\.compact_at` must be a whole number of tokens"):
         Looker(compact_at=value)
 
@@ -531,7 +531,7 @@ assert not any(message.get("tool_call_id") == "c1" for message in run.history)
 """
 
 
-def test_compaction_in_killed_process_is_resumed(tmp_path: Path) -> None:
+def test_compaction_interrupted_by_killed_process_is_resumed_by_next_process(tmp_path: Path) -> None:
     def go() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", VICTIM]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)

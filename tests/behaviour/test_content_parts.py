@@ -95,7 +95,7 @@ def saw(request: ModelRequest) -> list[Any]:
 # The input
 
 
-def test_image_in_input_is_sent_after_input_xml(call: Call, script: Script) -> None:
+def test_image_in_input_is_sent_as_content_part_after_input_xml(call: Call, script: Script) -> None:
     model = script(DONE)
     run = call.run(Botanist(model=model), question="What is it?", photo=OAK, more={"others": [ELM, OAK]})
     xml = (
@@ -136,7 +136,7 @@ def test_plain_type_input_with_media_is_sent_as_content_parts(call: Call, script
     assert parts == pictures(run.history) == [OAK_PART]
 
 
-def test_media_schema_and_audio_input_are_sent_as_content_parts(call: Call, script: Script) -> None:
+def test_media_object_as_whole_input_and_audio_field_are_sent_as_content_parts(call: Call, script: Script) -> None:
     class Listener(module[Sketch, Answer]):
         pass
 
@@ -155,7 +155,7 @@ def test_media_schema_and_audio_input_are_sent_as_content_parts(call: Call, scri
 
 
 @pytest.mark.edits_history
-def test_input_trimmed_from_history_is_sent_again_with_image(call: Call, script: Script) -> None:
+def test_input_with_image_that_hook_removed_from_history_is_sent_again_with_image(call: Call, script: Script) -> None:
     class Forgetful(Botanist):
         def on_step(self, step: Step) -> None:
             del self.history[1:]
@@ -180,7 +180,7 @@ def test_image_returned_by_tool_is_sent_after_result_text(call: Call, script: Sc
 
 
 @pytest.mark.message_list
-def test_tool_result_with_image_is_sent_as_text_and_user_message(call: Call, script: Script) -> None:
+def test_image_in_tool_result_is_sent_in_separate_user_message_after_tool_messages(call: Call, script: Script) -> None:
     model = script(calling("describe") & calling("plain") & calling("shoot"), DONE)
     call.run(Botanist(model=model), question="?")
     placeholders = [{"media": number, "kind": "image"} for number in (1, 2)]
@@ -204,7 +204,7 @@ def test_tool_result_with_image_is_sent_as_text_and_user_message(call: Call, scr
     }
 
 
-def test_media_messages_are_identical_in_later_requests(call: Call, script: Script) -> None:
+def test_messages_with_images_are_sent_unchanged_in_later_requests(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="a"), calling("plain"), calling("shoot", place="b"), DONE)
     call.run(Botanist(model=model), question="?", photo=OAK)
     told = [saw(request) for request in model.requests]
@@ -214,7 +214,7 @@ def test_media_messages_are_identical_in_later_requests(call: Call, script: Scri
 
 
 @pytest.mark.live_objects
-def test_tool_result_output_in_on_step_is_object_returned_by_tool(call: Call, script: Script) -> None:
+def test_tool_result_in_on_step_is_object_returned_by_tool_with_its_images(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Watching(Botanist):
@@ -225,7 +225,7 @@ def test_tool_result_output_in_on_step_is_object_returned_by_tool(call: Call, sc
     assert seen == [{"shots": [Shot(OAK, "wood"), Shot(ELM, "park")], "count": 2}]
 
 
-def test_on_step_hook_adds_and_removes_images_of_results(call: Call, script: Script) -> None:
+def test_image_added_to_or_removed_from_tool_result_by_on_step_changes_history(call: Call, script: Script) -> None:
     class Editing(Botanist):
         def on_step(self, step: Step) -> None:
             for result in step.tool_results:
@@ -238,7 +238,7 @@ def test_on_step_hook_adds_and_removes_images_of_results(call: Call, script: Scr
     assert pictures(model.requests[1].messages) == [OAK_PART]
 
 
-def test_unedited_media_result_is_identical_with_and_without_hook(call: Call, script: Script) -> None:
+def test_tool_result_with_images_is_equal_with_and_without_on_step_hook(call: Call, script: Script) -> None:
     class Watching(Botanist):
         def on_step(self, step: Step) -> None:
             assert step.tool_results
@@ -282,7 +282,7 @@ PARTS = [
 
 @pytest.mark.message_list
 @pytest.mark.parametrize(("content", "kept", "beside"), [row[1:] for row in PARTS], ids=[row[0] for row in PARTS])
-def test_content_parts_in_user_supplied_tool_result_are_sent(
+def test_content_parts_of_tool_result_in_user_supplied_history_are_sent(
     call: Call, script: Script, content: Any, kept: Any, beside: Any
 ) -> None:
     model = script(DONE)
@@ -387,7 +387,7 @@ def test_journal_records_media_content_that_model_received(call: Call, script: S
 
 
 @pytest.mark.edits_history
-def test_history_edit_does_not_change_journal(call: Call, script: Script) -> None:
+def test_edit_of_history_after_run_does_not_change_journal(call: Call, script: Script) -> None:
     run = walked(call, script)
     before = json.dumps(history_of(run.journal.entries))
     for message in run.history:
@@ -398,7 +398,7 @@ def test_history_edit_does_not_change_journal(call: Call, script: Script) -> Non
     assert "EDITED" not in json.dumps(dump_events(run.thread))
 
 
-def test_thread_xml_contains_media_text_and_events_contain_parts(call: Call, script: Script) -> None:
+def test_thread_xml_contains_media_placeholders_without_base64_data(call: Call, script: Script) -> None:
     run = walked(call, script)
     assert to_messages(run.thread) == run.history
     assert to_messages(parse_events(json.dumps(dump_events(run.thread)))) == run.history
@@ -440,7 +440,7 @@ def test_failed_run_history_contains_images(call: Call, script: Script) -> None:
 # As one document
 
 
-def test_thread_format_request_contains_images_with_event_numbers(script: Script) -> None:
+def test_thread_format_request_labels_each_image_with_its_event_number(script: Script) -> None:
     model = script(calling("shoot"), DONE)
     Botanist(model=model, history_format="thread")(question="?", photo=OAK)
     _, sent = model.requests[1].messages
@@ -492,7 +492,7 @@ def test_text_in_content_parts_is_included_in_token_estimate(call: Call, script:
 # Requests
 
 
-def test_image_data_is_not_copied_per_request(script: Script) -> None:
+def test_image_data_string_is_shared_by_all_requests_without_copies(script: Script) -> None:
     model = script(calling("shoot"), calling("plain"), DONE)
     run = Botanist(model=model).run(question="?", photo=OAK)
     for request in model.requests:

@@ -361,7 +361,7 @@ def interrupted(act: Callable[[], Any], gate: Gate, busy: int) -> Run[Any]:
 
 
 @pytest.mark.parametrize(("scene", "busy"), SCENES, ids=[scene.__name__ for scene, _ in SCENES])
-def test_ctrl_c_during_call_raises_immediately(scene: Scene, busy: int) -> None:
+def test_ctrl_c_during_call_raises_keyboard_interrupt_immediately(scene: Scene, busy: int) -> None:
     for _ in range(10 * TRIES if scene is two_branches else TRIES):
         gate = Gate()
         agent, model = scene(gate)
@@ -376,7 +376,7 @@ def test_ctrl_c_during_call_raises_immediately(scene: Scene, busy: int) -> None:
 
 
 @pytest.mark.parametrize("scene", [two_tools, two_branches, one_branch, branch_all_in_on_step])
-def test_ctrl_c_during_stream_iteration_raises_immediately(scene: Scene) -> None:
+def test_ctrl_c_during_stream_iteration_raises_keyboard_interrupt_immediately(scene: Scene) -> None:
     busy = dict(SCENES)[scene]
     for _ in range(TRIES):
         gate = Gate()
@@ -453,7 +453,7 @@ def struck(at: int) -> Strike:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
-def test_ctrl_c_at_any_line_of_acorn_ends_run() -> None:
+def test_ctrl_c_at_any_line_of_acorn_code_ends_run_and_next_call_succeeds() -> None:
     lines = struck(0).count
     loops = len(bridge._loops)
     for at in range(1, lines, 7 if TORTURE else 173):

@@ -134,7 +134,7 @@ def test_setting_without_declared_value_has_default(attribute: str, default: Any
     assert attribute not in spec_of(agent()).declared
 
 
-def test_empty_module_compiles_to_defaults() -> None:
+def test_module_without_attributes_compiles_to_default_settings() -> None:
     spec = spec_of(declare()())
     assert (spec.owner, spec.declared) == ("Agent", frozenset())
     assert (spec.model, spec.temperature, spec.max_tokens) == (None, 0.7, 4096)
@@ -147,17 +147,17 @@ def test_empty_module_compiles_to_defaults() -> None:
     assert (spec.xml_input_root, spec.xml_output_root, spec.xml_context_root) == ("input", "output", "context")
 
 
-def test_module_alias_equals_module_class() -> None:
+def test_capitalized_module_name_is_alias_of_module_class() -> None:
     assert Module is module
 
 
-def test_setting_declared_with_default_value_is_listed_as_declared() -> None:
+def test_setting_declared_with_its_default_value_is_listed_as_declared() -> None:
     assert spec_of(declare(temperature=0.7)()).declared == {"temperature"}
     assert spec_of(declare("Child", declare(temperature=0.7), max_steps=3)()).declared == {"temperature", "max_steps"}
     assert spec_of(declare()(max_tokens=4096)).declared == {"max_tokens"}
 
 
-def test_mixin_attribute_after_module_in_bases_is_ignored() -> None:
+def test_mixin_listed_after_module_in_base_classes_does_not_change_settings() -> None:
     class Mixin:
         temperature = 0.1
 
@@ -200,7 +200,7 @@ RIGHT: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("attribute", "value"), RIGHT)
-def test_setting_accepts_valid_value(attribute: str, value: Any) -> None:
+def test_setting_with_valid_value_is_stored_unchanged(attribute: str, value: Any) -> None:
     assert getattr(spec_of(declare(**{attribute: value})()), attribute) is value
     assert getattr(spec_of(declare()(**{attribute: value})), attribute) is value
 
@@ -374,14 +374,14 @@ WAYS = [_on_the_class, _on_the_instance, _by_using, _on_the_instance_later, _on_
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("attribute", "value", "allowed", "told"), WRONG)
-def test_setting_rejects_invalid_value_with_message(
+def test_setting_with_invalid_value_raises_error_with_allowed_and_received_value(
     attribute: str, value: Any, allowed: str, told: str, way: Callable[[str, Any], object]
 ) -> None:
     words = refusal(lambda: way(attribute, value))
     assert words == f"`Agent.{attribute}` must be {allowed}, got {told}."
 
 
-def test_setting_rejects_number_too_large_for_float() -> None:
+def test_setting_with_number_too_large_for_float_raises_declaration_error() -> None:
     assert refusal(lambda: declare(temperature=10**400)).startswith(
         "`Agent.temperature` must be a number from 0 to 2, got 1000"
     )
@@ -409,7 +409,7 @@ def test_declaration_error_is_raised_for_value_with_failing_repr() -> None:
     assert words == "`Agent.temperature` must be a number from 0 to 2, got <Broken without a repr>."
 
 
-def test_property_as_setting_is_rejected() -> None:
+def test_property_as_setting_raises_declaration_error() -> None:
     assert "`Agent.temperature` must be a number" in refusal(lambda: declare(temperature=property(lambda self: 1)))
 
 
@@ -475,7 +475,7 @@ def test_subclass_of_class_with_warning_does_not_warn_again() -> None:
         "_max_step",
     ],
 )
-def test_unrelated_or_private_name_does_not_warn(name: str) -> None:
+def test_attribute_with_unrelated_or_private_name_does_not_warn(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         declare(**{name: 5})
@@ -536,16 +536,16 @@ def test_instance_settings_override_class_settings() -> None:
     assert names(Painter) == ["search"]
 
 
-def test_instance_without_overrides_shares_class_spec() -> None:
+def test_instances_without_own_settings_share_one_compiled_spec() -> None:
     assert spec_of(Painter()) is spec_of(Painter())
 
 
-def test_spec_of_instance_is_compiled_once() -> None:
+def test_spec_of_instance_with_own_settings_is_compiled_once() -> None:
     agent = Painter(temperature=0.2)
     assert spec_of(agent) is spec_of(agent)
 
 
-def test_instance_overrides_of_every_setting_are_accepted() -> None:
+def test_every_setting_is_accepted_as_init_argument() -> None:
     everything: dict[str, Any] = {
         "model": "m",
         "temperature": 1,
@@ -593,7 +593,7 @@ def test_unknown_setting_raises_type_error(name: str, words: str) -> None:
         assert str(caught.value).startswith(words)
 
 
-def test_input_passed_to_init_raises_with_advice() -> None:
+def test_input_passed_to_init_raises_type_error_that_suggests_passing_it_to_call() -> None:
     class Asked(module[Text, Verdict]):
         """Judge."""
 
@@ -604,7 +604,7 @@ def test_input_passed_to_init_raises_with_advice() -> None:
         assert str(caught.value) == words
 
 
-def test_unknown_setting_error_is_full_sentence() -> None:
+def test_unknown_setting_error_does_not_end_with_question_mark_and_period() -> None:
     with pytest.raises(TypeError) as caught:
         Painter(temprature=5)
     assert not str(caught.value).endswith("?.")
@@ -615,7 +615,7 @@ def test_positional_setting_raises_type_error() -> None:
         cast(Any, Painter)("openai/gpt-4o")
 
 
-def test_user_init_without_super_call_leaves_settings_usable() -> None:
+def test_user_init_without_super_call_leaves_class_settings_and_using_unchanged() -> None:
     class Agent(module):
         temperature = 0.5
 
@@ -641,7 +641,7 @@ def test_user_init_with_super_call_applies_overrides() -> None:
         Agent("a", depth=0)
 
 
-def test_attributes_set_on_self_in_init_are_used_as_settings() -> None:
+def test_settings_assigned_to_self_in_user_init_replace_class_settings() -> None:
     class Agent(module):
         """From the docstring."""
 
@@ -683,7 +683,7 @@ def test_frozen_dataclass_module_is_accepted() -> None:
     assert agent.last is not None
 
 
-def test_instance_tools_with_bound_methods_have_schemas() -> None:
+def test_bound_method_in_tools_of_instance_has_schema_without_self() -> None:
     class Agent(module):
         def __init__(self) -> None:
             self.tools = [self.look]
@@ -741,7 +741,7 @@ def test_using_does_not_call_user_init() -> None:
     assert calls == ["a"]
 
 
-def test_using_with_branch_named_like_tool_raises_tool_conflict_error() -> None:
+def test_using_with_branch_that_has_name_of_tool_raises_tool_conflict_error() -> None:
     check = declare("Check", final_output=str)
     with pytest.raises(ToolConflictError, match="Tool 'search' of `Painter`"):
         Painter().using(branches={"search": check})
@@ -787,7 +787,7 @@ def test_instance_attribute_change_changes_spec() -> None:
     assert spec_of(agent).temperature == 0.5
 
 
-def test_tool_list_changed_in_place_changes_spec() -> None:
+def test_tool_list_edited_in_place_changes_compiled_tools() -> None:
     agent = declare(tools=[search])
     instance, own = agent(), agent(tools=[search])
     assert names(instance) == names(own) == ["search"]
@@ -800,7 +800,7 @@ def test_tool_list_changed_in_place_changes_spec() -> None:
     assert refusal(lambda: spec_of(instance)).startswith("`Agent.tools[2]` must be a function")
 
 
-def test_field_list_branches_and_model_changed_in_place_change_spec() -> None:
+def test_in_place_edits_of_field_list_branches_dict_and_model_dict_change_compiled_spec() -> None:
     agent = declare(initial_input=["a"], branches={}, model={"model": "m"})
     instance = agent()
     before = spec_of(instance)
@@ -843,7 +843,7 @@ def test_type_arguments_declare_input_and_output_schema() -> None:
     assert spec.declared == {"initial_input", "final_output"}
 
 
-def test_type_arguments_with_plain_types_are_accepted() -> None:
+def test_plain_types_as_type_arguments_are_wrapped_in_result_field() -> None:
     class Splitter(module[str, list[str]]):
         pass
 
@@ -864,7 +864,7 @@ def test_type_argument_none_declares_no_schema() -> None:
     assert spec_of(Log()).output.is_empty
 
 
-def test_type_argument_any_leaves_attribute_schema_unchanged() -> None:
+def test_type_argument_any_does_not_replace_schema_declared_as_attribute() -> None:
     class Half(module[Any, Verdict]):
         initial_input = ["text"]
 
@@ -880,7 +880,7 @@ def test_single_type_argument_declares_input_schema() -> None:
     assert (spec_of(Half()).input.schema, spec_of(Half()).output.schema) == (Text, Verdict)
 
 
-def test_four_type_arguments_are_rejected() -> None:
+def test_four_type_arguments_raise_type_error() -> None:
     with pytest.raises(TypeError, match="Too many arguments"):
         cast(Any, module)[Text, Verdict, str, int]
 
@@ -889,7 +889,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def test_type_arguments_of_generic_base_class_are_resolved() -> None:
+def test_type_arguments_of_generic_parent_class_declare_schemas_of_subclass() -> None:
     class Judge(module[T, Verdict], Generic[T]):
         """Judge."""
 
@@ -921,7 +921,7 @@ def test_type_arguments_in_swapped_order_are_matched_by_type_variable() -> None:
     assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
 
 
-def test_type_arguments_replace_type_variable_inside_nested_type() -> None:
+def test_type_argument_replaces_type_variable_inside_nested_type() -> None:
     class Sorter(module[list[T], dict[str, T]], Generic[T]):
         pass
 
@@ -933,7 +933,7 @@ def test_type_arguments_replace_type_variable_inside_nested_type() -> None:
     assert spec.output.schema.model_fields["result"].annotation == dict[str, int]
 
 
-def test_type_arguments_that_contradict_attribute_are_rejected() -> None:
+def test_type_argument_that_contradicts_attribute_raises_declaration_error() -> None:
     def twice() -> None:
         class Sentiment(module[Text, Verdict]):
             initial_input = Verdict
@@ -981,7 +981,7 @@ def test_mixin_attribute_before_class_in_bases_replaces_type_argument() -> None:
     assert spec_of(declare("Short", Plain, Sentiment)()).output.wrapped
 
 
-def test_attribute_set_later_on_class_with_type_arguments_changes_subclasses() -> None:
+def test_final_output_assigned_later_to_class_with_type_arguments_changes_subclasses() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -999,7 +999,7 @@ def test_instance_attribute_replaces_type_argument() -> None:
     assert spec_of(Sentiment(final_output=str)).output.wrapped
 
 
-def test_quoted_type_argument_is_rejected_like_attribute() -> None:
+def test_quoted_type_argument_raises_declaration_error() -> None:
     def forward() -> None:
         class Sentiment(module["Text", "Verdict"]):
             pass
@@ -1044,7 +1044,7 @@ def test_field_list_is_converted_to_schema(declared: Any, expected: dict[str, tu
     assert not spec_of(declare(initial_input=declared)()).input.wrapped
 
 
-def test_field_list_schema_has_order_descriptions_and_limits_of_fields() -> None:
+def test_field_list_schema_contains_fields_in_order_with_descriptions_and_limits() -> None:
     declared = ["z", ("n", int, Field(description="How many", ge=1)), ("a", str, "x")]
     assert spec_of(declare(final_output=declared)()).output.json_schema == {
         "type": "object",
@@ -1079,13 +1079,15 @@ def test_field_list_schema_has_order_descriptions_and_limits_of_fields() -> None
         (["a", "b", ("a", int)], "", "contains the field `a` twice. Remove or rename one of the two fields."),
     ],
 )
-def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, words: str, attribute: str) -> None:
+def test_invalid_field_list_raises_error_with_index_and_received_value(
+    declared: Any, place: str, words: str, attribute: str
+) -> None:
     assert refusal(lambda: declare(**{attribute: declared})) == f"`Agent.{attribute}{place}` {words}"
 
 
 @pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
 @pytest.mark.parametrize("kind", ["int", 5, {"a": int}, Field(description="How many"), ...])
-def test_field_with_invalid_type_is_rejected_with_field_name(kind: Any, attribute: str) -> None:
+def test_field_with_invalid_type_raises_error_with_field_index_and_type(kind: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: ["a", ("n", kind)]}))
     assert words.startswith(f"`Agent.{attribute}[1]` must be ")
     assert words.endswith(f"got {kind!r}.")
@@ -1095,7 +1097,7 @@ def test_field_with_invalid_type_is_rejected_with_field_name(kind: Any, attribut
 @pytest.mark.parametrize(
     "declared", [Opaque, Opaque(), [("o", Opaque)], list[Opaque], Generic, type("Meta", (type,), {})]
 )
-def test_type_unsupported_by_pydantic_is_rejected(declared: Any, attribute: str) -> None:
+def test_schema_type_unsupported_by_pydantic_raises_declaration_error(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(
         (f"`Agent.{attribute}` must be {SCHEMA}. Pydantic reports: ", f"`Agent.{attribute}` cannot be ")
@@ -1104,18 +1106,18 @@ def test_type_unsupported_by_pydantic_is_rejected(declared: Any, attribute: str)
 
 @pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
 @pytest.mark.parametrize("declared", [Callable[[int], int], type, [("f", Callable[..., Any])]])
-def test_type_without_json_schema_is_rejected(declared: Any, attribute: str) -> None:
+def test_schema_type_without_json_schema_raises_declaration_error(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(f"`Agent.{attribute}` cannot be described in JSON Schema: ")
     assert words.endswith("Use types that JSON can represent.")
 
 
-def test_base_model_class_as_schema_is_rejected() -> None:
+def test_pydantic_base_model_itself_as_schema_raises_declaration_error() -> None:
     assert refusal(lambda: declare(initial_input=BaseModel)).startswith("`Agent.initial_input` ")
 
 
 @pytest.mark.parametrize("declared", [["model_config"], [("total", cast(Any, ClassVar)[int])]])
-def test_field_that_pydantic_ignores_is_rejected(declared: list[Any]) -> None:
+def test_field_that_pydantic_ignores_raises_declaration_error(declared: list[Any]) -> None:
     assert refusal(lambda: declare(initial_input=declared)).startswith("`Agent.initial_input")
 
 
@@ -1132,7 +1134,7 @@ def test_field_with_name_of_pydantic_attribute_is_accepted(name: str) -> None:
     assert spec.input.from_call("Agent", (), {name: "a"}).__dict__ == {name: "a"}
 
 
-def test_fields_with_names_of_pydantic_attributes_are_accepted_together() -> None:
+def test_several_fields_with_names_of_pydantic_attributes_are_accepted_in_one_schema() -> None:
     spec = spec_of(declare(initial_input=ODD_NAMES)())
     assert list(spec.input.json_schema["properties"]) == ODD_NAMES
 
@@ -1177,7 +1179,7 @@ def test_plain_type_output_is_returned_unwrapped(declared: Any, given: Any, expe
     assert shape.unwrap(shape.schema.model_validate({"result": given})) == expected
 
 
-def test_standard_typed_dict_is_accepted_or_rejected_with_advice() -> None:
+def test_typed_dict_of_typing_module_is_accepted_since_python_3_12_and_rejected_before() -> None:
     Plain = typing.TypedDict("Plain", {"x": int})  # noqa: UP013
     try:
         assert spec_of(declare(final_output=Plain)()).output.wrapped
@@ -1186,7 +1188,7 @@ def test_standard_typed_dict_is_accepted_or_rejected_with_advice() -> None:
         assert "typing_extensions.TypedDict" in str(error)  # noqa: PT017
 
 
-def test_schema_output_is_returned_as_instance_and_empty_output_as_none() -> None:
+def test_output_schema_returns_model_instance_and_empty_schema_returns_none() -> None:
     shape = spec_of(declare(final_output=Verdict)()).output
     verdict = Verdict(sentiment="positive")
     assert not shape.wrapped
@@ -1196,7 +1198,7 @@ def test_schema_output_is_returned_as_instance_and_empty_output_as_none() -> Non
 
 
 @pytest.mark.parametrize("nothing", [[], None, (), type(None)])
-def test_empty_list_or_none_as_schema_declares_no_schema(nothing: Any) -> None:
+def test_empty_list_and_none_as_schema_declare_empty_schema(nothing: Any) -> None:
     spec = spec_of(declare(initial_input=nothing, final_output=nothing)())
     for shape in (spec.input, spec.output):
         assert shape.is_empty
@@ -1256,14 +1258,14 @@ def test_nearest_inherited_docstring_is_used_as_prompt() -> None:
     assert prompt(declare("Grandchild", declare("Child", parent, __doc__="Child."))).text == "Child."
 
 
-def test_explicit_prompt_of_any_base_class_replaces_docstrings() -> None:
+def test_system_prompt_of_distant_base_class_replaces_nearer_docstrings() -> None:
     grandparent = declare("Grandparent", system_prompt="Explicit.")
     parent = declare("Parent", grandparent, __doc__="Parent.")
     assert prompt(declare("Child", parent, __doc__="Child.")).text == "Explicit."
     assert prompt(declare("Child", parent, __doc__="Child.", system_prompt="Nearest.")).text == "Nearest."
 
 
-def test_explicit_prompt_of_mixin_is_used() -> None:
+def test_system_prompt_of_mixin_is_used_as_prompt() -> None:
     class Mixin:
         system_prompt = "Mixed in."
 
@@ -1287,7 +1289,7 @@ def test_docstring_of_module_class_is_not_used_as_prompt() -> None:
     assert prompt(module()).text == ""
 
 
-def test_empty_prompt_replaces_docstring_and_inherited_prompt() -> None:
+def test_empty_system_prompt_replaces_docstring_and_inherited_prompt() -> None:
     assert prompt(declare(__doc__="Doc.", system_prompt="")).text == ""
     parent = declare("Parent", __doc__="Parent.", system_prompt="Explicit.")
     assert prompt(declare("Child", parent, system_prompt="")).text == ""
@@ -1354,7 +1356,7 @@ def _anything(*args: object) -> str:
 @pytest.mark.parametrize(
     "method", [_alone, _with_default, _with_anything, staticmethod(_none), classmethod(_alone), lambda self: "text"]
 )
-def test_prompt_method_with_self_parameter_is_accepted(method: Any) -> None:
+def test_prompt_method_callable_with_self_alone_is_accepted(method: Any) -> None:
     assert prompt(declare(system_prompt=method)).is_method
 
 
@@ -1368,17 +1370,17 @@ def test_prompt_method_with_self_parameter_is_accepted(method: Any) -> None:
         (classmethod(_two), "`Agent.system_prompt` must be callable with `self` alone, but it requires 2."),
     ],
 )
-def test_prompt_method_with_extra_required_parameter_is_rejected(method: Any, words: str) -> None:
+def test_prompt_method_with_wrong_number_of_parameters_raises_declaration_error(method: Any, words: str) -> None:
     assert refusal(lambda: declare(system_prompt=method)) == words
 
 
-def test_prompt_method_with_required_keyword_is_rejected() -> None:
+def test_prompt_method_with_required_keyword_parameter_raises_declaration_error() -> None:
     assert refusal(lambda: declare(system_prompt=_keyword)).startswith(
         "`Agent.system_prompt` must be callable with `self`"
     )
 
 
-def test_prompt_method_with_variadic_parameters_is_accepted() -> None:
+def test_prompt_method_with_args_and_kwargs_parameters_is_accepted() -> None:
     assert prompt(declare(system_prompt=_anything)).is_method
 
 
@@ -1394,14 +1396,14 @@ class Wanting:
         return "Hello"
 
 
-def test_prompt_callable_object_is_called_without_self() -> None:
+def test_callable_object_as_prompt_must_be_callable_without_arguments() -> None:
     assert prompt(declare(system_prompt=Greeting())).is_method
     assert "`Agent.system_prompt` must be callable with no arguments" in refusal(
         lambda: declare(system_prompt=Wanting())
     )
 
 
-def test_instance_prompt_of_each_kind_is_accepted(tmp_path: Path) -> None:
+def test_system_prompt_of_instance_may_be_text_file_or_function(tmp_path: Path) -> None:
     agent = declare(__doc__="Doc.", system_prompt=_alone)
     file = tmp_path / "prompt.md"
     file.write_text("From a file.")
@@ -1499,12 +1501,12 @@ def test_missing_absolute_prompt_file_error_contains_path(tmp_path: Path) -> Non
     )
 
 
-def test_prompt_directory_is_rejected(tmp_path: Path) -> None:
+def test_directory_as_prompt_file_raises_declaration_error(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path))
     assert words.startswith(f"`Agent.system_prompt` is the path of the file `{tmp_path}`, which does not exist in ")
 
 
-def test_prompt_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
+def test_prompt_file_that_is_not_utf8_raises_declaration_error(tmp_path: Path) -> None:
     file = tmp_path / "latin.md"
     file.write_bytes("größe".encode("latin-1"))
     words = refusal(lambda: declare(system_prompt=file))
@@ -1514,7 +1516,7 @@ def test_prompt_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     )
 
 
-def test_prompt_file_is_sent_unchanged(tmp_path: Path) -> None:
+def test_prompt_file_text_is_sent_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     text = "\n   Größe\r\n\ttabs\n\n"
     file.write_bytes(text.encode())
@@ -1614,7 +1616,7 @@ def test_undecorated_override_of_method_tool_inherits_tool_options() -> None:
     assert better.options.timeout == 5
 
 
-def test_override_of_method_tool_without_type_hints_is_rejected() -> None:
+def test_override_of_method_tool_without_type_hints_raises_declaration_error() -> None:
     def no_hints(self: Any, x):  # type: ignore[no-untyped-def]
         """No hints."""
 
@@ -1625,13 +1627,13 @@ def test_override_of_method_tool_without_type_hints_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, property(lambda self: 1)])
-def test_non_method_attribute_removes_inherited_method_tool(value: Any) -> None:
+def test_subclass_attribute_that_is_not_a_method_removes_inherited_method_tool_of_that_name(value: Any) -> None:
     child = declare("Child", Base, first=value)
     assert names(child) == ["second_tool"]
     assert names(declare("Grandchild", child)) == ["second_tool"]
 
 
-def test_removed_method_tool_redefined_without_decorator_is_not_a_tool() -> None:
+def test_method_without_tool_decorator_does_not_restore_removed_method_tool() -> None:
     child = declare("Child", Base, first=None)
 
     def first(self: Any, x: int) -> int:
@@ -1642,7 +1644,7 @@ def test_removed_method_tool_redefined_without_decorator_is_not_a_tool() -> None
     assert "first" in names(declare("Grandchild", child, first=tool(first)))
 
 
-def test_static_class_and_instance_methods_are_accepted_as_tools() -> None:
+def test_static_methods_class_methods_and_instance_methods_are_accepted_as_tools() -> None:
     class Agent(module):
         @tool
         async def waiting(self, x: int) -> int:
@@ -1672,7 +1674,7 @@ def test_static_class_and_instance_methods_are_accepted_as_tools() -> None:
         }
 
 
-def test_method_with_binding_decorator_is_accepted_as_tool() -> None:
+def test_method_with_lru_cache_decorator_is_accepted_as_tool() -> None:
     class Agent(module[Any, Any]):
         @tool
         @functools.lru_cache  # noqa: B019 - as users do
@@ -1694,11 +1696,11 @@ def test_method_with_binding_decorator_is_accepted_as_tool() -> None:
     assert name.function() == "Agent"
 
 
-def test_function_listed_twice_is_included_once() -> None:
+def test_function_listed_twice_in_tools_is_included_once() -> None:
     assert names(declare(tools=[search, search])) == ["search"]
 
 
-def test_method_tool_also_listed_in_attribute_is_included_once() -> None:
+def test_method_tool_that_is_also_listed_in_tools_is_included_once() -> None:
     def ask(self: Any, x: int) -> int:
         """Ask."""
         return x
@@ -1809,7 +1811,7 @@ TOOLS: list[tuple[dict[str, Any], type[DeclarationError], str]] = [
 
 
 @pytest.mark.parametrize(("attributes", "kind", "words"), TOOLS)
-def test_invalid_tools_are_rejected_with_message(
+def test_invalid_tools_raise_declaration_error_with_exact_message(
     attributes: dict[str, Any], kind: type[DeclarationError], words: str
 ) -> None:
     with pytest.raises(DeclarationError) as caught:
@@ -1818,13 +1820,13 @@ def test_invalid_tools_are_rejected_with_message(
     assert str(caught.value) == words
 
 
-def test_parameter_without_json_schema_is_rejected_with_parameter_name() -> None:
+def test_tool_parameter_without_json_schema_raises_error_with_parameter_name() -> None:
     words = refusal(lambda: declare(tools=[_strange]))
     assert words.startswith("The parameter `callback` of the tool `_strange` has a type without a JSON Schema")
     assert words.endswith(f"(`Agent`, tools[0] (`{HERE}._strange`))")
 
 
-def test_instance_tool_named_like_method_tool_raises_tool_conflict_error() -> None:
+def test_instance_tool_with_name_of_method_tool_raises_tool_conflict_error() -> None:
     class Agent(module):
         @tool
         def search(self, query: str) -> str:
@@ -1859,22 +1861,22 @@ def _local() -> AgentClass:
     return cast(AgentClass, space["make"]())
 
 
-def test_tool_annotation_with_class_of_enclosing_function_is_resolved() -> None:
+def test_tool_type_hint_with_class_local_to_function_is_resolved() -> None:
     assert list(by_name(_local(), "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
-def test_enclosing_function_classes_are_resolved_when_instance_adds_tools() -> None:
+def test_tool_type_hint_with_class_local_to_function_is_resolved_after_instance_adds_tool() -> None:
     for one in spec_of(_local()(tools=[search])).tools:
         assert one.schema["parameters"]["properties"]
 
 
-def test_enclosing_function_classes_are_resolved_after_class_change() -> None:
+def test_tool_type_hint_with_class_local_to_function_is_resolved_after_class_attribute_changes() -> None:
     agent = _local()
     cast(Any, agent).temperature = 1
     assert list(by_name(agent, "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
-def test_enclosing_function_classes_are_resolved_in_subclass_of_other_scope() -> None:
+def test_tool_type_hint_with_class_local_to_function_is_resolved_in_subclass_outside_function() -> None:
     child = declare("Child", _local())
     assert list(by_name(child, "plot").schema["parameters"]["properties"]) == ["spot"]
 
@@ -1904,16 +1906,18 @@ INPUT = {"location": "message", "index": 0}
         ),
     ],
 )
-def test_cache_points_of_each_form_are_accepted(declared: Any, compiled: tuple[Any, ...]) -> None:
+def test_cache_setting_of_each_valid_form_compiles_to_list_of_cached_messages(
+    declared: Any, compiled: tuple[Any, ...]
+) -> None:
     assert spec_of(declare(cache=declared)()).cache == compiled
     assert spec_of(declare()(cache=declared)).cache == compiled
 
 
-def test_five_cache_points_are_rejected() -> None:
+def test_cache_setting_with_five_messages_raises_declaration_error() -> None:
     assert refusal(lambda: declare(cache=[INPUT] * 5)).startswith(f"`Agent.cache` must be {CACHE}, got [")
 
 
-def test_boolean_cache_point_index_is_rejected() -> None:
+def test_cache_setting_with_boolean_message_index_raises_declaration_error() -> None:
     assert refusal(lambda: declare(cache=[{"location": "message", "index": True}])).startswith("`Agent.cache` must be ")
 
 
@@ -1926,7 +1930,7 @@ class FactChecker(module):
     final_output = Verdict
 
 
-def test_branches_declared_by_name_are_stored_in_spec() -> None:
+def test_branches_declared_as_class_or_as_dict_with_description_are_stored_in_spec() -> None:
     agent = declare(branches={"check": FactChecker, "check-2": {"module": FactChecker, "description": "Check twice"}})
     assert spec_of(agent()).branches == {
         "check": FactChecker,
@@ -1935,12 +1939,12 @@ def test_branches_declared_by_name_are_stored_in_spec() -> None:
 
 
 @pytest.mark.parametrize("output", [str, ["answer"], Verdict, int | None, Place])
-def test_branch_with_each_output_kind_is_accepted(output: Any) -> None:
+def test_branch_with_final_output_of_each_kind_is_accepted(output: Any) -> None:
     check = declare("Check", final_output=output)
     assert spec_of(declare(branches={"check": check})()).branches == {"check": check}
 
 
-def test_branch_with_inherited_or_type_argument_output_is_accepted() -> None:
+def test_branch_with_inherited_output_and_branch_with_output_type_argument_are_accepted() -> None:
     class Bracketed(module[None, Verdict]):
         pass
 
@@ -1950,7 +1954,7 @@ def test_branch_with_inherited_or_type_argument_output_is_accepted() -> None:
     assert list(spec_of(declare(branches={"a": Bracketed, "b": Inherited})()).branches) == ["a", "b"]
 
 
-def test_module_declared_as_branch_of_itself_is_accepted() -> None:
+def test_agent_class_declared_as_branch_of_itself_is_accepted() -> None:
     agent = declare(final_output=str, branches={})
     cast(Any, agent.branches)["again"] = agent
     assert spec_of(agent()).branches == {"again": agent}
@@ -1990,13 +1994,15 @@ BRANCH_DICT = "must be a module class or {'module': Class, 'description': 'text'
         (None, FactChecker, BRANCH_NAME),
     ],
 )
-def test_invalid_branch_is_rejected_with_message(name: Any, entry: Any, words: str) -> None:
+def test_invalid_branch_declaration_raises_error_with_branch_name_and_received_value(
+    name: Any, entry: Any, words: str
+) -> None:
     for act in (lambda: declare(branches={name: entry}), lambda: declare()(branches={name: entry})):
         assert refusal(act) == f"`Agent.branches[{name!r}]` {words}"
 
 
 @pytest.mark.parametrize("output", [[], None, (), type(None)])
-def test_branch_without_output_is_rejected(output: Any) -> None:
+def test_branch_without_final_output_raises_declaration_error(output: Any) -> None:
     silent = declare("Silent", final_output=output)
     for entry in (silent, {"module": silent, "description": "Check"}):
         assert refusal(lambda entry=entry: declare(branches={"check": entry})) == (  # type: ignore[misc]
@@ -2004,7 +2010,7 @@ def test_branch_without_output_is_rejected(output: Any) -> None:
         )
 
 
-def test_module_base_class_as_branch_is_rejected() -> None:
+def test_module_base_class_as_branch_raises_declaration_error() -> None:
     assert "which has no `final_output`" in refusal(lambda: declare(branches={"check": module}))
 
 
@@ -2068,7 +2074,7 @@ def test_agent_repr_contains_model(model: Any, shown: str) -> None:
 
 
 @pytest.mark.parametrize("model", [[SECRET], (SECRET,), {"model": SECRET}, MappingProxyType(SECRET), {CANARY}])
-def test_agent_repr_with_invalid_model_does_not_contain_key(model: Any) -> None:
+def test_agent_repr_with_invalid_model_does_not_contain_api_key(model: Any) -> None:
     agent = declare()()
     agent.model = model
     assert CANARY not in repr(agent)
@@ -2117,7 +2123,7 @@ def test_api_key_is_not_in_declaration_error(attributes: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("attributes", [leak for leak in LEAKS if "search" not in leak])
-def test_api_key_is_not_in_instance_setting_error(attributes: dict[str, Any]) -> None:
+def test_api_key_is_not_in_error_about_invalid_instance_setting(attributes: dict[str, Any]) -> None:
     agent: Any = declare()
     for act in (agent, agent().using):
         with pytest.raises(AcornError) as caught:
@@ -2125,7 +2131,7 @@ def test_api_key_is_not_in_instance_setting_error(attributes: dict[str, Any]) ->
         assert CANARY not in everything_said(caught.value)
 
 
-def test_api_key_is_not_in_type_error_or_warning() -> None:
+def test_api_key_is_not_in_unknown_setting_error_or_misspelled_attribute_warning() -> None:
     with pytest.raises(TypeError) as caught:
         declare(model=SECRET)(api_key=CANARY)
     assert CANARY not in str(caught.value)
@@ -2134,7 +2140,7 @@ def test_api_key_is_not_in_type_error_or_warning() -> None:
     assert CANARY not in str(warned[0].message)
 
 
-def test_bound_arguments_of_partial_tool_are_not_in_schema() -> None:
+def test_bound_arguments_of_functools_partial_tool_are_not_in_schema_or_error() -> None:
     def fetch(url: str, token: str) -> str:
         """Fetch."""
         return url
@@ -2169,7 +2175,9 @@ class Late(BaseModel):
         (Late, "the field `code` of "),
     ],
 )
-def test_invalid_pattern_is_reported_at_declaration(attribute: str, declared: Any, field: str) -> None:
+def test_regex_pattern_that_pydantic_cannot_compile_raises_error_at_declaration(
+    attribute: str, declared: Any, field: str
+) -> None:
     other = {"initial_input": [("text", str)], "final_output": [("answer", str)]}
     words = refusal(lambda: declare(**{"model": "x/y", "__doc__": "Judge.", **other, attribute: declared}))
     assert f"the pattern of {field}`Agent.{attribute}`" in words
@@ -2177,7 +2185,7 @@ def test_invalid_pattern_is_reported_at_declaration(attribute: str, declared: An
     assert "python-re" in words
 
 
-def test_python_regex_pattern_with_lookahead_validates_output() -> None:
+def test_regex_pattern_with_lookahead_and_python_regex_engine_validates_output() -> None:
     class Strong(BaseModel):
         model_config = ConfigDict(regex_engine="python-re")
         code: str = Field(pattern=LOOKAHEAD)

@@ -68,7 +68,7 @@ HOWS = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @HOWS
-def test_agent_tool_that_fails_while_its_tools_run_does_not_affect_siblings(how: str) -> None:
+def test_agent_tool_that_fails_while_its_tools_run_does_not_affect_sibling_calls(how: str) -> None:
     child = Watched(tools=[fast, slow], model=ScriptedModel([call("fast") & call("slow")]))
     late = Plain(model=ScriptedModel([Reply(delay=0.5) & finish(x="1")]))
     top = Top(
@@ -98,13 +98,13 @@ def test_failing_branch_ends_nested_branches(how: str) -> None:
 
 
 @HOWS
-def test_single_turn_agent_tool_with_failing_hook_returns_tool_error(how: str) -> None:
+def test_single_turn_agent_tool_whose_hook_fails_returns_tool_error(how: str) -> None:
     child = Watched(max_steps=None, tools=[fast], model=ScriptedModel([call("fast")]))
     top = Top(tools=[child], model=ScriptedModel([call("watched"), finish(y="ok")]))
     assert results(run(top, how))[0] == "Tool error: ValueError: boom"
 
 
-def test_run_cancelled_twice_has_cancelled_record_with_complete_history() -> None:
+def test_run_cancelled_twice_has_stop_reason_cancelled_and_result_for_every_call() -> None:
     begun, tidies = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -144,7 +144,7 @@ class Branching(Top):
 
 @HOWS
 @pytest.mark.parametrize("name", ["called", "own"])
-def test_ctrl_c_in_listener_at_branch_start_ends_run_as_cancelled(how: str, name: str) -> None:
+def test_ctrl_c_raised_in_listener_at_branch_start_ends_run_as_cancelled(how: str, name: str) -> None:
     def interrupt(entry: Entry) -> None:
         if isinstance(entry, BranchStarted):
             raise KeyboardInterrupt
@@ -192,7 +192,7 @@ def test_branch_started_by_timed_out_tool_is_cancelled_with_run(how: str) -> Non
     assert [each.stop_reason for each in record.branches] == ["cancelled"]
 
 
-def test_listener_does_not_receive_entries_of_runs_started_by_listener() -> None:
+def test_listener_does_not_receive_journal_entries_of_runs_that_it_starts() -> None:
     heard: list[str] = []
 
     def listener(entry: Entry) -> None:
@@ -209,7 +209,7 @@ class TwoWordsError(Exception):
         super().__init__(f"{one} {two}")
 
 
-def test_run_record_of_failed_branch_is_pickled_with_error_text() -> None:
+def test_pickled_record_of_failed_branch_contains_error_text() -> None:
     class Odd(Plain):
         """Odd."""
 
@@ -254,7 +254,7 @@ def test_ctrl_c_in_nested_branch_ends_all_parents(how: str) -> None:
 
 
 @HOWS
-def test_ctrl_c_while_closing_sources_of_failed_run_is_raised(how: str) -> None:
+def test_ctrl_c_while_closing_tool_sources_of_failed_run_raises_keyboard_interrupt(how: str) -> None:
     class Source:
         def tools(self) -> list[Any]:
             return [fast]

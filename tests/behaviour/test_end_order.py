@@ -98,7 +98,7 @@ async def _leave(agent: module[Any, str]) -> None:
                 return
 
 
-def test_branch_that_fails_to_start_returns_tool_error(call: Call) -> None:
+def test_branch_whose_prompt_method_raises_returns_tool_error(call: Call) -> None:
     error = ValueError("no prompt today")
 
     class Wordless(module[Any, str]):
@@ -162,7 +162,7 @@ def test_ctrl_c_in_branch_ends_siblings_deepest_first() -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_branch_whose_start_is_not_stored_ends_run_with_store_failure(way: str) -> None:
+def test_branch_whose_start_cannot_be_stored_ends_run_with_store_failure(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:

@@ -36,7 +36,7 @@ CUT = Reply(calls=[RawCall(None, "__finish__", '{"number": ')], stop_reason="len
 
 
 @pytest.mark.parametrize("wrong", [WRONG, NO_JSON, CUT], ids=["wrong", "no JSON", "cut off"])
-def test_parse_error_cause_is_last_pydantic_error(call: Call, script: Script, wrong: Reply) -> None:
+def test_parse_error_cause_is_pydantic_error_of_last_invalid_output(call: Call, script: Script, wrong: Reply) -> None:
     with pytest.raises(ParseError) as caught:
         call(Asker(model=script(finish(number=[]), wrong)))
     cause = caught.value.__cause__
@@ -44,20 +44,20 @@ def test_parse_error_cause_is_last_pydantic_error(call: Call, script: Script, wr
     assert "list" not in str(cause)
 
 
-def test_parse_error_cause_of_xml_answer_is_pydantic_error(call: Call, script: Script) -> None:
+def test_parse_error_cause_for_invalid_xml_answer_is_pydantic_error(call: Call, script: Script) -> None:
     model = script("no", "<output><number>many</number></output>", forces=False)
     with pytest.raises(ParseError) as caught:
         call(Asker(model=model))
     assert isinstance(caught.value.__cause__, ValidationError)
 
 
-def test_parse_error_cause_of_invalid_xml_is_xml_parse_error(call: Call, script: Script) -> None:
+def test_parse_error_cause_for_response_without_xml_is_another_parse_error(call: Call, script: Script) -> None:
     with pytest.raises(ParseError) as caught:
         call(Asker(model=script("no", "still no", forces=False)))
     assert isinstance(caught.value.__cause__, ParseError)
 
 
-def test_parse_error_cause_is_value_error_raised_by_bug_in_on_finish(call: Call, script: Script) -> None:
+def test_parse_error_cause_is_value_error_that_on_finish_raised(call: Call, script: Script) -> None:
     class Careless(Asker):
         def on_finish(self, output: Answer) -> Any:
             return int("twelve")
@@ -70,7 +70,7 @@ def test_parse_error_cause_is_value_error_raised_by_bug_in_on_finish(call: Call,
     assert "on_finish" in [frame.name for frame in extract_tb(cause.__traceback__)]
 
 
-def test_cut_off_text_in_loop_is_reported_to_model(call: Call, script: Script) -> None:
+def test_text_response_cut_off_at_token_limit_gets_reminder_that_says_so(call: Call, script: Script) -> None:
     model = script(Reply("Let me think this", stop_reason="length"), "Done?", finish(number=1))
     call(Asker(model=model, tools=[look], max_steps=5))
     cut, whole = (request.messages[-1]["content"] for request in model.requests[1:])

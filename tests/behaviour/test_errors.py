@@ -51,12 +51,14 @@ CARRIED: list[tuple[type[AcornError], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "parents"), TREE)
-def test_error_classes_have_expected_bases(kind: type[Exception], parents: tuple[type[Exception], ...]) -> None:
+def test_each_error_class_has_its_documented_base_classes(
+    kind: type[Exception], parents: tuple[type[Exception], ...]
+) -> None:
     assert kind.__bases__ == parents
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_acorn_error_handler_catches_each_error_class(kind: type[Exception]) -> None:
+def test_except_acorn_error_catches_every_error_class(kind: type[Exception]) -> None:
     with pytest.raises(AcornError):
         raise kind("something is wrong")
 
@@ -80,12 +82,12 @@ def test_input_error_is_subclass_of_value_error() -> None:
 
 
 @pytest.mark.parametrize("kind", [DeclarationError, ParseError, BranchError, ModelError, LimitError, StoreError])
-def test_other_errors_are_not_subclasses_of_value_error(kind: type[Exception]) -> None:
+def test_error_classes_other_than_input_error_are_not_subclasses_of_value_error(kind: type[Exception]) -> None:
     assert not issubclass(kind, ValueError)
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_error_str_equals_message(kind: type[Exception]) -> None:
+def test_str_of_error_equals_message_passed_to_constructor(kind: type[Exception]) -> None:
     error = kind("what happened, where, what to do")
     assert str(error) == "what happened, where, what to do"
     assert error.args == ("what happened, where, what to do",)
@@ -93,12 +95,14 @@ def test_error_str_equals_message(kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "defaults"), DEFAULTS)
-def test_error_attributes_have_defaults(kind: type[AcornError], defaults: dict[str, Any]) -> None:
+def test_error_created_with_message_only_has_default_attributes(
+    kind: type[AcornError], defaults: dict[str, Any]
+) -> None:
     assert vars(kind("wrong")) == defaults
 
 
 @pytest.mark.parametrize(("kind", "carried"), CARRIED)
-def test_error_attributes_equal_constructor_values(kind: type[AcornError], carried: dict[str, Any]) -> None:
+def test_error_attributes_equal_values_passed_to_constructor(kind: type[AcornError], carried: dict[str, Any]) -> None:
     error = kind("wrong", **carried)
     assert vars(error) == carried
     assert str(error) == "wrong"
@@ -137,7 +141,7 @@ def test_pickled_error_contains_notes_and_user_attributes(kind: type[Exception])
     assert back.run == "r-1"
 
 
-def test_parse_error_errors_is_copy_of_passed_list() -> None:
+def test_parse_error_stores_copy_of_passed_errors_list() -> None:
     given = [{"path": "answer", "expected": "string", "received": "5"}]
     error = ParseError("wrong", errors=given)
     given.clear()
@@ -145,7 +149,7 @@ def test_parse_error_errors_is_copy_of_passed_list() -> None:
     assert ParseError("one").errors is not ParseError("two").errors
 
 
-def test_branch_error_stores_cause() -> None:
+def test_branch_error_cause_is_exception_of_branch() -> None:
     cause = ParseError("the model never gave a valid answer", raw_output="{}")
     with pytest.raises(BranchError) as caught:
         raise BranchError("the branch `FactChecker` failed") from cause

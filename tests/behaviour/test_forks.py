@@ -137,13 +137,13 @@ def test_fork_limits_do_not_count_usage_of_original_run() -> None:
     assert agent.run().stop_reason == "finish"
 
 
-def test_fork_of_run_record_is_accepted() -> None:
+def test_fork_created_from_run_record_stores_original_run_id_and_step() -> None:
     run = first_run()
     agent, _ = forked(run, 2)
     assert agent.run().forked_from == (run.id, 2)
 
 
-def test_fork_with_edited_result_sends_edited_result() -> None:
+def test_fork_with_edited_tool_result_sends_edited_result() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ToolResultEvent) and event.iteration == 1:
@@ -171,7 +171,7 @@ def test_fork_with_edited_call_arguments_sends_edited_arguments() -> None:
     assert model.requests[0].messages[2]["tool_calls"][0]["function"]["arguments"] == '{"query":"edited"}'
 
 
-def test_fork_with_edited_error_and_assistant_text_sends_edited_texts() -> None:
+def test_fork_with_edited_error_event_and_edited_assistant_message_sends_edited_texts() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ErrorEvent) and event.iteration == 1:
@@ -184,7 +184,7 @@ def test_fork_with_edited_error_and_assistant_text_sends_edited_texts() -> None:
     assert {"Tool error: another reason", "Edited."} <= set(texts)
 
 
-def test_fork_with_edited_skipped_call_sends_edited_error() -> None:
+def test_fork_with_edited_error_of_skipped_call_sends_edited_error() -> None:
     model = ScriptedModel([finish(answers="wrong") & call("search", query="x"), Reply("hm"), finish(answer="a")])
     events = Researcher(model=model).run(question="q").thread
     (skipped,) = [each for each in events if isinstance(each, ErrorEvent) and each.error.startswith("Skipped")]
@@ -194,7 +194,7 @@ def test_fork_with_edited_skipped_call_sends_edited_error() -> None:
     assert "Tool error: Not now." in [each["content"] for each in model.requests[0].messages]
 
 
-def test_fork_from_events_loaded_as_plain_json_is_accepted() -> None:
+def test_fork_created_from_events_loaded_from_json_sends_original_messages() -> None:
     run = first_run()
     plain = json.loads(json.dumps(dump_events(run.thread)))
     agent, model = forked(plain, 3)
@@ -204,7 +204,7 @@ def test_fork_from_events_loaded_as_plain_json_is_accepted() -> None:
     assert asked(model) == to_messages(before(run.thread, 3))
 
 
-def test_fork_ignores_event_edits_after_fork_creation() -> None:
+def test_fork_ignores_edits_made_to_event_list_after_fork_was_created() -> None:
     events = first_run().thread
     agent, model = forked(events, 3)
     events.clear()
@@ -223,7 +223,7 @@ def test_fork_with_other_model_and_prompt_uses_new_model_and_prompt() -> None:
     assert to_messages(fork.thread) == fork.history
 
 
-def test_fork_calls_prompt_method_or_reads_prompt_file_again(tmp_path: Path) -> None:
+def test_fork_with_new_prompt_method_or_prompt_file_sends_new_prompt(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("From a file.", encoding="utf-8")
     run = first_run()
     for prompt, said in ((tmp_path / "prompt.md", "From a file."), (lambda: "Made now.", "Made now.")):
@@ -232,7 +232,7 @@ def test_fork_calls_prompt_method_or_reads_prompt_file_again(tmp_path: Path) -> 
         assert model.requests[0].messages[0]["content"] == said
 
 
-def test_fork_sends_prompt_of_thread_when_class_prompt_changed() -> None:
+def test_fork_with_changed_class_docstring_sends_prompt_of_original_thread() -> None:
     class Changed(Researcher):
         """Another prompt."""
 
@@ -261,7 +261,7 @@ def test_fork_with_edited_input_event_sends_edited_input() -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "arun", "astream", "acall"])
-def test_fork_returns_output_in_each_call_style(way: str) -> None:
+def test_fork_returns_output_through_stream_arun_astream_and_acall(way: str) -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3)
 
@@ -299,7 +299,7 @@ def test_fork_hooks_are_called_for_new_steps_only() -> None:
     assert fork.input == run.input
 
 
-def test_fork_listener_receives_copied_and_new_journal_entries() -> None:
+def test_listener_of_fork_receives_copied_and_new_journal_entries() -> None:
     run, heard = first_run(), list[Entry]()
     agent, _ = forked(run.thread, 3)
     with listen(heard.append):
@@ -344,7 +344,7 @@ def test_interrupted_fork_is_resumed(tmp_path: Path) -> None:
     assert told(before(found.thread, 3)) == told(before(run.thread, 3))
 
 
-def test_fork_saved_and_loaded_after_every_tell_finishes() -> None:
+def test_fork_saved_and_loaded_after_every_step_finishes() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3, call("search", query="x"), Reply("hm"), finish(wrong=1), finish(answer="f"))
     loop = new_machine(agent, (), {})
@@ -375,7 +375,7 @@ def test_fork_of_failed_run_continues_at_failed_step() -> None:
     assert model.requests[0].messages[-1]["role"] == "tool"
 
 
-def test_fork_contains_result_of_earlier_branch() -> None:
+def test_fork_sends_result_of_branch_that_ended_before_fork_step() -> None:
     class Check(module[None, str]):
         """Check."""
 
@@ -396,7 +396,7 @@ def test_fork_contains_result_of_earlier_branch() -> None:
         Above(model=script).using(thread=of_branch, before=1)
 
 
-def test_fork_contains_compaction_summary() -> None:
+def test_fork_sends_compaction_summary_of_original_run() -> None:
     long = "word " * 400
 
     class Long(Researcher):
@@ -480,7 +480,7 @@ class Other(module[int, int]):
         (None, "`before` is missing"),
     ],
 )
-def test_fork_at_step_outside_thread_is_rejected(step: Any, words: str) -> None:
+def test_fork_at_step_that_thread_does_not_contain_raises_input_error(step: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=first_run().thread, before=step)
 
@@ -497,18 +497,18 @@ def test_fork_at_step_outside_thread_is_rejected(step: Any, words: str) -> None:
         ([{"type": "message", "role": "nobody", "content": ""}], r"`thread\[0\]"),
     ],
 )
-def test_fork_of_value_that_is_not_a_thread_is_rejected(thread: Any, words: str) -> None:
+def test_fork_of_value_that_is_not_an_event_thread_raises_input_error(thread: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=thread, before=1)
 
 
-def test_using_thread_none_on_fork_requires_input_again() -> None:
+def test_fork_reset_with_using_thread_none_requires_input_again() -> None:
     agent, _ = forked(first_run().thread, 3)
     with pytest.raises(InputError, match="question"):
         agent.using(thread=None).run()
 
 
-def test_fork_with_mutually_exclusive_arguments_is_rejected() -> None:
+def test_fork_with_mutually_exclusive_arguments_raises_input_error() -> None:
     run = first_run()
     with pytest.raises(InputError, match=r"`before` .* needs `thread`"):
         Researcher().using(before=2)
@@ -518,7 +518,7 @@ def test_fork_with_mutually_exclusive_arguments_is_rejected() -> None:
         Researcher().using(history=run).using(thread=run.thread, before=2)
 
 
-def test_fork_with_input_of_wrong_type_is_rejected_before_model_call() -> None:
+def test_fork_with_input_of_wrong_type_raises_input_error_before_model_call() -> None:
     model = ScriptedModel([finish(3)])
     with pytest.raises(
         InputError, match=r"input of the thread does not fit `Other` \(`result`: Field required\).*Other.*\(\.\.\.\)"
@@ -527,7 +527,7 @@ def test_fork_with_input_of_wrong_type_is_rejected_before_model_call() -> None:
     assert not model.requests
 
 
-def test_fork_with_unmatched_call_or_result_is_rejected() -> None:
+def test_fork_with_call_without_result_or_result_without_call_raises_input_error() -> None:
     events = first_run().thread
     lost = [event for event in events if not isinstance(event, ToolResultEvent)]
     with pytest.raises(InputError, match=r"call `search`.*in step 1 has no result"):
@@ -537,7 +537,7 @@ def test_fork_with_unmatched_call_or_result_is_rejected() -> None:
         Researcher().using(thread=alone, before=2)
 
 
-def test_fork_declared_as_branch_or_tool_is_rejected() -> None:
+def test_fork_declared_as_branch_or_as_tool_raises_declaration_error() -> None:
     fork = Researcher().using(thread=first_run().thread, before=2)
     with pytest.raises(DeclarationError, match=r"using\(thread=...\)"):
         type("Above", (Researcher,), {"branches": {"below": fork}})
@@ -545,7 +545,7 @@ def test_fork_declared_as_branch_or_tool_is_rejected() -> None:
         type("Above", (Researcher,), {"tools": [fork]})
 
 
-def test_fork_interrupted_before_start_is_rejected_on_resume(tmp_path: Path) -> None:
+def test_resume_of_stored_fork_interrupted_before_start_raises_store_error(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
 
     def prompt() -> str:

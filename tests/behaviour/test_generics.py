@@ -32,14 +32,14 @@ class Extract(module[str, T], Generic[T]):
 ANN = {"name": "Ann"}
 
 
-def test_generic_class_instance_with_type_argument_returns_output_of_that_type(call: Call, script: Script) -> None:
+def test_generic_agent_class_with_type_argument_returns_output_of_that_type(call: Call, script: Script) -> None:
     model = script(finish(**ANN))
     agent = Extract[Person](model=model)
     assert call(agent, "Ann came.") == Person(name="Ann")
     assert model.requests[0].messages[1]["content"] == "<input>\n  <result>Ann came.</result>\n</input>"
 
 
-def test_generic_class_without_type_arguments_raises_with_advice(call: Call) -> None:
+def test_call_of_generic_agent_without_output_type_argument_raises_error_that_suggests_brackets(call: Call) -> None:
     with pytest.raises(DeclarationError) as caught:
         call(Extract(model=ScriptedModel([])), "Ann came.")
     assert str(caught.value) == (
@@ -48,7 +48,7 @@ def test_generic_class_without_type_arguments_raises_with_advice(call: Call) -> 
     )
 
 
-def test_open_type_argument_set_by_attribute_is_accepted(call: Call, script: Script) -> None:
+def test_generic_agent_without_type_argument_uses_final_output_attribute(call: Call, script: Script) -> None:
     class People(Extract[T], Generic[T]):
         final_output = Person
 
@@ -56,7 +56,7 @@ def test_open_type_argument_set_by_attribute_is_accepted(call: Call, script: Scr
     assert call(People(model=script(finish(**ANN))), "Ann came.") == Person(name="Ann")
 
 
-def test_open_input_type_argument_raises_with_advice(call: Call) -> None:
+def test_call_of_generic_agent_without_input_type_argument_raises_declaration_error(call: Call) -> None:
     class Judge(module[T, str], Generic[T]):
         """Judge it."""
 
@@ -64,12 +64,12 @@ def test_open_input_type_argument_raises_with_advice(call: Call) -> None:
         call(Judge(model=ScriptedModel([])), "Ann came.")
 
 
-def test_module_class_with_type_arguments_returns_typed_output(call: Call, script: Script) -> None:
+def test_module_itself_with_type_arguments_returns_output_of_that_type(call: Call, script: Script) -> None:
     agent = module[str, Person](model=script(finish(**ANN)), system_prompt="Extract.")
     assert call(agent, "Ann came.") == Person(name="Ann")
 
 
-def test_instance_type_arguments_replace_variable_in_nested_type() -> None:
+def test_type_argument_of_generic_instance_replaces_type_variable_in_nested_type() -> None:
     class Listed(module[str, list[T]], Generic[T]):
         pass
 
@@ -86,7 +86,7 @@ def test_copied_instance_has_type_arguments_of_original() -> None:
     assert spec_of(agent.using(final_output=int)).output.wrapped
 
 
-def test_type_variable_default_is_used() -> None:
+def test_default_of_type_variable_is_used_as_type_argument() -> None:
     D = typing_extensions.TypeVar("D", default=Person)
 
     class Defaulted(module[str, D], Generic[D]):
@@ -97,7 +97,9 @@ def test_type_variable_default_is_used() -> None:
 
 
 @pytest.mark.parametrize("entry", [Extract[Person], Extract[Person]()])
-def test_generic_agent_as_branch_or_tool_returns_typed_output(call: Call, script: Script, entry: Any) -> None:
+def test_generic_agent_declared_as_branch_or_as_tool_returns_output_of_its_type(
+    call: Call, script: Script, entry: Any
+) -> None:
     class Main(module[Any, str]):
         max_steps = 3
 
@@ -139,7 +141,7 @@ class Asking(module[None, str, Database]):
         step.add_to_context(step.deps.name)
 
 
-def test_tools_hooks_and_prompt_receive_deps(call: Call, script: Script) -> None:
+def test_deps_are_available_in_tools_hooks_and_prompt_method(call: Call, script: Script) -> None:
     model = script(calling("by_self") & calling("by_run"), finish(result="done"))
     agent = Asking(model=model).using(deps=Cached("mine"))
     run = call.run(agent)
@@ -150,13 +152,13 @@ def test_tools_hooks_and_prompt_receive_deps(call: Call, script: Script) -> None
     assert context["content"] == "<context>mine</context>"
 
 
-def test_deps_of_wrong_type_raise_immediately() -> None:
+def test_using_with_deps_of_wrong_type_raises_input_error() -> None:
     with pytest.raises(InputError) as caught:
         Asking().using(deps="db")  # type: ignore[arg-type]
     assert str(caught.value) == "The `deps` of `Asking` must be of the type `Database`, got a `str`."
 
 
-def test_missing_deps_raise_before_model_call(call: Call) -> None:
+def test_call_without_required_deps_raises_input_error_before_model_call(call: Call) -> None:
     model = ScriptedModel([])
     with pytest.raises(InputError) as caught:
         call(Asking(model=model))
@@ -194,7 +196,7 @@ def test_deps_type_is_checked_with_isinstance(kind: Any, deps: Any, fits: bool) 
                 agent.using(deps=deps)
 
 
-def test_deps_of_wrong_type_for_generic_base_class_raise() -> None:
+def test_using_with_deps_of_wrong_type_for_generic_parent_class_raises_input_error() -> None:
     class Middle(module[str, T, Database], Generic[T]):
         pass
 
@@ -216,7 +218,7 @@ def test_branch_receives_deps_of_parent(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("how", ["branches", "tools", "nested"])
-def test_deps_of_branches_and_agent_tools_are_checked_before_model_call(call: Call, how: str) -> None:
+def test_deps_of_wrong_type_for_branch_or_agent_tool_raise_input_error_before_model_call(call: Call, how: str) -> None:
     class Between(module[Any, str]):
         branches = {"ask": Asking}
 
@@ -234,7 +236,7 @@ def test_deps_of_branches_and_agent_tools_are_checked_before_model_call(call: Ca
     assert model.requests == []
 
 
-def test_deps_of_annotated_type_are_accepted(call: Call) -> None:
+def test_deps_for_annotated_deps_type_are_accepted(call: Call) -> None:
     class Noted(module[None, str, Annotated[Database, "noted"]]):
         pass
 

@@ -128,7 +128,7 @@ def test_tool_results_directly_follow_their_assistant_message(call: Call) -> Non
     assert requests[1][3:] == run.history[3:5]
 
 
-def test_on_step_runs_before_results_are_added_to_history(call: Call) -> None:
+def test_on_step_is_called_before_tool_results_are_added_to_history(call: Call) -> None:
     seen: list[list[str]] = []
 
     def watch(self: Looker, step: Step) -> None:
@@ -165,7 +165,9 @@ def test_tool_results_are_inserted_after_message_moved_by_on_step(call: Call, to
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history))])
-def test_copied_assistant_message_is_matched_to_results_by_call_ids(call: Call, copied: Callable[[Any], Any]) -> None:
+def test_tool_results_follow_assistant_message_that_on_step_replaced_by_copy(
+    call: Call, copied: Callable[[Any], Any]
+) -> None:
     def replace(self: Looker, step: Step) -> None:
         self.history = copied(self.history)
 
@@ -184,7 +186,7 @@ def test_copied_assistant_message_is_matched_to_results_by_call_ids(call: Call, 
     assert_complete(run.history)
 
 
-def test_copied_assistant_message_moved_before_other_results_gets_results(call: Call) -> None:
+def test_tool_results_follow_copied_assistant_message_that_on_step_moved(call: Call) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.insert(2, copy.deepcopy(self.history.pop()))
@@ -193,7 +195,7 @@ def test_copied_assistant_message_moved_before_other_results_gets_results(call: 
     assert [message.get("tool_call_id") for message in run.history[2:6]] == [None, "b", None, "a"]
 
 
-def test_copied_assistant_message_without_one_call_gets_remaining_results(call: Call) -> None:
+def test_assistant_message_from_which_on_step_removed_one_call_gets_results_of_remaining_calls(call: Call) -> None:
     def forget(self: Looker, step: Step) -> None:
         turn = copy.deepcopy(self.history.pop())
         del turn["tool_calls"][0]
@@ -204,7 +206,7 @@ def test_copied_assistant_message_without_one_call_gets_remaining_results(call: 
     assert told(requests[1])[3:] == [("tool", "nothing in the cellar")]
 
 
-def test_results_of_removed_assistant_message_are_dropped(call: Call) -> None:
+def test_results_of_assistant_message_removed_by_on_step_are_not_sent(call: Call) -> None:
     @at_step(2)
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
@@ -215,7 +217,7 @@ def test_results_of_removed_assistant_message_are_dropped(call: Call) -> None:
     assert_complete(run.history)
 
 
-def test_results_of_removed_message_are_not_assigned_to_earlier_message_with_equal_call_id(call: Call) -> None:
+def test_results_of_removed_assistant_message_are_not_added_to_earlier_message_with_equal_call_id(call: Call) -> None:
     @at_step(2)
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
@@ -225,7 +227,7 @@ def test_results_of_removed_message_are_not_assigned_to_earlier_message_with_equ
     assert "the cellar" not in json.dumps(run.history)
 
 
-def test_equal_call_id_in_two_responses_gets_two_results(call: Call) -> None:
+def test_equal_call_id_in_two_responses_gets_one_result_per_response(call: Call) -> None:
     run, requests = walk(call, [LOOK, calls("look", "a", place="the cellar"), DONE])
     assert [text for role, text in told(requests[2]) if role == "tool"] == [
         "nothing in the attic",
@@ -234,7 +236,7 @@ def test_equal_call_id_in_two_responses_gets_two_results(call: Call) -> None:
     assert [message.get("tool_call_id") for message in run.history[3:6:2]] == ["a", "a"]
 
 
-def test_assistant_message_inserted_twice_gets_placeholder_and_result(call: Call) -> None:
+def test_assistant_message_that_on_step_inserted_twice_gets_placeholder_first_and_result_second(call: Call) -> None:
     @at_step(1)
     def double(self: Looker, step: Step) -> None:
         self.history.append(self.history[-1])
@@ -248,7 +250,7 @@ def test_assistant_message_inserted_twice_gets_placeholder_and_result(call: Call
     ]
 
 
-def test_context_is_sent_after_results_in_one_user_message(call: Call) -> None:
+def test_texts_of_add_to_context_are_sent_after_results_in_one_user_message(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.add_to_context("Remember to be concise")
         step.add_to_context({"analysis_result": {"summary": "Data shows trend", "confidence": 0.8}})
@@ -268,12 +270,12 @@ def test_context_is_sent_after_results_in_one_user_message(call: Call) -> None:
     assert requests[1][3:] == run.history[3:7]
 
 
-def test_context_is_sent_after_text_response(call: Call) -> None:
+def test_text_of_add_to_context_is_sent_after_text_response(call: Call) -> None:
     run, _ = walk(call, ["Hm.", DONE], lambda self, step: step.add_to_context("Go on"))
     assert told(run.history[2:4]) == [("assistant", "Hm."), ("user", "<context>Go on</context>")]
 
 
-def test_context_is_sent_when_assistant_message_is_removed(call: Call) -> None:
+def test_text_of_add_to_context_is_sent_even_if_on_step_removed_assistant_message(call: Call) -> None:
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
         step.add_to_context("Nothing happened")
@@ -309,7 +311,7 @@ def test_result_removed_by_on_step_is_sent_as_placeholder(call: Call) -> None:
     assert roles(run.history[2:5]) == ["assistant", "tool", "assistant"]
 
 
-def test_result_without_call_is_not_sent(call: Call) -> None:
+def test_tool_result_added_by_on_step_without_matching_call_is_not_sent(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.tool_results.append(ToolResult("z", "look", "a mouse"))
 
@@ -318,7 +320,7 @@ def test_result_without_call_is_not_sent(call: Call) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "nothing", ["nothing"], [{"id": "a", "output": "x"}]])
-def test_invalid_tool_results_set_by_on_step_raise(call: Call, wrong: Any) -> None:
+def test_invalid_tool_results_set_by_on_step_raise_acorn_error(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.tool_results = wrong
 
@@ -330,7 +332,7 @@ def test_invalid_tool_results_set_by_on_step_raise(call: Call, wrong: Any) -> No
 # Messages of acorn
 
 
-def test_messages_added_by_acorn_have_text_content(call: Call) -> None:
+def test_content_of_every_message_added_by_acorn_is_string(call: Call) -> None:
     replies = [LOOK, "Hm.", calls("look", place=5), finish(answer=5), LOOK & finish(answer="nowhere")]
     run, _ = walk(call, replies, lambda self, step: step.add_to_context("Hm"))
     assert [message["content"] for message in run.history if not isinstance(message["content"], str)] == []
@@ -362,7 +364,7 @@ def test_message_without_content_is_not_sent(call: Call, role: str, blank: Any) 
     assert run.history[4:6] == [{"role": role, "content": blank}, {"role": role}]
 
 
-def test_conversation_ending_with_assistant_message_is_sent_with_added_user_message(call: Call) -> None:
+def test_history_that_ends_with_assistant_message_is_sent_with_added_user_message(call: Call) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": "assistant", "content": "I think"})
@@ -378,7 +380,7 @@ def test_conversation_ending_with_assistant_message_is_sent_with_added_user_mess
 # Trimming and clearing
 
 
-def test_history_trimmed_as_in_seed_snippet_is_sent_as_valid_messages(call: Call) -> None:
+def test_history_trimmed_as_in_specification_example_is_sent_as_valid_messages(call: Call) -> None:
     def trim(self: Looker, step: Step) -> None:
         if len(self.history) > 50:
             self.history = self.history[:1] + self.history[-40:]
@@ -464,7 +466,7 @@ def test_input_with_emptied_content_is_restored(call: Call, text: str) -> None:
     assert requests[1][1] == {"role": "user", "content": INPUT}
 
 
-def test_input_edited_in_history_is_sent_edited(call: Call) -> None:
+def test_input_message_edited_in_history_is_sent_edited(call: Call) -> None:
     @at_step(1)
     def edit(self: Looker, step: Step) -> None:
         self.history[1]["content"] = "Where is she?"
@@ -526,7 +528,7 @@ def test_call_without_result_is_sent_with_placeholder_result(call: Call) -> None
 
 
 @pytest.mark.parametrize("to", [1, 2, 100])
-def test_moved_result_is_matched_to_its_call(call: Call, to: int) -> None:
+def test_tool_result_moved_in_history_is_sent_after_its_call(call: Call, to: int) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.insert(to, self.history.pop(3))
@@ -540,7 +542,7 @@ def test_moved_result_is_matched_to_its_call(call: Call, to: int) -> None:
     ]
 
 
-def test_result_restored_later_replaces_placeholder(call: Call) -> None:
+def test_tool_result_that_on_step_removes_and_restores_later_replaces_placeholder(call: Call) -> None:
     kept: list[Message] = []
 
     def hold(self: Looker, step: Step) -> None:
@@ -557,7 +559,7 @@ def test_result_restored_later_replaces_placeholder(call: Call) -> None:
     ]
 
 
-def test_result_inserted_before_call_is_sent_after_call_with_equal_id(call: Call) -> None:
+def test_result_inserted_before_its_call_is_sent_after_its_call(call: Call) -> None:
     def edit(self: Looker, step: Step) -> None:
         if step.counter == 1:
             self.history.insert(2, {"role": "tool", "tool_call_id": "b", "content": "a mouse"})
@@ -569,7 +571,7 @@ def test_result_inserted_before_call_is_sent_after_call_with_equal_id(call: Call
     assert told(requests[2])[-2:] == [("assistant", None), ("tool", "a mouse")]
 
 
-def test_second_result_of_call_is_not_sent(call: Call) -> None:
+def test_second_tool_result_for_same_call_is_not_sent(call: Call) -> None:
     @at_step(2)
     def double(self: Looker, step: Step) -> None:
         self.history.insert(4, {**self.history[3], "content": "once more"})
@@ -582,7 +584,7 @@ def test_second_result_of_call_is_not_sent(call: Call) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"place": ', "attic", "[1]", "null", '"attic"', "5", '{"place": NaN}', "{'a': 1}"])
-def test_malformed_arguments_are_stored_unchanged_and_sent_as_empty_object(call: Call, text: str) -> None:
+def test_malformed_tool_arguments_are_stored_unchanged_and_sent_as_empty_object(call: Call, text: str) -> None:
     seen: list[Any] = []
     model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     agent = Looker(lambda self, step: seen.append(step.tool_calls[0]), model=model)
@@ -595,14 +597,14 @@ def test_malformed_arguments_are_stored_unchanged_and_sent_as_empty_object(call:
 
 @pytest.mark.message_list
 @pytest.mark.parametrize("text", ["", "{}", " { } ", '{"place":"attic"}', '{"place": "\\u00e9"}'])
-def test_object_arguments_are_sent_unchanged(call: Call, text: str) -> None:
+def test_valid_tool_arguments_are_sent_unchanged(call: Call, text: str) -> None:
     model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     call.run(Looker(model=model), question="Where is it?")
     assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == (text or "{}")
 
 
 @pytest.mark.parametrize("missing", [None, ""])
-def test_calls_without_ids_get_new_ids(call: Call, missing: str | None) -> None:
+def test_tool_calls_without_ids_get_generated_ids(call: Call, missing: str | None) -> None:
     two = ((missing, "look", '{"place": "attic"}'), (missing, "look", '{"place": "cellar"}'))
     model = call.raw([calling(*two), calling(*two), finishing(answer="nowhere")])
     seen: list[str] = []
@@ -634,7 +636,7 @@ def test_repeated_call_ids_in_one_response_are_replaced_by_unique_ids(call: Call
 
 
 @pytest.mark.message_list
-def test_call_id_of_earlier_response_is_sent_under_new_id(call: Call) -> None:
+def test_call_id_repeated_in_later_response_is_sent_as_different_id(call: Call) -> None:
     every = [calling(("call_0", "look", json.dumps({"place": str(at)}))) for at in range(3)]
     model = call.raw([*every, finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
@@ -655,7 +657,7 @@ def test_call_id_of_earlier_response_is_sent_under_new_id(call: Call) -> None:
         ("\ud800", "_"),
     ],
 )
-def test_invalid_tool_name_is_sent_in_valid_form(call: Call, made_up: str, sent: str) -> None:
+def test_tool_name_with_invalid_characters_is_sent_in_valid_form(call: Call, made_up: str, sent: str) -> None:
     model = call.raw([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
     assert run.history[2]["tool_calls"][0]["function"]["name"] == made_up
@@ -697,14 +699,14 @@ def test_content_parts_are_sent_unchanged(call: Call) -> None:
 
 
 @pytest.mark.message_list
-def test_message_with_additional_keys_is_sent_with_those_keys(call: Call) -> None:
+def test_user_supplied_message_with_extra_keys_is_sent_with_those_keys(call: Call) -> None:
     thought = {**said("Hm."), "thinking_blocks": [{"type": "thinking", "signature": "abc"}]}
     asked = {**text("Well?"), "cache_control": {"type": "ephemeral"}}
     assert sent_of(call, thought, asked) == [thought, asked]
 
 
 @pytest.mark.message_list
-def test_provider_specific_fields_are_sent_back(call: Call) -> None:
+def test_provider_specific_fields_of_response_are_sent_back_in_next_request(call: Call) -> None:
     blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "abc"}]
     first = calling(("a", "look", '{"place": "x"}'), extra={"thinking_blocks": blocks})
     model = call.raw([first, finishing(answer="nowhere")])
@@ -736,7 +738,7 @@ FLAT_SENT = [
 
 
 @pytest.mark.message_list
-def test_flat_tool_calls_as_in_seeds_are_accepted(call: Call) -> None:
+def test_tool_calls_without_function_key_are_sent_in_standard_form(call: Call) -> None:
     assert sent_of(call, *FLAT) == FLAT_SENT
 
 
@@ -787,7 +789,7 @@ def _odd(name: str, given: Message, sent: list[Message]) -> Any:
 
 
 @pytest.mark.parametrize(("given", "sent"), [_odd(*row) for row in ODD])
-def test_irregular_message_in_history_is_sent_in_valid_form(call: Call, given: Message, sent: list[Message]) -> None:
+def test_malformed_message_in_history_is_sent_in_valid_form(call: Call, given: Message, sent: list[Message]) -> None:
     assert sent_of(call, given) == sent
 
 
@@ -795,12 +797,12 @@ def test_irregular_message_in_history_is_sent_in_valid_form(call: Call, given: M
     "made",
     [None, [None], ["look"], [{}], [{"function": None}], [{"id": 5, "function": {"name": 5, "arguments": 5}}], {}],
 )
-def test_irregular_calls_are_sent_in_valid_form(call: Call, made: Any) -> None:
+def test_malformed_tool_calls_in_history_are_sent_in_valid_form(call: Call, made: Any) -> None:
     sent_of(call, {"role": "assistant", "content": "Hm.", "tool_calls": made})
 
 
 @pytest.mark.message_list
-def test_results_with_irregular_ids_and_content_are_matched(call: Call) -> None:
+def test_tool_results_with_missing_or_non_string_ids_are_matched_to_calls(call: Call) -> None:
     made = [{"id": 5, "name": "look", "arguments": {}}, {"name": "look"}, {"id": None, "name": "look"}]
     results = [
         {"role": "tool", "tool_call_id": None, "content": {"seen": 1}},
@@ -812,7 +814,7 @@ def test_results_with_irregular_ids_and_content_are_matched(call: Call) -> None:
 
 
 @pytest.mark.live_objects
-def test_message_with_unserializable_value_is_sent(call: Call) -> None:
+def test_message_with_circular_or_deeply_nested_value_is_sent(call: Call) -> None:
     circle: dict[str, Any] = {"role": "user", "content": "Hi"}
     circle["self"] = circle
     deep: Any = []
@@ -830,7 +832,7 @@ def test_message_with_unserializable_value_is_sent(call: Call) -> None:
 
 
 @pytest.mark.live_objects
-def test_message_with_object_that_fails_comparison_is_rebuilt_for_each_request(call: Call) -> None:
+def test_message_with_object_whose_comparison_raises_is_rebuilt_for_each_request(call: Call) -> None:
     class Sour:
         word = "before"
 
@@ -855,7 +857,7 @@ def test_message_with_object_that_fails_comparison_is_rebuilt_for_each_request(c
 
 @pytest.mark.parametrize("wrong", ["hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}])
 @pytest.mark.parametrize("settings", [{}, {"max_total_tokens": 100_000}])
-def test_invalid_message_raises_error_with_index(call: Call, wrong: Any, settings: Any) -> None:
+def test_invalid_message_in_history_raises_error_with_message_index(call: Call, wrong: Any, settings: Any) -> None:
     @at_step(2)
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
@@ -867,7 +869,7 @@ def test_invalid_message_raises_error_with_index(call: Call, wrong: Any, setting
 
 
 @pytest.mark.parametrize("wrong", [None, (), "history", {"role": "user"}])
-def test_history_that_is_not_a_list_raises(call: Call, wrong: Any) -> None:
+def test_history_that_is_not_a_list_raises_acorn_error(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         self.history = wrong
 
@@ -882,7 +884,7 @@ def test_history_that_is_not_a_list_raises(call: Call, wrong: Any) -> None:
 
 
 @pytest.mark.message_list
-def test_lone_surrogate_is_stored_and_sent_as_replacement_character(call: Call) -> None:
+def test_lone_surrogate_in_response_is_stored_and_sent_as_replacement_character(call: Call) -> None:
     half = "a\ud83d"
     model = call.raw(
         [
@@ -908,7 +910,7 @@ def test_lone_surrogate_is_stored_and_sent_as_replacement_character(call: Call) 
     assert judged(model)[1] == sent[: len(judged(model)[1])]
 
 
-def test_split_surrogate_pair_is_sent_as_one_character(call: Call) -> None:
+def test_surrogate_pair_in_history_is_sent_as_one_character(call: Call) -> None:
     assert sent_of(call, text("\ud83e\udd94")) == [text("\U0001f994")]
 
 
@@ -941,7 +943,9 @@ NOT_IN_A_DOCUMENT = [pytest.param(edit, marks=pytest.mark.message_list) for edit
 
 
 @pytest.mark.parametrize("edit", [_content, _arguments, _place, *NOT_IN_A_DOCUMENT])
-def test_edit_of_early_message_is_sent_in_next_request(call: Call, edit: Callable[[list[Message]], None]) -> None:
+def test_edit_of_early_message_in_long_run_is_sent_in_next_request(
+    call: Call, edit: Callable[[list[Message]], None]
+) -> None:
     late = 25 if call.way in (SAVED, AS_THREAD) else 150  # The whole run is saved or written at each step.
 
     def change(self: Looker, step: Step) -> None:
@@ -1040,7 +1044,7 @@ class Chat(module[Question, Answer]):
         return f"Speak {current_run().deps or 'English'}."
 
 
-def test_using_history_of_run_record_continues_conversation(call: Call) -> None:
+def test_run_record_passed_to_using_history_continues_conversation(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Italy"), finish(answer="Germany")])
     first = call.run(Chat(model=model), question="Who won in 1994?")
     second = call.run(Chat(model=model).using(history=first), question="And in 1990?")
@@ -1054,7 +1058,7 @@ def test_using_history_of_run_record_continues_conversation(call: Call) -> None:
     assert_complete(second.history)
 
 
-def test_using_history_none_starts_new_conversation(call: Call) -> None:
+def test_none_passed_to_using_history_starts_new_conversation(call: Call) -> None:
     model = call.scripted([finish(answer="Italy"), finish(answer="Germany")])
     first: Any = None
     for question in ("Who won in 1994?", "And in 1990?"):
@@ -1064,7 +1068,7 @@ def test_using_history_none_starts_new_conversation(call: Call) -> None:
     assert roles(call.run(anew, question="a").history) == ["system", "user", "assistant", "tool"]
 
 
-def test_continued_conversation_sends_new_prompt_and_added_system_messages(call: Call) -> None:
+def test_continued_conversation_sends_new_prompt_and_system_messages_added_by_hooks(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
 
     class Adding(Chat):
@@ -1082,7 +1086,7 @@ def test_continued_conversation_sends_new_prompt_and_added_system_messages(call:
 
 
 @pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
-def test_continued_run_record_replaces_old_prompt_by_new_prompt(call: Call, edit: str) -> None:
+def test_continued_run_sends_new_prompt_instead_of_old_prompt(call: Call, edit: str) -> None:
     mine: Message = {"role": "system", "content": "Mine."}
 
     @at_step(1)
@@ -1130,7 +1134,7 @@ def test_chat_of_three_turns_sends_all_earlier_messages(call: Call) -> None:
     assert_complete(run.history)
 
 
-def test_using_history_list_does_not_change_list(call: Call) -> None:
+def test_list_passed_to_using_history_is_not_changed_by_run(call: Call) -> None:
     def scribble(self: Looker, step: Step) -> None:
         for message in self.history:
             if isinstance(message["content"], list):
@@ -1156,7 +1160,7 @@ def test_using_history_list_does_not_change_list(call: Call) -> None:
     assert run.history is not given
 
 
-def test_using_history_of_run_record_does_not_change_record(call: Call) -> None:
+def test_run_record_passed_to_using_history_is_not_changed_by_run(call: Call) -> None:
     model = call.scripted([LOOK, DONE, CELLAR, DONE])
 
     def scribble(self: Looker, step: Step) -> None:
@@ -1172,13 +1176,13 @@ def test_using_history_of_run_record_does_not_change_record(call: Call) -> None:
 
 
 @pytest.mark.parametrize("prior", [[], ()])
-def test_using_history_without_messages_starts_new_conversation(call: Call, prior: Any) -> None:
+def test_empty_list_passed_to_using_history_starts_new_conversation(call: Call, prior: Any) -> None:
     model = call.scripted([DONE])
     call(Looker(model=model).using(history=prior), question="Where is it?")
     assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
 
 
-def test_prior_history_calls_without_result_are_sent_with_placeholder(call: Call) -> None:
+def test_call_without_result_in_prior_history_is_sent_with_placeholder_result(call: Call) -> None:
     def made(*ids: str) -> Message:
         return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "name": "look"} for each in ids]}
 
@@ -1197,14 +1201,14 @@ def test_prior_history_calls_without_result_are_sent_with_placeholder(call: Call
 
 
 @pytest.mark.message_list
-def test_prior_history_with_flat_calls_as_in_seeds_is_accepted(call: Call) -> None:
+def test_prior_history_with_tool_calls_without_function_key_is_sent_in_standard_form(call: Call) -> None:
     model = call.scripted([DONE])
     run = call.run(Looker(model=model).using(history=[text("Hello"), *FLAT]), question="Where is it?")
     assert judged(model)[0][2:4] == FLAT_SENT
     assert_complete(run.history)
 
 
-def test_prior_history_without_start_is_sent_with_omission_notice(call: Call) -> None:
+def test_prior_history_that_does_not_start_with_user_message_is_sent_with_omission_notice(call: Call) -> None:
     model = call.scripted([LOOK, DONE])
     prior = [{"role": "tool", "tool_call_id": "gone", "content": "x"}, {"role": "assistant", "content": "Yes?"}]
     call(Looker(model=model).using(history=prior), question="Where is it?")
@@ -1213,7 +1217,7 @@ def test_prior_history_without_start_is_sent_with_omission_notice(call: Call) ->
 
 
 @pytest.mark.parametrize("end", [ParseError, RuntimeError, AcornError, KeyboardInterrupt, LimitError])
-def test_failed_run_history_is_accepted_as_prior_history(call: Call, end: type[BaseException]) -> None:
+def test_history_of_failed_run_is_accepted_as_prior_history(call: Call, end: type[BaseException]) -> None:
     replies: list[Any] = [LOOK & CELLAR]
     settings: dict[str, Any] = {}
 
@@ -1240,13 +1244,13 @@ def test_failed_run_history_is_accepted_as_prior_history(call: Call, end: type[B
 
 
 @pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}])
-def test_history_of_wrong_type_raises_immediately(wrong: Any) -> None:
+def test_prior_history_of_wrong_type_raises_input_error_before_run(wrong: Any) -> None:
     with pytest.raises(InputError, match="`history` of `Looker` must be a list of messages or a record of a run"):
         Looker(model=ScriptedModel([])).using(history=wrong)
 
 
 @pytest.mark.parametrize("wrong", ["hello", None, {}, {"content": "Hi"}, {"role": 5}])
-def test_invalid_prior_message_raises_immediately(wrong: Any) -> None:
+def test_prior_history_with_invalid_message_raises_input_error_before_run(wrong: Any) -> None:
     with pytest.raises(InputError, match=r"`history\[1\]` of `Looker` must be a dict with a `role`"):
         Looker(model=ScriptedModel([])).using(history=[text("Hello"), wrong])
 
@@ -1269,14 +1273,16 @@ def test_invalid_prior_message_raises_immediately(wrong: Any) -> None:
         (["Hm.", DONE], {"max_steps": None}),
     ],
 )
-def test_history_after_run_has_result_for_every_call(call: Call, replies: list[Any], settings: dict[str, Any]) -> None:
+def test_history_of_ended_run_has_result_for_every_call(
+    call: Call, replies: list[Any], settings: dict[str, Any]
+) -> None:
     run, _ = walk(call, replies, **settings)
     assert_complete(run.history)
     made = [each["id"] for message in run.history for each in message.get("tool_calls", ())]
     assert sorted(made) == sorted(message["tool_call_id"] for message in run.history if message["role"] == "tool")
 
 
-def test_finish_result_is_placed_before_messages_appended_by_on_finish(call: Call) -> None:
+def test_result_of_finish_call_is_placed_before_messages_appended_by_on_finish(call: Call) -> None:
     class Noting(Looker):
         def on_finish(self, output: Answer) -> None:
             self.history.append({"role": "user", "content": "Noted."})
@@ -1290,7 +1296,7 @@ def test_finish_result_is_placed_before_messages_appended_by_on_finish(call: Cal
     assert_complete(run.history)
 
 
-def test_cancelled_run_history_is_complete() -> None:
+def test_history_of_cancelled_run_has_result_for_every_call() -> None:
     begun = asyncio.Event()
 
     async def wait(place: str) -> str:
@@ -1314,7 +1320,7 @@ def test_cancelled_run_history_is_complete() -> None:
     assert_complete(run.history)
 
 
-def test_history_outside_run_returns_last_history_and_is_read_only() -> None:
+def test_agent_history_outside_run_is_history_of_last_run_and_is_read_only() -> None:
     agent = Looker(model=ScriptedModel([DONE]))
     run = agent.run(question="Where is it?")
     assert agent.history is run.history

@@ -203,7 +203,7 @@ def test_history_edit_in_on_start_is_sent_in_first_request(call: Call) -> None:
 
 
 @pytest.mark.parametrize("form", ["a list", "a record"])
-def test_prior_history_list_is_copied(call: Call, form: str) -> None:
+def test_edit_of_prior_history_during_run_does_not_change_requests(call: Call, form: str) -> None:
     earlier = call.run(Looker(model=ScriptedModel(steps(2))), question="Where?")
     prior = earlier.history
     replies = steps(3)
@@ -338,12 +338,12 @@ class Glancing(Looker):
 
 
 @pytest.mark.parametrize("kind", [Looker, Glancing])
-def test_history_that_no_code_accessed_is_not_compared(kind: type[Looker]) -> None:
+def test_history_that_user_code_never_read_is_not_checked_for_edits(kind: type[Looker]) -> None:
     first, *rest = comparisons(kind(), 20)
     assert rest == [first] * 20
 
 
-def test_history_that_code_accessed_is_compared_once_per_step() -> None:
+def test_history_that_user_code_read_is_checked_for_edits_once_per_step() -> None:
     class Taking(Looker):
         """Look around, then answer."""
 
@@ -356,7 +356,7 @@ def test_history_that_code_accessed_is_compared_once_per_step() -> None:
     assert between == [0] * 9 + [1] * 11
 
 
-def test_request_messages_that_no_code_accesses_are_not_built() -> None:
+def test_request_messages_are_not_built_until_code_reads_them() -> None:
     model = ScriptedModel(steps(5))
     Looker(model=model)(question="Where?")
     assert not any("messages" in vars(request) for request in model.requests)
@@ -378,7 +378,7 @@ def test_recorded_request_is_not_changed_by_later_messages(call: Call) -> None:
     assert [json.loads(request.body("m")) for request in copies] == [json.loads(body) for body in bodies]
 
 
-def test_repeated_call_id_is_replaced_by_new_id_each_time() -> None:
+def test_call_id_repeated_in_twenty_responses_is_sent_as_twenty_different_ids() -> None:
     model = ScriptedModel([*(calls("look", "same", place="here") for _ in range(20)), finish(answer="nowhere")])
     Looker(model=model, loop_guard=None)(question="Where?")
     for request in model.requests:

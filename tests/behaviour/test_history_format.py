@@ -89,7 +89,7 @@ def test_unknown_history_format_raises_declaration_error(wrong: Any) -> None:
         Looker(model=ScriptedModel([])).using(history_format=wrong)
 
 
-def test_history_format_set_for_one_call_is_used() -> None:
+def test_history_format_set_by_using_applies_to_that_call_only() -> None:
     model = ScriptedModel([DONE, DONE, DONE])
     agent = Looker(model=model, history_format="messages")
     agent(question="1")
@@ -130,7 +130,7 @@ def test_thread_format_request_contains_system_message_and_document() -> None:
     assert all(request.tools == requests[0].tools for request in requests)
 
 
-def test_thread_format_run_has_equal_history_and_output() -> None:
+def test_run_with_history_format_thread_has_same_history_and_output_as_messages_format() -> None:
     replies = (calls("look") & calls("boom"), "Hm.", finish(answer=5), calls("look", place="b"), DONE)
     threaded, requests = walk(Looker, *replies)
     plain, others = walk(Looker, *replies, history_format="messages")
@@ -143,7 +143,7 @@ def test_thread_format_run_has_equal_history_and_output() -> None:
         assert mine.forced_tool == theirs.forced_tool
 
 
-def test_thread_format_document_extends_previous_document() -> None:
+def test_thread_format_document_starts_with_document_of_previous_request() -> None:
     class Context(Looker):
         def on_step(self, step: Step) -> None:
             step.add_to_context({"step": step.counter})
@@ -187,7 +187,7 @@ def test_thread_format_document_contains_history_edits() -> None:
     ]
 
 
-def test_thread_format_document_contains_repaired_history() -> None:
+def test_thread_format_document_contains_placeholder_for_removed_tool_result() -> None:
     class Trimmer(Looker):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
@@ -219,7 +219,7 @@ def test_thread_format_images_are_sent_after_document() -> None:
         assert "base64" not in first["text"]
 
 
-def test_thread_format_later_system_messages_are_sent_at_their_position() -> None:
+def test_thread_format_system_message_added_by_hook_is_sent_as_event_in_document() -> None:
     class Ruling(Looker):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "developer", "content": "Be brief."})
@@ -263,7 +263,7 @@ def test_thread_format_message_text_is_escaped_in_document(text: str) -> None:
     assert len(model.requests[-1].messages) == 2
 
 
-def test_thread_format_with_forced_finish_and_xml_answer_returns_output() -> None:
+def test_thread_format_run_that_is_forced_to_finish_accepts_finish_call_and_xml_answer() -> None:
     run, requests = walk(Looker, calls("look"), DONE, max_steps=1)
     assert [request.forced_tool for request in requests] == [None, "__finish__"]
     assert run.stop_reason == "forced"
@@ -304,7 +304,7 @@ class Main(Looker):
 TRUE = finish(holds=True)
 
 
-def test_branch_thread_format_is_inherited_or_declared() -> None:
+def test_branch_inherits_thread_format_unless_branch_declares_messages_format() -> None:
     replies = (calls("look"), calls("check", question="Is it?"), calls("look"), TRUE)
     _, requests = walk(Main, *replies, calls("plain", question="Is it?"), TRUE, DONE)
     assert [document(request).startswith("<thread>\n") for request in requests] == [*[True] * 5, False, True]
@@ -318,7 +318,7 @@ def test_branch_thread_format_is_inherited_or_declared() -> None:
     assert requests[2].messages[0]["content"].endswith("\n\nCheck it.")
 
 
-def test_thread_format_declared_only_by_branch_is_used_in_branch() -> None:
+def test_branch_that_declares_thread_format_uses_it_although_parent_uses_messages_format() -> None:
     class Threaded(Check):
         """Check it as a thread."""
 
@@ -381,7 +381,7 @@ def test_thread_format_chunks_are_passed_to_on_stream() -> None:
 # Continuing
 
 
-def test_conversation_is_continued_in_either_history_format() -> None:
+def test_conversation_of_thread_format_run_is_continued_in_thread_format_and_in_messages_format() -> None:
     with ScriptedModel([calls("look"), DONE, DONE, DONE]) as model:
         agent = Looker(model=model)
         first = agent.run(question="1")

@@ -305,7 +305,7 @@ def _input(agent: Meddler) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_any_history_edit_in_on_step_gives_valid_request_equal_to_newly_built_request(first: int) -> None:
+def test_random_history_edits_in_on_step_give_valid_request_equal_to_newly_built_request(first: int) -> None:
     lengths: list[int] = []
     for seed in range(first, first + BATCH):
         try:

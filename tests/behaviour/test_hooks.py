@@ -105,7 +105,7 @@ def told(run: Run[Any]) -> list[str]:
 # The snippets of the seeds
 
 
-def test_seed_snippet_custom_termination_ends_run(call: Call, script: Script) -> None:
+def test_specification_example_of_custom_termination_ends_run(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -120,7 +120,7 @@ def test_seed_snippet_custom_termination_ends_run(call: Call, script: Script) ->
     assert (run.stop_reason, run.steps) == ("step", 1)
 
 
-def test_seed_snippet_abort_with_error_raises(call: Call, script: Script) -> None:
+def test_specification_example_of_abort_raises_value_error(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -134,7 +134,7 @@ def test_seed_snippet_abort_with_error_raises(call: Call, script: Script) -> Non
     assert type(caught.value) is ValueError
 
 
-def test_seed_snippet_basic_usage_prints_steps_and_changes_settings(
+def test_specification_example_of_basic_usage_prints_steps_and_changes_settings(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent: Any = hooked(
@@ -196,7 +196,7 @@ def on_step(self, step):
 
 
 @pytest.mark.edits_history
-def test_seed_snippet_modifying_history_trims_history(call: Call, script: Script) -> None:
+def test_specification_example_of_modifying_history_sends_edited_system_message(call: Call, script: Script) -> None:
     model = script(SEARCH, DONE)
     call(hooked(MODIFYING_HISTORY)(model=model), question="?")
     first, second = model.requests
@@ -207,7 +207,9 @@ def test_seed_snippet_modifying_history_trims_history(call: Call, script: Script
 
 
 @pytest.mark.edits_history
-def test_seed_snippet_modifying_history_sends_valid_requests_in_long_run(call: Call, script: Script) -> None:
+def test_specification_example_of_modifying_history_sends_valid_requests_in_long_run(
+    call: Call, script: Script
+) -> None:
     steps = 40
     model = script(*[calling("read_file", path=str(at)) for at in range(steps)], DONE)
     run = call.run(hooked(MODIFYING_HISTORY)(model=model, max_steps=steps + 1), question="?")
@@ -216,7 +218,7 @@ def test_seed_snippet_modifying_history_sends_valid_requests_in_long_run(call: C
     assert all(request.messages[0]["role"] == "system" for request in model.requests)
 
 
-def test_seed_snippet_modifying_tool_results_changes_sent_results(call: Call, script: Script) -> None:
+def test_specification_example_of_modifying_tool_results_changes_sent_results(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -243,7 +245,9 @@ def test_seed_snippet_modifying_tool_results_changes_sent_results(call: Call, sc
     assert [message["content"] for message in model.requests[1].messages[-2:]] == [found, long]
 
 
-def test_seed_snippet_history_is_message_list(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_specification_example_of_reading_history_prints_message_list(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -257,7 +261,7 @@ def test_seed_snippet_history_is_message_list(call: Call, script: Script, capsys
 
 
 @pytest.mark.edits_history
-def test_seed_snippet_mutating_history_changes_requests(call: Call, script: Script) -> None:
+def test_specification_example_of_mutating_history_changes_requests(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -286,7 +290,7 @@ def test_seed_snippet_mutating_history_changes_requests(call: Call, script: Scri
     assert model.requests[1].messages[-1]["content"] == "Remember to be concise in your response."
 
 
-def test_seed_snippet_mutating_tool_results_changes_sent_results(call: Call, script: Script) -> None:
+def test_specification_example_of_mutating_tool_results_changes_sent_results(call: Call, script: Script) -> None:
     @tool(name="search_web")
     def long_search(query: str) -> str:
         return "y" * 6000
@@ -307,7 +311,7 @@ def test_seed_snippet_mutating_tool_results_changes_sent_results(call: Call, scr
     assert told(run)[0] == "y" * 5000 + "... (truncated)"
 
 
-def test_seed_snippet_on_step_of_reference_prints_steps(
+def test_specification_example_of_on_step_in_reference_prints_steps(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -321,7 +325,7 @@ def test_seed_snippet_on_step_of_reference_prints_steps(
     assert capsys.readouterr().out == "Step 1\nStep 2\n"
 
 
-def test_seed_snippet_history_of_reference_prints_messages(
+def test_specification_example_of_history_in_reference_prints_messages(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -351,7 +355,9 @@ def test_seed_snippet_history_of_reference_prints_messages(
 
 
 @pytest.mark.live_objects
-def test_seed_snippet_step_methods_of_reference_change_tools_and_finish(call: Call, script: Script) -> None:
+def test_specification_example_of_step_methods_in_reference_changes_tools_and_finishes_run(
+    call: Call, script: Script
+) -> None:
     def new_search_function(query: str) -> str:
         """Search elsewhere."""
         return "found"
@@ -375,7 +381,7 @@ def test_seed_snippet_step_methods_of_reference_change_tools_and_finish(call: Ca
     assert told(run)[1] == "found"
 
 
-def test_seed_snippet_of_reference_prints_tool_calls_and_results(
+def test_specification_example_of_tool_calls_in_reference_prints_calls_and_results(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -405,7 +411,7 @@ def test_seed_snippet_of_reference_prints_tool_calls_and_results(
     )
 
 
-def test_seed_snippet_full_example_of_reference_prints_steps_and_changes_temperature(
+def test_specification_example_of_whole_hook_in_reference_prints_steps_and_changes_temperature(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -434,7 +440,7 @@ def test_seed_snippet_full_example_of_reference_prints_steps_and_changes_tempera
     assert told(run)[0] == "text of " + "0" * 4992 + "..."
 
 
-def test_seed_snippet_context_injection_adds_context_message(call: Call, script: Script) -> None:
+def test_specification_example_of_context_injection_adds_context_message(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -478,7 +484,7 @@ def test_on_step_runs_after_tools_and_before_results_are_added_to_history(call: 
     assert seen == [["system", "user", "assistant"]]
 
 
-def test_on_step_is_not_called_for_finish_and_corrections(call: Call, script: Script) -> None:
+def test_on_step_is_not_called_for_finish_call_or_for_corrected_output(call: Call, script: Script) -> None:
     seen: list[tuple[int, list[str]]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -491,7 +497,7 @@ def test_on_step_is_not_called_for_finish_and_corrections(call: Call, script: Sc
     assert [request.forced_tool for request in model.requests] == [None] * 5 + ["__finish__"] * 2
 
 
-def test_step_has_documented_attributes(call: Call, script: Script) -> None:
+def test_step_passed_to_on_step_has_documented_attributes(call: Call, script: Script) -> None:
     steps: list[Step] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -522,7 +528,7 @@ def test_step_cost_of_model_without_price_is_none(call: Call, script: Script) ->
     assert costs == [None]
 
 
-def test_step_response_has_chat_completion_shape(call: Call, script: Script) -> None:
+def test_step_response_is_dict_in_chat_completion_format(call: Call, script: Script) -> None:
     seen: list[dict[str, Any]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -597,7 +603,7 @@ def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_step_model_change_applies_to_remaining_steps_and_forced_call(call: Call, script: Script) -> None:
+def test_step_model_change_applies_to_remaining_steps_and_forced_finish_request(call: Call, script: Script) -> None:
     second = script("Hm.", DONE, name="second")
     first = script(SEARCH, name="first")
     seen: list[Any] = []
@@ -617,7 +623,7 @@ def test_step_model_change_applies_to_remaining_steps_and_forced_call(call: Call
 @pytest.mark.parametrize(
     ("attribute", "before", "after"), [("temperature", 0.7, 0.1), ("temperature", 0.7, 0), ("max_tokens", 4096, 99)]
 )
-def test_step_setting_change_applies_to_remaining_steps_and_forced_call(
+def test_step_setting_change_applies_to_remaining_steps_and_forced_finish_request(
     call: Call, script: Script, attribute: str, before: Any, after: Any
 ) -> None:
     seen: list[Any] = []
@@ -635,7 +641,7 @@ def test_step_setting_change_applies_to_remaining_steps_and_forced_call(
     assert [attribute in request.declared for request in model.requests] == [False, True, True]
 
 
-def test_default_value_set_by_hook_is_sent_as_declared_setting(call: Call, script: Script) -> None:
+def test_default_value_assigned_to_step_setting_by_hook_is_sent_as_declared_setting(call: Call, script: Script) -> None:
     def set_it(self: Researcher, step: Step) -> None:
         step.temperature = 0.7
 
@@ -653,7 +659,7 @@ def test_default_value_set_by_hook_is_sent_as_declared_setting(call: Call, scrip
         ("tools", search_web, "`MyAgent.tools` must be a list of functions"),
     ],
 )
-def test_invalid_step_setting_raises_at_assignment(
+def test_invalid_step_setting_raises_declaration_error_at_assignment(
     call: Call, script: Script, attribute: str, value: Any, words: str
 ) -> None:
     after: list[bool] = []
@@ -683,7 +689,7 @@ SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_cal
         ("finish", f"`step.finish` is read-only. On a step {SETTABLE}."),
     ],
 )
-def test_unknown_step_attribute_raises(call: Call, script: Script, name: str, words: str) -> None:
+def test_unknown_step_attribute_raises_attribute_error(call: Call, script: Script, name: str, words: str) -> None:
     def change(self: Researcher, step: Step) -> None:
         setattr(step, name, 1)
 
@@ -722,7 +728,7 @@ def test_step_model_dict_edit_affects_only_current_run() -> None:
 
 
 @pytest.mark.live_objects
-def test_tool_added_by_hook_is_called_and_sent_in_forced_call(call: Call, script: Script) -> None:
+def test_tool_added_by_hook_is_called_and_is_sent_in_forced_finish_request(call: Call, script: Script) -> None:
     class Adder(Researcher):
         max_steps = 2
 
@@ -752,7 +758,7 @@ def test_tool_added_by_hook_is_called_and_sent_in_forced_call(call: Call, script
     }
 
 
-def test_removed_tool_is_not_sent_or_executed(call: Call, script: Script) -> None:
+def test_tool_removed_by_hook_is_not_sent_and_its_call_returns_tool_error(call: Call, script: Script) -> None:
     def remove(self: Researcher, step: Step) -> None:
         if step.counter == 1:
             step.remove_tool("search_web")
@@ -809,13 +815,13 @@ def test_add_tool_with_existing_name_raises_tool_conflict_error(call: Call, scri
         ("__finish__", "`__finish__` cannot be removed"),
     ],
 )
-def test_remove_tool_with_unknown_name_raises(call: Call, script: Script, name: str, words: str) -> None:
+def test_remove_tool_with_unknown_name_raises_acorn_error(call: Call, script: Script, name: str, words: str) -> None:
     with pytest.raises(AcornError, match=words) as caught:
         call(hooked(lambda self, step: step.remove_tool(name))(model=script(SEARCH)), question="?")
     assert caught.value.run.steps == 1
 
 
-def test_add_tool_with_invalid_tool_raises(call: Call, script: Script) -> None:
+def test_add_tool_with_invalid_tool_raises_declaration_error(call: Call, script: Script) -> None:
     @tool(name="__finish__")
     def end(answer: str) -> str:
         return answer
@@ -832,7 +838,7 @@ def test_add_tool_with_invalid_tool_raises(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_step_tools_list_edits_and_replacement_change_sent_tools(call: Call, script: Script) -> None:
+def test_step_tools_list_edited_or_replaced_by_hook_changes_sent_tools(call: Call, script: Script) -> None:
     def shout(text: str) -> str:
         """Say it loud."""
         return text.upper()
@@ -888,7 +894,7 @@ def test_step_tools_contains_method_tool(call: Call, script: Script) -> None:
 
 
 @pytest.mark.edits_history
-def test_history_replaced_in_hook_is_sent(call: Call, script: Script) -> None:
+def test_history_list_assigned_by_hook_is_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         kept = self.history
         self.history = [{"role": "system", "content": "Be brief."}, *kept[1:]]
@@ -901,7 +907,7 @@ def test_history_replaced_in_hook_is_sent(call: Call, script: Script) -> None:
     assert model.requests[1].messages[0]["content"] == "Be brief."
 
 
-def test_history_set_to_non_list_raises(call: Call, script: Script) -> None:
+def test_history_set_to_non_list_by_hook_raises_acorn_error(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         self.history = ()  # type: ignore[assignment]
 
@@ -925,7 +931,7 @@ def test_messages_appended_in_hook_are_sent_after_results(call: Call, script: Sc
     ]
 
 
-def test_tool_results_changed_individually_are_sent_changed(call: Call, script: Script) -> None:
+def test_tool_result_changed_by_hook_is_sent_changed(call: Call, script: Script) -> None:
     def change(self: Researcher, step: Step) -> None:
         step.tool_results[0].output = {"found": None}
         step.tool_results[1].output = "never read"
@@ -938,7 +944,7 @@ def test_tool_results_changed_individually_are_sent_changed(call: Call, script: 
     assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
 
 
-def test_tool_results_replaced_by_new_list_are_sent(call: Call, script: Script) -> None:
+def test_tool_results_list_assigned_by_hook_is_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
 
@@ -947,7 +953,7 @@ def test_tool_results_replaced_by_new_list_are_sent(call: Call, script: Script) 
 
 
 @pytest.mark.parametrize("wrong", [None, ["text"], "text"])
-def test_tool_results_set_to_none_raise(call: Call, script: Script, wrong: Any) -> None:
+def test_tool_results_set_to_none_by_hook_raise_acorn_error(call: Call, script: Script, wrong: Any) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = wrong
 
@@ -959,7 +965,7 @@ def test_tool_results_set_to_none_raise(call: Call, script: Script, wrong: Any) 
 @pytest.mark.parametrize("wrong", [None, "text", ["text"]])
 @pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_invalid_result_or_call_raises_error_with_run_record(
+def test_invalid_tool_results_or_tool_calls_set_by_hook_raise_error_with_run_record(
     call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
 ) -> None:
     def spoil(self: Researcher, step: Step) -> None:
@@ -972,7 +978,9 @@ def test_invalid_result_or_call_raises_error_with_run_record(
 
 @pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_appended_invalid_result_or_call_raises(call: Call, script: Script, name: str, max_steps: int | None) -> None:
+def test_invalid_item_appended_by_hook_to_tool_results_or_tool_calls_raises_acorn_error(
+    call: Call, script: Script, name: str, max_steps: int | None
+) -> None:
     def spoil(self: Researcher, step: Step) -> None:
         getattr(step, name).append("oops")
 
@@ -981,7 +989,9 @@ def test_appended_invalid_result_or_call_raises(call: Call, script: Script, name
     assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
-def test_branch_in_hook_with_invalid_tool_results_raises(call: Call, script: Script) -> None:
+def test_branch_started_by_hook_after_appending_invalid_tool_result_raises_branch_error(
+    call: Call, script: Script
+) -> None:
     def spoil(self: Researcher, step: Step) -> None:
         step.tool_results.append("oops")  # type: ignore[arg-type]
         self.branch(Once, question="?")
@@ -995,7 +1005,7 @@ def test_branch_in_hook_with_invalid_tool_results_raises(call: Call, script: Scr
 @pytest.mark.edits_history
 @pytest.mark.parametrize("said", ["", "Let me see."])
 @pytest.mark.parametrize("none", [[], ()])
-def test_assistant_message_whose_calls_were_removed_is_sent_without_calls(
+def test_assistant_message_whose_calls_were_removed_by_hook_is_sent_without_calls(
     call: Call, script: Script, said: str, none: Any
 ) -> None:
     def take_away(self: Researcher, step: Step) -> None:
@@ -1035,13 +1045,13 @@ class Finding(BaseModel):
         ),
     ],
 )
-def test_context_is_sent_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
+def test_value_passed_to_add_to_context_is_sent_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
     model = script(SEARCH, DONE)
     call(hooked(lambda self, step: step.add_to_context(content))(model=model), question="?")
     assert model.requests[1].messages[-1] == {"role": "user", "content": written}
 
 
-def test_context_is_sent_in_xml_style_of_module(call: Call, script: Script) -> None:
+def test_value_passed_to_add_to_context_is_sent_in_xml_style_of_agent_class(call: Call, script: Script) -> None:
     class Styled(Researcher):
         xml_context_root = "notes"
         xml_description_format = "comment"
@@ -1057,7 +1067,7 @@ def test_context_is_sent_in_xml_style_of_module(call: Call, script: Script) -> N
     )
 
 
-def test_several_contexts_are_sent_as_one_message_after_results(call: Call, script: Script) -> None:
+def test_several_add_to_context_calls_are_sent_as_one_message_after_results(call: Call, script: Script) -> None:
     def add(self: Researcher, step: Step) -> None:
         step.add_to_context("one")
         step.add_to_context({"two": 2})
@@ -1071,7 +1081,9 @@ def test_several_contexts_are_sent_as_one_message_after_results(call: Call, scri
     assert run.history[5]["content"].startswith("<context>one</context>")
 
 
-def test_context_in_step_without_calls_is_sent_before_reminder(call: Call, script: Script) -> None:
+def test_value_passed_to_add_to_context_in_step_without_calls_is_sent_before_reminder(
+    call: Call, script: Script
+) -> None:
     model = script("Hm.", DONE)
     call(hooked(lambda self, step: step.add_to_context("hint"))(model=model), question="?")
     assert model.requests[1].messages[2:] == [
@@ -1084,7 +1096,7 @@ def test_context_in_step_without_calls_is_sent_before_reminder(call: Call, scrip
 # Ending a run from a hook
 
 
-def test_step_finish_ends_run_with_complete_history(call: Call, script: Script) -> None:
+def test_step_finish_ends_run_with_result_for_every_call_in_history(call: Call, script: Script) -> None:
     after: list[str] = []
 
     def end(self: Researcher, step: Step) -> Step:
@@ -1102,7 +1114,7 @@ def test_step_finish_ends_run_with_complete_history(call: Call, script: Script) 
     ]
 
 
-def test_last_of_several_step_finish_calls_sets_output(call: Call, script: Script) -> None:
+def test_second_step_finish_call_replaces_output_of_first(call: Call, script: Script) -> None:
     def end(self: Researcher, step: Step) -> None:
         step.finish(answer="one")
         step.finish(answer="two")
@@ -1155,7 +1167,7 @@ def test_step_finish_with_invalid_fields_raises_parse_error(
     assert caught.value.run.error is caught.value
 
 
-def test_parse_error_caught_by_hook_continues_run(call: Call, script: Script) -> None:
+def test_run_continues_after_hook_catches_parse_error_of_step_finish(call: Call, script: Script) -> None:
     def end(self: Researcher, step: Step) -> None:
         with pytest.raises(ParseError):
             step.finish()
@@ -1172,7 +1184,7 @@ def test_parse_error_caught_by_hook_continues_run(call: Call, script: Script) ->
         ([], {}, None),
     ],
 )
-def test_step_finish_accepts_plain_type_as_result(
+def test_step_finish_accepts_plain_type_output_as_result_argument(
     call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
 ) -> None:
     class Plain(module):
@@ -1200,7 +1212,7 @@ def test_step_finish_accepts_fields_named_self_and_step(call: Call, script: Scri
     assert (found.self, found.step) == ("me", "one")
 
 
-def test_step_finish_with_unknown_field_for_plain_type_is_rejected(call: Call, script: Script) -> None:
+def test_step_finish_with_unknown_field_for_plain_type_output_raises_parse_error(call: Call, script: Script) -> None:
     class Plain(module[Any, str]):
         tools = [search_web]
 
@@ -1211,7 +1223,7 @@ def test_step_finish_with_unknown_field_for_plain_type_is_rejected(call: Call, s
         call(Plain(model=script(SEARCH)))
 
 
-def test_step_finish_in_hook_ends_single_turn_with_output(call: Call, script: Script) -> None:
+def test_step_finish_in_on_step_ends_single_turn_run_with_output(call: Call, script: Script) -> None:
     def end(self: Once, step: Step) -> None:
         step.finish(answer=step.tool_results[0].output[0])
 
@@ -1220,7 +1232,7 @@ def test_step_finish_in_hook_ends_single_turn_with_output(call: Call, script: Sc
     assert told(run) == ['["result1","result2","result3"]']
 
 
-def test_single_turn_without_step_finish_returns_unfinished(call: Call, script: Script) -> None:
+def test_single_turn_run_with_on_step_but_without_step_finish_returns_unfinished(call: Call, script: Script) -> None:
     def change(self: Once, step: Step) -> None:
         step.tool_results[0].output = "changed"
 
@@ -1275,13 +1287,13 @@ def test_on_finish_value_error_is_sent_to_model(call: Call, script: Script, max_
     ]
 
 
-def test_on_finish_is_not_called_with_invalid_output(call: Call, script: Script) -> None:
+def test_on_finish_is_not_called_with_output_that_fails_validation(call: Call, script: Script) -> None:
     agent = Judge(model=script(finish(confidence=1), UNSURE))
     call(agent, question="?")
     assert agent.seen == [RIGHT]
 
 
-def test_on_finish_is_called_with_output_of_forced_call(call: Call, script: Script) -> None:
+def test_on_finish_is_called_with_output_of_forced_finish_request(call: Call, script: Script) -> None:
     model = script(SEARCH, SURE, UNSURE)
     agent = Judge(model=model, max_steps=1)
     run = call.run(agent, question="?")
@@ -1289,7 +1301,7 @@ def test_on_finish_is_called_with_output_of_forced_call(call: Call, script: Scri
     assert [request.forced_tool for request in model.requests] == [None, "__finish__", "__finish__"]
 
 
-def test_on_finish_rejections_count_as_parse_retries(call: Call, script: Script) -> None:
+def test_outputs_rejected_by_on_finish_count_against_parse_retries(call: Call, script: Script) -> None:
     agent = Judge(model=script(SURE, finish(confidence=1), SURE))
     with pytest.raises(ParseError, match="in 3 attempts: `output` is refused: nobody is so sure") as caught:
         call(agent, question="?")
@@ -1310,7 +1322,7 @@ def test_on_finish_is_called_with_output_of_step_finish(call: Call, script: Scri
     assert agent.seen == [RIGHT]
 
 
-def test_rejected_step_finish_output_is_sent_as_user_message(call: Call, script: Script) -> None:
+def test_step_finish_output_rejected_by_on_finish_is_sent_as_user_message(call: Call, script: Script) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=1)
@@ -1322,7 +1334,7 @@ def test_rejected_step_finish_output_is_sent_as_user_message(call: Call, script:
     assert model.requests[1].messages[-1]["content"] == NOT_SO_SURE
 
 
-def test_rejected_step_finish_output_does_not_count_as_step(call: Call, script: Script) -> None:
+def test_step_finish_output_rejected_by_on_finish_does_not_count_as_step(call: Call, script: Script) -> None:
     class Ender(Judge):
         max_steps = 2
 
@@ -1336,7 +1348,7 @@ def test_rejected_step_finish_output_does_not_count_as_step(call: Call, script: 
     assert [request.forced_tool for request in model.requests] == [None, None, "__finish__"]
 
 
-def test_rejected_step_finish_output_continues_single_turn(call: Call, script: Script) -> None:
+def test_step_finish_output_rejected_by_on_finish_continues_single_turn_run(call: Call, script: Script) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=1)
@@ -1346,7 +1358,7 @@ def test_rejected_step_finish_output_continues_single_turn(call: Call, script: S
 
 
 @pytest.mark.live_objects
-def test_step_finish_output_that_is_not_json_is_returned_unchanged(call: Call, script: Script) -> None:
+def test_step_finish_output_that_json_cannot_represent_is_returned_unchanged(call: Call, script: Script) -> None:
     class Odd(BaseModel):
         data: bytes
         text: str
@@ -1376,7 +1388,7 @@ def test_on_finish_return_value_replaces_output(call: Call, script: Script, valu
     assert told(run) == ["Finished."]
 
 
-def test_on_finish_change_of_output_in_place_is_returned(call: Call, script: Script) -> None:
+def test_output_changed_in_place_by_on_finish_is_returned_changed(call: Call, script: Script) -> None:
     class Signer(Researcher):
         def on_finish(self, output: Answer) -> None:
             output.sources.append("signed")
@@ -1388,7 +1400,7 @@ def test_on_finish_change_of_output_in_place_is_returned(call: Call, script: Scr
     ("kind", "fields", "wanted"),
     [(str, {"result": "Paris"}, "Paris"), (list[int], {"result": ["1"]}, [1]), ([], {}, None)],
 )
-def test_on_finish_is_called_with_object_that_is_returned(
+def test_object_passed_to_on_finish_is_object_returned_to_caller(
     call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
 ) -> None:
     seen: list[Any] = []
@@ -1403,7 +1415,7 @@ def test_on_finish_is_called_with_object_that_is_returned(
     assert seen == [wanted]
 
 
-def test_on_finish_is_not_called_with_unfinished_output(call: Call, script: Script) -> None:
+def test_on_finish_is_not_called_if_single_turn_run_ends_unfinished(call: Call, script: Script) -> None:
     agent = Judge(model=script(SEARCH), max_steps=None)
     assert isinstance(call(agent, question="?"), Unfinished)
     assert agent.seen == []
@@ -1466,7 +1478,7 @@ def test_awaitable_returned_by_sync_hook_is_awaited(call: Call, script: Script) 
     assert call(Indirect(model=script(SEARCH)), question="?") == Answer(answer="later")
 
 
-def test_sync_hook_in_sync_run_is_called_in_thread_of_caller(script: Script) -> None:
+def test_sync_hook_in_sync_run_is_called_in_os_thread_of_caller(script: Script) -> None:
     seen: list[threading.Thread] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -1518,7 +1530,7 @@ def test_on_step_exception_is_raised_unchanged(call: Call, script: Script, error
 
 
 @pytest.mark.parametrize("error", [StopIteration("stop"), StopAsyncIteration("stop")], ids=repr)
-def test_stop_iteration_raised_by_hook_is_cause_of_error_raised_to_caller(
+def test_stop_iteration_raised_by_hook_becomes_cause_of_raised_error(
     call: Call, script: Script, error: Exception
 ) -> None:
     def fail(self: Researcher, step: Step) -> None:
@@ -1554,7 +1566,7 @@ def test_failed_run_is_stored_as_last_run_of_instance(script: Script) -> None:
     assert agent.history is agent.last.history
 
 
-def test_results_changed_by_failing_hook_are_in_history(call: Call, script: Script) -> None:
+def test_tool_results_changed_by_hook_before_it_fails_are_in_history(call: Call, script: Script) -> None:
     def fail(self: Researcher, step: Step) -> None:
         step.tool_results[0].output = "changed"
         raise CustomError("stop")
@@ -1565,14 +1577,14 @@ def test_results_changed_by_failing_hook_are_in_history(call: Call, script: Scri
 
 
 @pytest.mark.parametrize("returned", [True, "step", 0, {}, [1]], ids=repr)
-def test_on_step_wrong_return_value_raises(call: Call, script: Script, returned: Any) -> None:
+def test_on_step_with_wrong_return_value_raises_declaration_error(call: Call, script: Script, returned: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`MyAgent\.on_step` must return the step or nothing, got ") as caught:
         call(hooked(lambda self, step: returned)(model=script(SEARCH)), question="?")
     assert repr(returned) in str(caught.value)
     assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
-def test_on_step_returning_other_step_raises(call: Call, script: Script) -> None:
+def test_on_step_that_returns_step_of_earlier_call_raises_declaration_error(call: Call, script: Script) -> None:
     kept: list[Step] = []
 
     def mix_up(self: Researcher, step: Step) -> Step:
@@ -1649,7 +1661,9 @@ def test_prompt_file_is_read_per_run_and_sent_unchanged(call: Call, script: Scri
     assert system(model, 1) == "Be long."
 
 
-def test_prompt_file_missing_at_run_raises_error_with_path(call: Call, script: Script, tmp_path: Path) -> None:
+def test_prompt_file_that_is_missing_when_run_starts_raises_error_with_path(
+    call: Call, script: Script, tmp_path: Path
+) -> None:
     file = tmp_path / "prompt.md"
     file.write_text("Be brief.", encoding="utf-8")
 
@@ -1664,7 +1678,9 @@ def test_prompt_file_missing_at_run_raises_error_with_path(call: Call, script: S
 
 
 @pytest.mark.parametrize("returned", [None, 5, ["text"]])
-def test_prompt_method_that_does_not_return_text_raises(call: Call, script: Script, returned: Any) -> None:
+def test_prompt_method_that_does_not_return_text_raises_declaration_error(
+    call: Call, script: Script, returned: Any
+) -> None:
     class Wrong(Researcher):
         def system_prompt(self) -> Any:
             return returned

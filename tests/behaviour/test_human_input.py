@@ -198,7 +198,7 @@ def test_question_pauses_run_and_answer_resumes_run(way: str) -> None:
     assert len(model.requests) == office.run.usage.requests == 2
 
 
-def test_answer_that_is_not_text_is_sent_to_model_as_json(way: str) -> None:
+def test_answer_of_person_that_is_not_text_is_sent_to_model_as_json(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="Which?"), finish("ok")])
     office = Office(Desk(model=model), way)
     assert office.answer({"size": 3, "color": "blue"}) == "ok"
@@ -215,7 +215,9 @@ def test_answer_that_is_not_text_is_sent_to_model_as_json(way: str) -> None:
         ({"approved": True, "arguments": {"order": "b"}}, ["refund b 1.0"], "paid 1.0"),
     ],
 )
-def test_approval_answer_approves_or_rejects_call(way: str, answer: Any, done: list[str], read: str) -> None:
+def test_tool_call_is_executed_if_person_approves_and_refused_otherwise(
+    way: str, answer: Any, done: list[str], read: str
+) -> None:
     model = ScriptedModel([calling("refund", order="a", amount=9), finish("ok")])
     office = Office(Desk(model=model), way)
     request = office.output.request
@@ -239,7 +241,7 @@ def test_approval_answer_approves_or_rejects_call(way: str, answer: Any, done: l
         (None, "None is not a valid answer to the request"),
     ],
 )
-def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> None:
+def test_answer_of_person_with_invalid_type_raises_input_error_before_resume(answer: Any, words: str) -> None:
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model), "sync")
     before = office.saved()
@@ -249,7 +251,7 @@ def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> No
     assert office.answer(True) == "ok"
 
 
-def test_request_answered_twice_raises_store_error() -> None:
+def test_second_answer_to_same_request_raises_store_error() -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("ask_human", question="b?")])
     loop = Office(Desk(model=model), "sync").tree.machines
     (machine,) = loop.values()
@@ -268,7 +270,7 @@ def test_request_answered_twice_raises_store_error() -> None:
 # Several requests
 
 
-def test_tool_calls_next_to_question_finish_before_pause(way: str) -> None:
+def test_tool_calls_in_same_response_as_question_finish_before_run_pauses(way: str) -> None:
     model = ScriptedModel(
         [
             together(
@@ -292,7 +294,7 @@ def test_tool_calls_next_to_question_finish_before_pause(way: str) -> None:
     assert len(model.requests) == 2
 
 
-def test_resume_without_answer_pauses_with_equal_requests(way: str) -> None:
+def test_resume_without_answer_pauses_again_with_same_requests(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model), way)
     before = office.output.requests
@@ -301,7 +303,7 @@ def test_resume_without_answer_pauses_with_equal_requests(way: str) -> None:
     assert office.answer("x", False) == "ok"
 
 
-def test_equal_call_id_in_two_steps_creates_two_requests() -> None:
+def test_equal_call_id_in_two_steps_creates_two_human_input_requests() -> None:
     same = calling("ask_human", _id="q", question="Again?")
     model = ScriptedModel([same, same, finish("ok")])
     office = Office(Desk(model=model), "sync")
@@ -331,7 +333,7 @@ def run_in(agent: module[Any, Any], way: str) -> Run[Any]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_on_human_answer_is_used_immediately(way: str, is_async: bool) -> None:
+def test_answer_returned_by_on_human_is_used_without_pause(way: str, is_async: bool) -> None:
     class Awaiting(Answering):
         """Help."""
 
@@ -352,7 +354,7 @@ def test_on_human_answer_is_used_immediately(way: str, is_async: bool) -> None:
     assert RunPaused not in kinds
 
 
-def test_on_human_without_answer_is_called_once_across_processes(way: str) -> None:
+def test_on_human_that_returned_none_is_not_called_again_on_resume(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="Who?"), finish("ok")])
     agent = Answering(None, model=model)
     office = Office(agent, way)
@@ -375,7 +377,7 @@ def test_on_human_exception_ends_run() -> None:
     assert_complete(agent.last.history)
 
 
-def test_on_human_with_invalid_answer_ends_run_with_message() -> None:
+def test_on_human_that_returns_invalid_answer_ends_run_with_input_error() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
     with pytest.raises(InputError, match="Use True to approve"):
         agent.run()
@@ -402,7 +404,7 @@ def test_on_human_is_called_while_tools_run(way: str) -> None:
 # No person
 
 
-def test_missing_on_human_and_store_raise_before_model_call() -> None:
+def test_agent_that_needs_approval_without_on_human_and_store_raises_error_before_model_call() -> None:
     class Alone(module[Any, str]):
         """Help."""
 
@@ -434,7 +436,7 @@ def test_missing_on_human_and_store_raise_before_model_call() -> None:
     assert Heard(model=ScriptedModel(finish("ok")))() == "ok"
 
 
-def test_unanswered_request_without_store_raises() -> None:
+def test_human_input_request_without_answer_and_store_raises_store_error() -> None:
     agent = Desk(model=ScriptedModel([calling("ask_human", question="Who?")]))
     with pytest.raises(StoreError, match=r"cannot pause for human input \(Who\?\): it has no store"):
         agent()
@@ -442,7 +444,7 @@ def test_unanswered_request_without_store_raises() -> None:
     assert_complete(agent.last.history)
 
 
-def test_ask_human_called_directly_raises() -> None:
+def test_ask_human_called_directly_raises_acorn_error() -> None:
     with pytest.raises(AcornError, match="Only a model can call"):
         ask_human("Who?")
 
@@ -504,12 +506,12 @@ def test_call_with_invalid_arguments_is_not_sent_for_approval() -> None:
 
 
 @pytest.mark.parametrize("options", [{"once": 1}, {"approval": "yes"}, {"approval": lambda: True}, {"approval": 1}])
-def test_invalid_tool_options_are_rejected_at_declaration(options: dict[str, Any]) -> None:
+def test_invalid_once_or_approval_option_of_tool_raises_declaration_error(options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError, match=f"`{next(iter(options))}` of the tool"):
         tool(**options)(lambda: None)
 
 
-def test_approval_predicate_that_is_not_plain_function_is_rejected() -> None:
+def test_approval_predicate_that_is_not_plain_function_raises_declaration_error() -> None:
     async def later(arguments: dict[str, Any]) -> bool:
         return True
 
@@ -517,7 +519,7 @@ def test_approval_predicate_that_is_not_plain_function_is_rejected() -> None:
         tool(approval=later)(look)
 
 
-def test_agent_tool_with_approval_is_rejected() -> None:
+def test_agent_tool_with_approval_option_raises_declaration_error() -> None:
     class Inner(module[Any, str]):
         """Inner."""
 
@@ -527,7 +529,7 @@ def test_agent_tool_with_approval_is_rejected() -> None:
         Desk(tools=[tool(approval=True)(Inner)])
 
 
-def test_ask_human_schema_has_question_parameter() -> None:
+def test_ask_human_schema_has_required_question_and_optional_choices() -> None:
     model = ScriptedModel(finish("ok"))
     Desk(model=model)()
     (function,) = [each["function"] for each in model.requests[0].tools if each["function"]["name"] == "ask_human"]
@@ -618,7 +620,7 @@ def nested(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand, ByHandAsync, ByHook])
-def test_human_input_request_of_branch_pauses_whole_tree(kind: type[Desk], way: str) -> None:
+def test_human_input_request_of_branch_pauses_branch_and_its_parent(kind: type[Desk], way: str) -> None:
     model = ScriptedModel(nested)
     office = Office(kind(model=model), way)
     (request,) = office.output.requests
@@ -698,7 +700,7 @@ def siblings(first: Callable[[], Reply], request: ModelRequest) -> Reply:
     return finish("done") if "quick said" in read else first()
 
 
-def test_sibling_tool_calls_finish_before_pause(way: str) -> None:
+def test_tool_calls_next_to_branch_that_pauses_finish_before_run_pauses(way: str) -> None:
     def first() -> Reply:
         return together(
             calling("inner", _id="a"),
@@ -723,7 +725,7 @@ def test_sibling_tool_calls_finish_before_pause(way: str) -> None:
     assert DONE == ["look quick", "refund a 1.0"]
 
 
-def test_branches_start_while_sibling_agent_tool_is_paused(way: str) -> None:
+def test_branch_starts_although_sibling_agent_tool_is_paused(way: str) -> None:
     def first() -> Reply:
         return calling("inner", _id="a") & calling("quick", _id="b")
 
@@ -735,7 +737,7 @@ def test_branches_start_while_sibling_agent_tool_is_paused(way: str) -> None:
     assert DONE == ["look quick", "refund a 1.0"]
 
 
-def test_concurrent_self_branches_finish_before_pause(way: str) -> None:
+def test_concurrent_branches_started_by_branch_all_run_until_each_finishes_or_pauses(way: str) -> None:
     model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
     office = Office(Siblings(model=model), way)
     assert DONE == ["look quick"]
@@ -768,7 +770,9 @@ class Grouped(ByModel):
 
 
 @pytest.mark.parametrize("kind", [Tasks, Grouped])
-def test_concurrent_branching_tasks_finish_before_pause(kind: type[Desk], way: str) -> None:
+def test_concurrent_tasks_that_start_branches_run_until_each_branch_finishes_or_pauses(
+    kind: type[Desk], way: str
+) -> None:
     model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
     office = Office(kind(model=model), way)
     assert DONE == ["look quick"]
@@ -780,7 +784,7 @@ def test_concurrent_branching_tasks_finish_before_pause(kind: type[Desk], way: s
     assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
 
 
-def test_nested_branches_pause_together(way: str) -> None:
+def test_human_input_request_of_nested_branch_pauses_all_parents(way: str) -> None:
     class Middle(ByModel):
         """Middle."""
 
@@ -845,7 +849,7 @@ def inside(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("kind", [AtTheStart, AtTheEnd, InThePrompt])
-def test_branch_started_by_each_hook_pauses_run(kind: type[Desk], way: str) -> None:
+def test_branch_started_in_on_start_on_finish_or_prompt_method_pauses_run(kind: type[Desk], way: str) -> None:
     office = Office(kind(model=ScriptedModel(inside)), way)
     assert office.output.request.branch == "Inner"
     assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
@@ -853,7 +857,7 @@ def test_branch_started_by_each_hook_pauses_run(kind: type[Desk], way: str) -> N
     assert len(office.run.branches) == 1
 
 
-def test_on_stream_that_starts_pausing_branch_raises() -> None:
+def test_on_stream_that_starts_branch_with_human_input_request_raises_acorn_error() -> None:
     class Shown(Desk):
         """Outer."""
 
@@ -886,7 +890,7 @@ class Source:
 
 
 @pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"order": "b"}}, "no"])
-def test_source_tool_with_approval_pauses_run(way: str, answer: Any) -> None:
+def test_tool_of_tool_source_that_needs_approval_pauses_run(way: str, answer: Any) -> None:
     source = Source()
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, tools=[source]), way)
@@ -897,7 +901,7 @@ def test_source_tool_with_approval_pauses_run(way: str, answer: Any) -> None:
     assert len(model.requests[-1].tools) == 3
 
 
-def test_approved_arguments_for_source_tool_are_validated_after_source_opens() -> None:
+def test_approved_arguments_for_tool_of_tool_source_are_validated_on_resume() -> None:
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, tools=[Source()]), "sync")
     assert office.answer({"approved": True, "arguments": {}}) == "ok"
@@ -905,7 +909,7 @@ def test_approved_arguments_for_source_tool_are_validated_after_source_opens() -
     assert DONE == []
 
 
-def test_non_parallel_call_waiting_for_approval_does_not_block_other_calls(way: str) -> None:
+def test_non_parallel_call_that_waits_for_approval_does_not_block_other_calls(way: str) -> None:
     @tool(approval=True, parallel=False)
     def alone(name: str) -> str:
         """Stand alone."""
@@ -921,20 +925,20 @@ def test_non_parallel_call_waiting_for_approval_does_not_block_other_calls(way: 
     assert DONE == ["look it", "a", "b"]
 
 
-def test_run_with_max_seconds_is_paused_and_resumed(way: str) -> None:
+def test_run_with_max_seconds_pauses_for_human_input_and_resumes(way: str) -> None:
     model = ScriptedModel([calling("look") & calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, max_seconds=2 * PATIENCE), way)
     assert DONE == ["look it"]
     assert office.answer(True) == "ok"
 
 
-def test_single_turn_run_is_paused_and_resumed() -> None:
+def test_single_turn_run_pauses_for_human_input_and_resumes() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a")]), max_steps=None), "sync")
     assert isinstance(office.output, Paused)
     assert office.answer(True).tool_results[0].output == "paid 1.0"
 
 
-def test_once_tool_interrupted_by_branch_pause_runs_again_on_resume(way: str) -> None:
+def test_tool_with_once_option_interrupted_by_pause_of_its_branch_runs_again_on_resume(way: str) -> None:
     class Careful(ByHand):
         """Outer."""
 
@@ -950,7 +954,7 @@ def test_once_tool_interrupted_by_branch_pause_runs_again_on_resume(way: str) ->
     assert DONE.count("refund a 1.0") == 1
 
 
-def test_failure_while_branch_is_paused_ends_run(way: str) -> None:
+def test_error_raised_by_hook_while_branch_is_paused_ends_run(way: str) -> None:
     class Failing(ByModel):
         """Outer."""
 
@@ -972,7 +976,7 @@ def test_failure_while_branch_is_paused_ends_run(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["streamed", "streamed async"])
-def test_stream_of_paused_run_ends_with_requests(way: str) -> None:
+def test_stream_of_paused_run_ends_with_chunk_that_contains_requests(way: str) -> None:
     class Kept(Desk):
         """Help."""
 
@@ -1053,7 +1057,7 @@ def crowd(seed: int, request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_requests_answered_in_any_order_resume_run(way: str) -> None:
+def test_human_input_requests_answered_in_any_order_resume_run(way: str) -> None:
     asked_at_all = 0
     for seed in range(60 if os.environ.get("ACORN_TORTURE") == "1" else 4):
         PAID.clear()
@@ -1084,7 +1088,7 @@ def test_requests_answered_in_any_order_resume_run(way: str) -> None:
 # Records
 
 
-def test_record_of_paused_run_is_complete(way: str) -> None:
+def test_record_of_paused_run_contains_placeholder_for_unanswered_call_and_survives_json(way: str) -> None:
     model = ScriptedModel([calling("look", _id="l") & calling("ask_human", _id="q", question="Who <&>?"), finish("ok")])
     office = Office(Desk(model=model), way)
     run = office.run
@@ -1110,7 +1114,7 @@ def test_record_of_paused_run_is_complete(way: str) -> None:
     assert [message["role"] for message in to_messages(parsed)] == [message["role"] for message in run.history]
 
 
-def test_listener_receives_requests_and_answers() -> None:
+def test_listener_receives_human_input_requests_and_answers() -> None:
     heard: list[Entry] = []
     with listen(heard.append):
         office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
@@ -1126,7 +1130,7 @@ def test_listener_receives_requests_and_answers() -> None:
     ]
 
 
-def test_paused_attribute_error_reports_pending_requests() -> None:
+def test_attribute_access_on_paused_output_raises_error_with_pending_question() -> None:
     office = Office(Desk(model=ScriptedModel([calling("ask_human", question="Who?")])), "sync")
     paused = office.output
     with pytest.raises(
@@ -1141,7 +1145,7 @@ def test_paused_attribute_error_reports_pending_requests() -> None:
 # Once
 
 
-def test_once_tool_call_with_unknown_outcome_is_not_repeated() -> None:
+def test_interrupted_call_of_tool_with_once_option_is_not_repeated_on_resume() -> None:
     @tool(once=True)
     def ship() -> str:
         """Ship."""
@@ -1172,7 +1176,7 @@ def test_once_tool_call_with_unknown_outcome_is_not_repeated() -> None:
     assert DONE == ["ship", "count", "count"]
 
 
-def test_interrupted_approved_call_is_reported_as_unknown() -> None:
+def test_approved_call_that_was_interrupted_is_reported_to_model_as_unknown_result() -> None:
     @tool(approval=True)
     def ship() -> str:
         """Ship."""
@@ -1188,7 +1192,7 @@ def test_interrupted_approved_call_is_reported_as_unknown() -> None:
     assert told(model)[0].startswith("Tool error: Unknown: ")
 
 
-def test_loaded_run_whose_tool_was_removed_continues() -> None:
+def test_paused_run_whose_tool_was_removed_from_class_finishes_after_load() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
     office.plan = new_machine(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"

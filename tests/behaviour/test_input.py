@@ -149,7 +149,7 @@ def test_input_values_are_converted_by_pydantic() -> None:
     )
 
 
-def test_keyword_arguments_in_any_order_give_equal_input() -> None:
+def test_keyword_arguments_in_any_order_create_equal_input() -> None:
     assert call(Question, limit=2, question="Why?") == call(Question, question="Why?", limit=2)
 
 
@@ -163,7 +163,7 @@ def test_positional_subclass_instance_is_accepted() -> None:
     assert call(Question, given) is given
 
 
-def test_nested_input_instances_are_used_unchanged() -> None:
+def test_model_instances_nested_in_input_are_used_unchanged() -> None:
     inner = Question(question="Why?")
     given = call(Survey, day=datetime.date(2024, 1, 1), questions=[inner])
     assert isinstance(given, Survey)
@@ -183,7 +183,7 @@ def test_field_list_input_accepts_keyword_arguments() -> None:
 NAMES = ["title", "self", "model", "type", "default", "description", "copy", "json", "schema", "cls", "owner", "args"]
 
 
-def test_input_fields_with_reserved_names_are_accepted() -> None:
+def test_input_fields_named_like_python_or_acorn_names_are_accepted() -> None:
     given = call(NAMES, **{name: name.upper() for name in NAMES})
     assert given.__dict__ == {name: name.upper() for name in NAMES}
 
@@ -210,13 +210,15 @@ PLAIN: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("declared", "given", "expected"), PLAIN)
-def test_plain_type_input_accepts_positional_value_or_result_keyword(declared: Any, given: Any, expected: Any) -> None:
+def test_plain_type_input_is_accepted_as_positional_value_and_as_result_keyword(
+    declared: Any, given: Any, expected: Any
+) -> None:
     assert call(declared, given).__dict__ == {"result": expected}
     assert call(declared, result=given).__dict__ == {"result": expected}
 
 
 @pytest.mark.parametrize("nothing", [[], None, ()])
-def test_module_without_input_rejects_arguments(nothing: Any) -> None:
+def test_call_of_module_with_empty_input_schema_creates_empty_input(nothing: Any) -> None:
     assert call(nothing).model_dump() == {}
 
 
@@ -236,7 +238,9 @@ def test_aliased_field_accepts_name_and_alias() -> None:
         ({"s": 2}, "s", 2),
     ],
 )
-def test_aliases_of_each_kind_are_accepted(given: dict[str, Any], field: str, value: int) -> None:
+def test_input_field_with_each_kind_of_pydantic_alias_is_accepted(
+    given: dict[str, Any], field: str, value: int
+) -> None:
     assert call(Renamed, q="a", **given).__dict__[field] == value
 
 
@@ -433,7 +437,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("declared", "args", "kwargs", "words"), WORDS)
-def test_wrong_arguments_raise_with_message(
+def test_wrong_input_arguments_raise_error_with_exact_message(
     declared: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str
 ) -> None:
     assert complaint(declared, *args, **kwargs) == words
@@ -447,7 +451,7 @@ def test_input_error_is_acorn_error_and_value_error() -> None:
     assert isinstance(caught.value.__cause__, ValidationError)
 
 
-def test_input_error_problems_list_path_and_received_value() -> None:
+def test_problems_of_input_error_contain_path_and_received_value() -> None:
     with pytest.raises(InputError) as caught:
         call(Survey, day="soon", questions=[{}], depth=3)
     error = caught.value
@@ -470,7 +474,7 @@ def test_input_error_problems_list_path_and_received_value() -> None:
     assert pickle.loads(pickle.dumps(error)).problems == error.problems
 
 
-def test_input_error_problems_list_wrong_history_and_missing_deps() -> None:
+def test_problems_of_input_error_describe_wrong_arguments_wrong_history_and_missing_deps() -> None:
     class Agent(module[str, str, int]):
         pass
 
@@ -486,7 +490,7 @@ def test_input_error_problems_list_wrong_history_and_missing_deps() -> None:
 
 
 @pytest.mark.parametrize("option", ["history", "deps", "temperature", "model"])
-def test_option_passed_as_argument_raises_with_advice(option: str) -> None:
+def test_option_passed_as_input_argument_raises_error_that_suggests_using(option: str) -> None:
     class Chat(module[Question, str]):
         pass
 
@@ -529,7 +533,7 @@ def _generated() -> Any:
         ({"data": [b"\xff", object()]}, "data.1", "object"),
     ],
 )
-def test_object_with_default_repr_is_rejected(given: dict[str, Any], path: str, kind: str) -> None:
+def test_input_object_with_default_repr_raises_input_error(given: dict[str, Any], path: str, kind: str) -> None:
     class Agent(module[Anything, str]):
         pass
 
@@ -541,7 +545,7 @@ def test_object_with_default_repr_is_rejected(given: dict[str, Any], path: str, 
     assert model.requests == []
 
 
-def test_object_with_custom_repr_is_sent_as_repr() -> None:
+def test_input_object_with_custom_repr_is_sent_as_repr() -> None:
     class Agent(module[Anything, str]):
         pass
 
@@ -558,17 +562,17 @@ def test_input_error_contains_name_of_called_module() -> None:
         spec_of(Researcher()).input.from_call("Researcher", (), {})
 
 
-def test_missing_aliased_field_is_reported_under_accepted_name() -> None:
+def test_missing_field_with_alias_is_reported_under_name_that_call_accepts() -> None:
     words = complaint(Renamed)
     assert words.startswith(("Wrong input for `Agent`: `query` is missing", "Wrong input for `Agent`: `q` is missing"))
     assert "(expected string)" in words
 
 
-def test_wrong_value_under_field_name_is_reported_under_that_name() -> None:
+def test_wrong_value_passed_under_field_name_is_reported_under_field_name_instead_of_alias() -> None:
     assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be integer, got 'x'.")
 
 
-def test_argument_with_text_missing_as_value_is_not_reported_as_missing() -> None:
+def test_argument_whose_value_is_text_missing_is_not_reported_as_missing() -> None:
     words = complaint(Question, question="Why?", limit="missing")
     assert "`limit` must be integer between 1 and 10, got " in words
     assert "is missing" not in words
@@ -595,7 +599,7 @@ def test_long_value_is_shortened_in_message() -> None:
     assert "x…" in words
 
 
-def test_value_with_failing_repr_is_reported_in_message() -> None:
+def test_input_value_whose_repr_raises_is_reported_by_class_name() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")

@@ -204,7 +204,9 @@ def test_cancellation_in_tool_leaves_finished_sibling_result_in_history(onwards:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("at", range(len(SCRIPT)))
 @pytest.mark.parametrize("failure", [Failure(503), Failure(None), KeyboardInterrupt()], ids=repr)
-def test_unanswered_request_is_sent_again_on_resume(at: int, failure: Any, way: Way, onwards: Way) -> None:
+def test_model_request_that_got_no_response_is_sent_again_on_resume(
+    at: int, failure: Any, way: Way, onwards: Way
+) -> None:
     trouble, model = Trouble(), ScriptedModel([*SCRIPT[:at], failure, *SCRIPT[at:]])
     loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises((ModelError, KeyboardInterrupt)) as caught:
@@ -242,7 +244,7 @@ def test_run_interrupted_repeatedly_is_resumed_to_end() -> None:
 @pytest.mark.parametrize("onwards", WAYS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("hook", ["on_step", "on_finish"])
-def test_interrupted_hook_is_called_again_on_resume(hook: str, way: Way, onwards: Way) -> None:
+def test_hook_interrupted_by_ctrl_c_is_called_again_on_resume(hook: str, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(hook), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -330,7 +332,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", CLOSED)
-def test_loaded_run_with_permanent_failure_sends_no_request(what: str, way: Way) -> None:
+def test_loaded_run_that_failed_permanently_sends_no_request(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)
     loop = new_machine(kind(model=model), (), {})
@@ -351,7 +353,7 @@ def test_loaded_run_with_permanent_failure_sends_no_request(what: str, way: Way)
     assert len(model.requests) == len(script)
 
 
-def test_output_awaiting_on_finish_is_equal_after_sources_reopen() -> None:
+def test_output_passed_to_on_finish_is_equal_after_tool_sources_reopen() -> None:
     opened: list[str] = []
     seen: list[Any] = []
 

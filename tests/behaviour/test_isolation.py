@@ -211,7 +211,7 @@ def test_one_instance_called_in_concurrent_tasks_has_separate_runs() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_one_instance_called_in_threads_with_and_without_loops_has_separate_runs() -> None:
+def test_one_instance_called_in_threads_with_and_without_event_loops_has_separate_runs() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -236,7 +236,7 @@ async def _call_inside(agent: Crowd, number: int) -> Run[str]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_copies_called_concurrently_have_separate_state() -> None:
+def test_copies_created_by_using_and_called_concurrently_have_separate_settings_and_last_runs() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -262,7 +262,7 @@ def test_copies_called_concurrently_have_separate_state() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_concurrent_first_calls_of_instance_return_outputs() -> None:
+def test_concurrent_first_calls_of_new_instance_all_return_outputs() -> None:
     def reply(request: ModelRequest) -> Reply:
         return finish(result="done")
 
@@ -399,7 +399,7 @@ def test_sync_call_inside_running_loop_returns_output() -> None:
     assert agent.last is run
 
 
-def test_history_inside_nested_run_is_history_of_outer_agent(call: Call, script: Script) -> None:
+def test_history_read_in_outer_method_called_by_inner_agent_is_history_of_outer_run(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Outer(module[Who, str]):
@@ -427,7 +427,7 @@ def test_history_inside_nested_run_is_history_of_outer_agent(call: Call, script:
     assert given == Who(name="inner")
 
 
-def test_instance_that_calls_itself_inside_tool_returns_both_outputs(call: Call, script: Script) -> None:
+def test_instance_that_calls_itself_inside_its_tool_returns_inner_and_outer_output(call: Call, script: Script) -> None:
     class Recursive(module[Who, str]):
         """Ask yourself."""
 
@@ -449,7 +449,7 @@ def test_instance_that_calls_itself_inside_tool_returns_both_outputs(call: Call,
     assert run.history[3]["content"] == "inner was first"
 
 
-def test_last_run_of_ended_thread_is_released() -> None:
+def test_last_run_of_ended_thread_is_freed_from_memory() -> None:
     class Plain(module[Any, str]):
         final_output = str
 
@@ -466,7 +466,7 @@ def test_last_run_of_ended_thread_is_released() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_process_runs_async_tools() -> None:
+def test_forked_child_process_executes_async_tools() -> None:
     program = """
         import asyncio, os, sys, threading
         from acorn import capture, module, tool

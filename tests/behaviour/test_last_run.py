@@ -62,7 +62,7 @@ async def in_an_iterator(agent: Who) -> None:
 
 
 @pytest.mark.parametrize("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
-def test_agent_last_is_last_run_of_other_task_in_thread(way: Callable[[Who], Awaitable[None]]) -> None:
+def test_agent_last_contains_run_made_by_another_task_of_same_thread(way: Callable[[Who], Awaitable[None]]) -> None:
     agent = who()
 
     async def main() -> None:
@@ -79,7 +79,7 @@ def test_agent_last_is_last_run_of_other_task_in_thread(way: Callable[[Who], Awa
     look()
 
 
-def test_agent_last_is_last_run_of_earlier_notebook_cell() -> None:
+def test_agent_last_contains_run_of_earlier_notebook_cell() -> None:
     agent, loop = who(), asyncio.new_event_loop()
 
     async def first() -> None:
@@ -131,7 +131,7 @@ def test_last_run_is_separate_in_two_threads() -> None:
     assert agent.last.output == "here"
 
 
-def test_last_run_inside_async_tool_is_previous_run() -> None:
+def test_agent_last_inside_async_tool_is_run_before_current_run() -> None:
     class Looker(module[Any, str]):
         """Look."""
 
@@ -159,7 +159,7 @@ def left_alive(references: list[weakref.ref[Run[Any]]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-def test_last_runs_of_ended_tasks_are_released() -> None:
+def test_last_runs_of_ended_tasks_are_freed_from_memory() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     async def one() -> None:
@@ -174,7 +174,7 @@ def test_last_runs_of_ended_tasks_are_released() -> None:
     assert agent.last is runs[-1]()
 
 
-def test_failed_runs_of_ended_tasks_are_released() -> None:
+def test_failed_runs_of_ended_tasks_are_freed_from_memory() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     async def one() -> None:
@@ -193,7 +193,7 @@ def test_failed_runs_of_ended_tasks_are_released() -> None:
     assert left_alive(runs) < 20
 
 
-def test_failed_runs_of_ended_threads_are_released() -> None:
+def test_failed_runs_of_ended_threads_are_freed_from_memory() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     def one() -> None:
@@ -212,7 +212,7 @@ def test_failed_runs_of_ended_threads_are_released() -> None:
     assert left_alive(runs) < 20
 
 
-def test_instance_and_its_last_run_are_released_together() -> None:
+def test_discarded_instance_and_its_last_run_are_freed_from_memory() -> None:
     async def main() -> tuple[weakref.ref[Who], weakref.ref[Run[Any]]]:
         agent = who()
         await agent.acall(name="a")

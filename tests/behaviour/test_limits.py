@@ -118,7 +118,9 @@ def test_forced_request_at_limit_has_equal_messages_and_tools(call: Call) -> Non
     assert last.messages[: len(before[-1].messages)] == before[-1].messages
 
 
-def test_limit_error_without_tokens_left_for_answer_contains_run_record(call: Call, script: Script) -> None:
+def test_run_without_enough_tokens_left_for_answer_raises_limit_error_with_run_record(
+    call: Call, script: Script
+) -> None:
     model = script(used(calling("look"), 900, 90))
     with capture() as runs, pytest.raises(LimitError) as caught:
         call(Worker(model=model, max_total_tokens=1_000))
@@ -129,7 +131,7 @@ def test_limit_error_without_tokens_left_for_answer_contains_run_record(call: Ca
     assert all(word in str(caught.value) for word in ("`Worker`", "`max_total_tokens`", "990 tokens", "1 step"))
 
 
-def test_tool_result_too_long_for_budget_ends_run(call: Call, script: Script) -> None:
+def test_tool_result_too_long_for_token_limit_raises_limit_error(call: Call, script: Script) -> None:
     def dump() -> str:
         return "x" * 400_000
 
@@ -137,7 +139,7 @@ def test_tool_result_too_long_for_budget_ends_run(call: Call, script: Script) ->
         call(Worker(model=script(used(calling("dump"), 100, 10)), tools=[dump], max_total_tokens=50_000))
 
 
-def test_input_using_most_of_limit_is_forced_to_finish_immediately(call: Call) -> None:
+def test_run_whose_input_uses_most_of_token_limit_is_forced_to_finish_in_first_request(call: Call) -> None:
     class Reader(Worker):
         """Read."""
 
@@ -161,7 +163,9 @@ def test_limits_apply_to_single_turn_run(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("forces", [True, False])
-def test_corrections_of_forced_answer_count_against_limit(call: Call, script: Script, forces: bool) -> None:
+def test_requests_that_correct_forced_answer_count_against_token_limit(
+    call: Call, script: Script, forces: bool
+) -> None:
     wrong = finish() if forces else Reply("no answer at all")
     model = script(
         used(calling("look"), 200, 50), used(wrong, 250, 60), used(wrong, 300, 60), name="stubborn", forces=forces
@@ -171,13 +175,13 @@ def test_corrections_of_forced_answer_count_against_limit(call: Call, script: Sc
     assert caught.value.run.usage.total_tokens == 920
 
 
-def test_exceeded_limit_raises_instead_of_forcing_finish(call: Call, script: Script) -> None:
+def test_run_that_exceeded_max_cost_raises_limit_error_instead_of_forcing_finish(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 400, 50), price=Price(0.01, 0.01))
     with pytest.raises(LimitError, match="`max_cost`"):
         call(Worker(model=model, max_total_tokens=1_500, max_cost=5))
 
 
-def test_max_cost_with_model_without_price_raises(call: Call, script: Script) -> None:
+def test_max_cost_with_model_without_price_raises_declaration_error(call: Call, script: Script) -> None:
     with capture() as runs, pytest.raises(DeclarationError) as caught:
         call(Worker(model=script(name="mystery"), max_cost=1))
     assert runs == []
@@ -186,7 +190,7 @@ def test_max_cost_with_model_without_price_raises(call: Call, script: Script) ->
         call(Worker(model=script(name="mystery")).using(max_cost=1))
 
 
-def test_max_cost_with_switch_to_model_without_price_raises(call: Call, script: Script) -> None:
+def test_max_cost_with_switch_to_model_without_price_raises_declaration_error(call: Call, script: Script) -> None:
     class Switcher(Worker):
         """Change the model."""
 
@@ -199,7 +203,7 @@ def test_max_cost_with_switch_to_model_without_price_raises(call: Call, script: 
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_run_exceeds_limits_by_at_most_one_request(seed: int) -> None:
+def test_random_run_exceeds_token_and_cost_limits_by_at_most_one_request(seed: int) -> None:
     chance = random.Random(seed)
     price = Price(chance.uniform(0, 1e-4), chance.uniform(0, 1e-3))
     spent: list[float] = [0.0, 0.0]
@@ -242,7 +246,7 @@ def test_run_exceeds_limits_by_at_most_one_request(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_run_with_steady_token_usage_answers_within_limit(seed: int) -> None:
+def test_run_with_steady_token_usage_returns_answer_before_token_limit(seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randint(3_000, 30_000)
 
@@ -357,7 +361,7 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     assert all(text.startswith("Tool error: TimeoutError: it took longer than ") for text in told)
 
 
-def test_sequential_tools_share_remaining_time(call: Call) -> None:
+def test_tools_that_run_one_after_another_share_remaining_time_of_run(call: Call) -> None:
     release = threading.Event()
 
     @tool(parallel=False)
@@ -375,7 +379,7 @@ def test_sequential_tools_share_remaining_time(call: Call) -> None:
     assert sum(allowed) <= 0.25 + 40 * 0.001  # Each gets at least a moment.
 
 
-def test_shorter_of_tool_timeout_and_remaining_time_applies(call: Call, script: Script) -> None:
+def test_tool_timeout_shorter_than_remaining_time_of_run_applies(call: Call, script: Script) -> None:
     @tool(timeout=0.05)
     async def hang() -> None:
         await asyncio.sleep(PATIENCE)
@@ -402,7 +406,7 @@ def test_slow_model_call_is_stopped_after_max_seconds(call: Call) -> None:
     assert error.__cause__ is not None
 
 
-def test_time_limit_reached_before_next_request_ends_run(call: Call) -> None:
+def test_time_limit_reached_in_hook_before_next_request_ends_run(call: Call) -> None:
     def hurry(seconds: float) -> LimitError | None:
         thought: list[Step] = []
 
@@ -449,7 +453,7 @@ def walk(call: Call, script: Script, replies: list[Reply], agent: type[Worker] =
     return run
 
 
-def test_loop_guard_reports_third_identical_call_once(call: Call, script: Script) -> None:
+def test_loop_guard_sends_one_notice_at_third_identical_call(call: Call, script: Script) -> None:
     run = walk(call, script, [calling("look", at=1) for _ in range(6)])
     assert notices(run) == [3]
     assert run.stop_reason == "finish"
@@ -480,12 +484,12 @@ def test_loop_guard_reports_alternating_calls(call: Call, script: Script) -> Non
     assert notices(walk(call, script, replies)) == [4]
 
 
-def test_loop_guard_counts_identical_calls_of_one_response_once(call: Call, script: Script) -> None:
+def test_loop_guard_counts_repeated_response_with_two_calls_as_one_repetition(call: Call, script: Script) -> None:
     replies = [calling("look", at=1) & calling("look", at=2) for _ in range(4)]
     assert notices(walk(call, script, replies)) == [3]
 
 
-def test_loop_guard_reports_repeated_error_with_any_arguments(call: Call, script: Script) -> None:
+def test_loop_guard_reports_repeated_tool_error_although_arguments_differ(call: Call, script: Script) -> None:
     def fetch(page: int) -> str:
         raise ConnectionError("refused")
 
@@ -516,7 +520,7 @@ def test_loop_guard_does_not_report_different_arguments(call: Call, script: Scri
     assert notices(walk(call, script, [calling("find", name=name) for name in "abcdef"], tools=[find])) == []
 
 
-def test_loop_guard_does_not_report_different_generated_results(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_generator_tool_with_different_results(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     def pages() -> Iterator[int]:
@@ -525,7 +529,7 @@ def test_loop_guard_does_not_report_different_generated_results(call: Call, scri
     assert notices(walk(call, script, [calling("pages") for _ in range(5)], tools=[pages])) == []
 
 
-def test_loop_guard_does_not_report_repeatable_tool(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_tool_with_repeatable_option(call: Call, script: Script) -> None:
     @tool(repeatable=True)
     def poll() -> str:
         return "not yet"
@@ -539,7 +543,9 @@ def test_loop_guard_does_not_report_repeatable_tool(call: Call, script: Script) 
     assert notices(walk(call, script, [calling("fail") for _ in range(6)], tools=[fail])) == []
 
 
-def test_loop_guard_reports_loop_of_other_tool_next_to_repeatable_tool(call: Call, script: Script) -> None:
+def test_loop_guard_reports_repeated_call_next_to_call_of_tool_with_repeatable_option(
+    call: Call, script: Script
+) -> None:
     numbers: Iterator[int] = itertools.count()
 
     @tool(repeatable=True)
@@ -554,7 +560,7 @@ def test_loop_guard_none_sends_no_reminder(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
 
 
-def test_loop_guard_force_with_continued_loop_forces_finish(call: Call, script: Script) -> None:
+def test_loop_guard_force_forces_finish_if_loop_continues_after_notice(call: Call, script: Script) -> None:
     model = script(*(calling("look", at=1) for _ in range(4)), finish(summary="done"))
     run = call.run(Circler(model=model, loop_guard="force"))
     assert notices(run) == [3]
@@ -562,7 +568,7 @@ def test_loop_guard_force_with_continued_loop_forces_finish(call: Call, script: 
     assert forced(model) == [False, False, False, False, True]
 
 
-def test_loop_guard_force_with_ended_loop_does_not_force_finish(call: Call, script: Script) -> None:
+def test_loop_guard_force_does_not_force_finish_if_loop_ends_after_notice(call: Call, script: Script) -> None:
     replies = [*(calling("look", at=1) for _ in range(3)), *(calling("look", at=at) for at in (2, 3, 4))]
     run = walk(call, script, replies, loop_guard="force")
     assert notices(run) == [3]
@@ -590,7 +596,7 @@ Change = Callable[[Step], None]
         lambda step: setattr(step.tool_results[0], "output", object()),
     ],
 )
-def test_loop_guard_with_any_on_step_edit_does_not_fail(call: Call, change: Change) -> None:
+def test_loop_guard_accepts_unserializable_or_missing_results_set_by_on_step(call: Call, change: Change) -> None:
     class Changing(Circler):
         """Change things."""
 

@@ -240,7 +240,7 @@ def lines(entries: list[Entry]) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_listener_receives_entries_of_run(way: str) -> None:
+def test_listener_receives_all_journal_entries_of_run(way: str) -> None:
     ear = Ear()
     model = RetryingModel(ScriptedModel(replies()), RetryPolicy(count=1, delay=0.001))
     with listen(ear):
@@ -318,7 +318,7 @@ def test_each_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> No
     assert "deaf`, failed with LookupError:" in second
 
 
-def test_second_vital_listener_failure_does_not_replace_first_failure() -> None:
+def test_error_of_second_failing_vital_listener_does_not_replace_first_error() -> None:
     first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
     with (
         _subscribe(Subscriber(Broken(ModelResponded, first), is_vital=True)),
@@ -341,7 +341,7 @@ OWN = [RunStarted, MessagesAdded, ModelRequested, ModelResponded, ToolStarted, T
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("kind", OWN)
-def test_ctrl_c_in_listener_is_raised(way: str, kind: type[Any]) -> None:
+def test_keyboard_interrupt_in_listener_is_raised_to_caller(way: str, kind: type[Any]) -> None:
     error = KeyboardInterrupt()
     with listen(Broken(kind, error)), pytest.raises(KeyboardInterrupt):
         start(Main(model=a_look()), way)
@@ -352,7 +352,7 @@ def test_ctrl_c_in_listener_is_raised(way: str, kind: type[Any]) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
 @pytest.mark.parametrize("kind", [*OWN, RunFinished])
-def test_vital_listener_failure_stops_run(way: str, kind: type[Any], times: int) -> None:
+def test_vital_listener_that_raises_stops_run_with_its_error(way: str, kind: type[Any], times: int) -> None:
     error, model = ValueError("the disk is full"), a_look()
     with _subscribe(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
@@ -365,7 +365,7 @@ def test_vital_listener_failure_stops_run(way: str, kind: type[Any], times: int)
 @pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
 @pytest.mark.parametrize("kind", [RunStarted, ModelRequested, ModelResponded, RunFinished])
 @pytest.mark.parametrize("path", ["outer", "outer/inner", "Note"])
-def test_vital_listener_failure_in_branch_stops_run(way: str, kind: type[Any], times: int, path: str) -> None:
+def test_vital_listener_that_raises_in_branch_stops_run(way: str, kind: type[Any], times: int, path: str) -> None:
     error = ValueError("the disk is full")
     broken = Broken(kind, error, times=times)
     ids: set[str] = set()
@@ -385,7 +385,7 @@ def test_vital_listener_failure_in_branch_stops_run(way: str, kind: type[Any], t
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_vital_listener_failure_in_self_branch_stops_run(way: str) -> None:
+def test_vital_listener_that_raises_in_branch_started_by_branch_method_stops_run(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:
@@ -403,7 +403,7 @@ def test_vital_listener_failure_in_self_branch_stops_run(way: str) -> None:
 # Scope
 
 
-def test_nested_listen_blocks_each_receive_entries() -> None:
+def test_nested_listen_blocks_each_receive_entries_of_runs_in_their_block() -> None:
     outer, inner = Ear(), Ear()
     with listen(outer):
         with listen(inner):
@@ -415,7 +415,7 @@ def test_nested_listen_blocks_each_receive_entries() -> None:
     assert {entry.run_id for entry in outer.entries} == {first.id, second.id}
 
 
-def test_listener_added_after_run_start_receives_no_entries() -> None:
+def test_listener_added_after_run_start_receives_no_entries_of_that_run() -> None:
     ear = Ear()
     before = Main(model=a_look()).stream(question=SAID)
     next(before)
@@ -429,7 +429,7 @@ def test_listener_added_after_run_start_receives_no_entries() -> None:
     assert ear.entries == last.run.journal.entries
 
 
-def test_listen_block_receives_entries_of_threads_and_tasks_started_in_block() -> None:
+def test_listen_block_receives_entries_of_runs_in_threads_and_tasks_started_in_block() -> None:
     async def main() -> list[Run[Any]]:
         with listen(ear):
             thread = asyncio.ensure_future(asyncio.to_thread(start, Main(model=a_look()), "sync"))
@@ -450,7 +450,7 @@ async def awaited(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("wrong", [awaited, None, "print"])
-def test_listener_that_is_not_plain_function_is_rejected(wrong: Any) -> None:
+def test_listener_that_is_not_plain_function_raises_acorn_error(wrong: Any) -> None:
     with (
         pytest.raises(AcornError, match=r"`acorn\.listen` needs a sync function with one parameter, got "),
         listen(wrong),
@@ -488,7 +488,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [each.getMessage() for each in caplog.records]
 
 
-def test_info_log_contains_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_info_log_contains_start_of_run_end_of_run_and_limit_notice(caplog: pytest.LogCaptureFixture) -> None:
     begin, limit, end = logged(caplog, logging.INFO)
     assert begin == f"Run the run of {__name__}:Plain started."
     assert limit == "Run the run is near a limit and must answer in step 2."

@@ -164,7 +164,7 @@ def example(model: ScriptedModel, text: str = COMPLETE_MODULE) -> Any:
     return space
 
 
-def test_seed_complete_module_sends_documented_messages(
+def test_specification_example_of_complete_module_sends_documented_messages(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = script(*EXAMPLE_REPLIES)
@@ -207,12 +207,14 @@ def test_seed_complete_module_sends_documented_messages(
     ]
 
 
-def test_seed_usage_prints_documented_result(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_specification_example_of_usage_prints_documented_result(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     example(script(*EXAMPLE_REPLIES), COMPLETE_MODULE + USAGE)
     assert capsys.readouterr().out == "Step 1: 2 tool calls\n4, and Python was created in 1991\n0.95\n"
 
 
-def test_seed_sentiment_classifier_returns_output(call: Call, script: Script) -> None:
+def test_specification_example_of_sentiment_classifier_returns_output(call: Call, script: Script) -> None:
     space = example(
         script(finish(sentiment="positive", confidence=0.95)),
         textwrap.dedent(
@@ -242,7 +244,7 @@ def test_seed_sentiment_classifier_returns_output(call: Call, script: Script) ->
     assert (result.sentiment, result.confidence) == ("positive", 0.95)
 
 
-def test_seed_normal_termination_returns_output(call: Call, script: Script) -> None:
+def test_specification_example_of_normal_termination_returns_output(call: Call, script: Script) -> None:
     class AnswerOutput(BaseModel):
         answer: str
         confidence: float
@@ -255,7 +257,7 @@ def test_seed_normal_termination_returns_output(call: Call, script: Script) -> N
     assert call(Agent(model=script(finish(**given)))) == AnswerOutput(answer="Paris", confidence=0.95, sources=["wiki"])
 
 
-def test_seed_risky_tool_error_is_sent_to_model(call: Call, script: Script) -> None:
+def test_specification_example_of_failing_tool_sends_tool_error_to_model(call: Call, script: Script) -> None:
     @tool
     def risky_operation(x: int) -> str:
         if x < 0:
@@ -275,7 +277,7 @@ def test_seed_risky_tool_error_is_sent_to_model(call: Call, script: Script) -> N
 # First messages
 
 
-def test_run_sends_prompt_and_input_as_xml_first(call: Call, script: Script) -> None:
+def test_first_messages_of_run_are_prompt_and_input_as_xml(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"))
     assert call(Asker(model=model), question="What is <b>?") == Answer(answer="Paris")
     assert model.requests[0].messages == [
@@ -284,7 +286,7 @@ def test_run_sends_prompt_and_input_as_xml_first(call: Call, script: Script) -> 
     ]
 
 
-def test_run_without_prompt_sends_input_first(call: Call, script: Script) -> None:
+def test_first_message_of_run_without_prompt_is_input(call: Call, script: Script) -> None:
     class Silent(module[Question, Answer]):
         pass
 
@@ -293,7 +295,7 @@ def test_run_without_prompt_sends_input_first(call: Call, script: Script) -> Non
     assert [message["role"] for message in model.requests[0].messages] == ["user"]
 
 
-def test_run_without_input_sends_empty_element(call: Call, script: Script) -> None:
+def test_run_of_agent_without_input_sends_empty_xml_element(call: Call, script: Script) -> None:
     class Bare(module[Any, Answer]):
         xml_input_root = "task"
 
@@ -360,7 +362,7 @@ def test_request_contains_declared_temperature_and_max_tokens(call: Call, script
 # Forcing in a single turn
 
 
-def test_single_turn_without_tools_forces_finish_tool(call: Call, script: Script) -> None:
+def test_single_turn_run_without_tools_forces_finish_tool(call: Call, script: Script) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     assert call(Asker(model=model), question="?") == RIGHT
     assert forced(model) == ["__finish__", "__finish__"]
@@ -368,14 +370,14 @@ def test_single_turn_without_tools_forces_finish_tool(call: Call, script: Script
     assert body["tool_choice"] == {"type": "function", "function": {"name": "__finish__"}}
 
 
-def test_single_turn_with_tools_does_not_force_finish_tool(call: Call, script: Script) -> None:
+def test_single_turn_run_with_tools_does_not_force_finish_tool(call: Call, script: Script) -> None:
     model = script(finish(**SURE), "Paris.", finish(answer="Paris"))
     call(Picky(model=model), question="?")
     assert forced(model) == [None, None, None]
     assert "tool_choice" not in json.loads(model.requests[0].body("some-model"))
 
 
-def test_loop_without_tools_does_not_force_finish_tool(call: Call, script: Script) -> None:
+def test_multi_step_run_without_tools_does_not_force_finish_tool(call: Call, script: Script) -> None:
     class Thinker(Asker):
         max_steps = 2
 
@@ -384,7 +386,7 @@ def test_loop_without_tools_does_not_force_finish_tool(call: Call, script: Scrip
     assert forced(model) == [None, None]
 
 
-def test_model_that_does_not_support_forcing_gets_request_without_forced_tool(call: Call, script: Script) -> None:
+def test_request_to_model_that_cannot_be_forced_has_no_forced_tool(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"), forces=False)
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
     assert forced(model) == [None]
@@ -396,7 +398,7 @@ class ThinkingModel(ScriptedModel):
     thinks = True
 
 
-def test_thinking_model_in_single_turn_is_not_forced(call: Call) -> None:
+def test_single_turn_run_does_not_force_thinking_model(call: Call) -> None:
     with ThinkingModel(["Hm.", finish(answer="Paris")]) as model:
         assert call(Asker(model=model), question="?") == Answer(answer="Paris")
     assert forced(model) == [None, None]
@@ -412,7 +414,7 @@ def test_thinking_model_at_max_steps_is_forced_to_finish(call: Call) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_loop_after_max_steps_forces_finish_once(call: Call, script: Script, steps: int) -> None:
+def test_multi_step_run_forces_finish_once_after_max_steps(call: Call, script: Script, steps: int) -> None:
     replies = [calling("search", query=str(at)) for at in range(steps)]
     model = script(*replies, finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=steps), question="?")
@@ -475,14 +477,14 @@ def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Sc
     ]
 
 
-def test_several_finish_calls_use_first_valid_output(call: Call, script: Script) -> None:
+def test_first_valid_finish_call_of_response_sets_output_and_others_are_skipped(call: Call, script: Script) -> None:
     reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
     run = call.run(Searcher(model=script(reply)), question="?")
     assert (run.output, run.usage.requests) == (RIGHT, 1)
     assert told(run) == [WRONG_CONFIDENCE, "Finished.", SKIPPED, SKIPPED]
 
 
-def test_invalid_finish_call_before_rejected_finish_call_is_answered(call: Call, script: Script) -> None:
+def test_each_finish_call_of_response_gets_tool_result_if_on_finish_rejects_one(call: Call, script: Script) -> None:
     class Strict(Searcher):
         def on_finish(self, output: Answer) -> None:
             if output.answer == "Lyon":
@@ -505,7 +507,9 @@ def test_several_invalid_finish_calls_count_as_one_retry(call: Call, script: Scr
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_tool_calls_next_to_valid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
+def test_tool_calls_in_same_response_as_valid_finish_call_are_not_executed(
+    call: Call, script: Script, max_steps: int | None
+) -> None:
     called: list[str] = []
 
     @tool
@@ -524,7 +528,9 @@ def test_tool_calls_next_to_valid_finish_are_not_executed(call: Call, script: Sc
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_tool_calls_next_to_invalid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
+def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
+    call: Call, script: Script, max_steps: int | None
+) -> None:
     called: list[str] = []
     seen: list[int] = []
 
@@ -678,7 +684,7 @@ def test_corrections_are_not_counted_as_steps(call: Call, script: Script) -> Non
     assert (seen, run.steps, run.usage.requests, run.stop_reason) == ([1, 2], 2, 5, "forced")
 
 
-def test_corrections_of_whole_run_are_counted_together(call: Call, script: Script) -> None:
+def test_invalid_outputs_of_all_steps_count_together_against_parse_retries(call: Call, script: Script) -> None:
     model = script(finish(**SURE), calling("search", query="a"), finish(**SURE), "Paris.", finish(**SURE))
     with pytest.raises(ParseError) as caught:
         call(Searcher(model=model, parse_retries=2), question="?")
@@ -726,21 +732,21 @@ def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: S
 
 
 @pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
-def test_text_response_in_single_turn_with_tools_is_corrected(call: Call, script: Script, text: str) -> None:
+def test_text_response_in_single_turn_run_with_tools_is_corrected(call: Call, script: Script, text: str) -> None:
     model = script(text, finish(answer="Paris"))
     run = call.run(Picky(model=model), question="?")
     assert (run.output, run.steps) == (Answer(answer="Paris"), 0)
     assert last(model.requests[1]) == {"role": "user", "content": NOT_CALLED}
 
 
-def test_repeated_text_responses_in_single_turn_raise_parse_error(call: Call, script: Script) -> None:
+def test_repeated_text_responses_in_single_turn_run_raise_parse_error(call: Call, script: Script) -> None:
     with pytest.raises(ParseError, match="in 3 attempts: `__finish__` was not called") as caught:
         call(Picky(model=script("Paris.", "Paris!", "I said Paris.")), question="?")
     assert (caught.value.raw_output, caught.value.errors, caught.value.attempts) == ("I said Paris.", [], 3)
     assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
 
 
-def test_text_response_in_loop_counts_as_step_and_gets_reminder(call: Call, script: Script) -> None:
+def test_text_response_in_multi_step_run_counts_as_step_and_gets_reminder(call: Call, script: Script) -> None:
     seen: list[tuple[int, str, list[Any], list[Any]]] = []
 
     class Agent(Searcher):
@@ -757,13 +763,13 @@ def test_text_response_in_loop_counts_as_step_and_gets_reminder(call: Call, scri
     ]
 
 
-def test_text_responses_in_loop_count_against_max_steps(call: Call, script: Script) -> None:
+def test_text_responses_in_multi_step_run_count_against_max_steps(call: Call, script: Script) -> None:
     model = script("Hm.", "Hm!", finish(answer="Paris"))
     run = call.run(Searcher(model=model, max_steps=2), question="?")
     assert (run.steps, forced(model)) == (2, [None, None, "__finish__"])
 
 
-def test_empty_response_in_loop_counts_as_step_and_is_not_sent(call: Call, script: Script) -> None:
+def test_empty_response_in_multi_step_run_counts_as_step_and_is_not_sent_back(call: Call, script: Script) -> None:
     model = script("", finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
     assert run.steps == 1
@@ -810,31 +816,33 @@ def test_failing_provider_raises_error_with_run_record(call: Call, script: Scrip
 
 @pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
 @pytest.mark.parametrize("arguments", ['{"answer": "Par', "", "{"])
-def test_cut_off_finish_is_reported_as_cut_off(call: Call, script: Script, agent: type[Asker], arguments: str) -> None:
+def test_finish_call_cut_off_at_token_limit_is_reported_to_model_as_cut_off(
+    call: Call, script: Script, agent: type[Asker], arguments: str
+) -> None:
     model = script(raw("__finish__", arguments, stop_reason="length"), finish(answer="Paris"))
     run = call.run(agent(model=model, max_tokens=50), question="?")
     assert run.output == Answer(answer="Paris")
     assert "<message>The reply was cut off at the limit of 50 tokens" in told(run)[0]
 
 
-def test_finish_that_is_always_cut_off_raises_parse_error(call: Call, script: Script) -> None:
+def test_finish_call_that_is_cut_off_in_every_attempt_raises_parse_error(call: Call, script: Script) -> None:
     model = script(*[raw("__finish__", '{"answer": "Par', stop_reason="length")] * 2)
     with pytest.raises(ParseError, match=r"cut off at the limit of 50 tokens.* Raise `max_tokens`") as caught:
         call(Asker(model=model, max_tokens=50, parse_retries=1), question="?")
     assert caught.value.raw_output == '{"answer": "Par'
 
 
-def test_complete_finish_with_stop_reason_length_is_accepted(call: Call, script: Script) -> None:
+def test_finish_call_with_complete_arguments_and_stop_reason_length_is_accepted(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris") & Reply(stop_reason="length"))
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
 
 
-def test_invalid_but_complete_finish_is_not_reported_as_cut_off(call: Call, script: Script) -> None:
+def test_finish_call_with_complete_but_invalid_arguments_is_not_reported_as_cut_off(call: Call, script: Script) -> None:
     model = script(finish(**SURE) & Reply(stop_reason="length"), finish(answer="Paris"))
     assert told(call.run(Asker(model=model), question="?"))[0] == WRONG_CONFIDENCE
 
 
-def test_cut_off_text_in_single_turn_is_reported(call: Call, script: Script) -> None:
+def test_cut_off_text_in_single_turn_run_is_reported_to_model(call: Call, script: Script) -> None:
     replies = [Reply("Let me think this", stop_reason="length"), Reply("", stop_reason="length")]
     with pytest.raises(ParseError, match="cut off at the limit of 9 tokens"):
         call(Picky(model=script(*replies), max_tokens=9, parse_retries=1), question="?")
@@ -864,7 +872,7 @@ def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, argume
     assert seen == [({}, arguments or "{}")]
 
 
-def test_cut_off_response_executes_all_calls_except_last(call: Call, script: Script) -> None:
+def test_response_cut_off_in_last_tool_call_executes_earlier_tool_calls(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & raw("search", '{"query', stop_reason="length")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
     assert told(run)[0] == '["about a"]'
@@ -874,7 +882,7 @@ def test_cut_off_response_executes_all_calls_except_last(call: Call, script: Scr
 # A single turn with another tool call
 
 
-def test_single_turn_with_tool_call_returns_unfinished(call: Call, script: Script) -> None:
+def test_single_turn_run_with_tool_call_returns_unfinished(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     class Agent(Picky):
@@ -897,7 +905,7 @@ def test_single_turn_with_tool_call_returns_unfinished(call: Call, script: Scrip
     assert repr(found) == "Unfinished(tool_calls=['search', 'search'])"
 
 
-def test_unfinished_attribute_error_contains_cause_and_advice(call: Call, script: Script) -> None:
+def test_attribute_access_on_unfinished_output_raises_error_with_cause_and_fix(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search", query="a"))), question="?")
     with pytest.raises(
         AttributeError, match=r"`Picky` did not finish, so `answer` is missing.*`search`.*Set `max_steps`"
@@ -906,7 +914,7 @@ def test_unfinished_attribute_error_contains_cause_and_advice(call: Call, script
     assert not hasattr(found, "confidence")
 
 
-def test_failed_tool_in_single_turn_is_in_unfinished_results(call: Call, script: Script) -> None:
+def test_failed_tool_call_in_single_turn_run_is_in_results_of_unfinished_output(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
     assert isinstance(found, Unfinished)
     missing, unknown = found.tool_results
@@ -914,7 +922,7 @@ def test_failed_tool_in_single_turn_is_in_unfinished_results(call: Call, script:
     assert "no tool `unknown`" in str(unknown.error)
 
 
-def test_tool_call_after_correction_in_single_turn_returns_unfinished(call: Call, script: Script) -> None:
+def test_tool_call_after_correction_in_single_turn_run_returns_unfinished(call: Call, script: Script) -> None:
     found = call(Picky(model=script(finish(**SURE), calling("search", query="a"))), question="?")
     assert isinstance(found, Unfinished)
 
@@ -1011,7 +1019,7 @@ class Renamed(BaseModel):
 
 
 @pytest.mark.parametrize("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
-def test_aliased_output_is_sent_with_alias_and_accepted_with_alias_or_name(
+def test_output_field_with_alias_is_sent_as_alias_and_accepted_under_alias_and_field_name(
     call: Call, script: Script, fields: dict[str, Any]
 ) -> None:
     class Agent(module[Any, Renamed]):

@@ -123,7 +123,9 @@ class Weighing(MemoryStore):
 @pytest.mark.parametrize("name", ["look", "alook", "look_alone", "look_in_time", "Inner"])
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["", "kept"])
-def test_work_per_call_is_constant_for_many_calls(name: str, way: str, is_kept: bool) -> None:
+def test_work_and_stored_bytes_per_tool_call_do_not_grow_with_number_of_calls(
+    name: str, way: str, is_kept: bool
+) -> None:
     def work(count: int) -> tuple[float, float]:
         store = Weighing() if is_kept else None
         agent = Looker(model=model(name, count), store=store)
@@ -137,7 +139,7 @@ def test_work_per_call_is_constant_for_many_calls(name: str, way: str, is_kept: 
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_finished_calls_of_large_response_are_not_repeated_on_resume(kind: str, tmp_path: Path) -> None:
+def test_finished_tool_calls_of_large_response_are_not_repeated_on_resume(kind: str, tmp_path: Path) -> None:
     store: Any = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "runs.db")
     made: list[int] = []
 

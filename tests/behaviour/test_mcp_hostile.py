@@ -53,7 +53,7 @@ def test_mcp_server_error_returns_tool_error_without_reconnect(tmp_path: Path, f
     assert odd.lines().count("started") == 1
 
 
-def test_mcp_server_that_fails_with_new_protocol_is_called_with_old_protocol(call: Call, tmp_path: Path) -> None:
+def test_mcp_server_that_rejects_new_protocol_version_is_called_with_old_version(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "strict")
     for starts in (2, 3):  # The protocol is detected once.
         model = ScriptedModel([calling("echo", text="a"), finish("done")])
@@ -164,7 +164,7 @@ RUDE = {
 }
 
 
-def test_mcp_invalid_response_fails_only_that_call(call: Call, tmp_path: Path) -> None:
+def test_mcp_server_with_invalid_response_causes_tool_error_for_that_call_only(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
     model = ScriptedModel([together(*[calling("echo", text=how) for how in RUDE]), finish("done")])
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -184,7 +184,7 @@ def test_mcp_server_that_does_not_exit_is_killed(tmp_path: Path, how: str, words
     assert first == "first"
 
 
-def test_mcp_server_with_duplicate_tool_name_is_rejected(tmp_path: Path) -> None:
+def test_mcp_server_with_duplicate_tool_name_raises_acorn_error(tmp_path: Path) -> None:
     with pytest.raises(AcornError, match="offers two tools named `echo`"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
@@ -195,7 +195,7 @@ def test_mcp_invalid_output_is_not_printed_to_terminal(tmp_path: Path) -> None:
     assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
-def test_mcp_invalid_output_of_silent_server_is_reported_in_error(tmp_path: Path) -> None:
+def test_mcp_connect_timeout_error_reports_invalid_lines_that_server_printed(tmp_path: Path) -> None:
     program = "import time; print('hello, I am no protocol', flush=True); time.sleep(3600)"
     server = MCPServer(sys.executable, ["-c", program], connect_timeout=5)
     with pytest.raises(
@@ -238,7 +238,7 @@ def test_mcp_server_child_processes_are_ended_with_server(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_process_reports_mcp_server_as_not_open(tmp_path: Path) -> None:
+def test_use_of_parent_mcp_server_in_forked_child_process_raises_not_open_error(tmp_path: Path) -> None:
     lines = """
 with server:
     asyncio.run(server.tools())
@@ -257,7 +257,7 @@ with server:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_process_leaves_mcp_block_and_calls_server_again(tmp_path: Path) -> None:
+def test_forked_child_process_that_leaves_mcp_server_block_can_call_server_again(tmp_path: Path) -> None:
     lines = """
 def work():
     model = ScriptedModel([call('echo', text='a'), finish('done')])
@@ -327,7 +327,7 @@ def rude(status: int) -> Iterator[str]:
             server.shutdown()
 
 
-def test_mcp_session_that_does_not_close_does_not_delay_run() -> None:
+def test_mcp_session_that_does_not_close_does_not_delay_end_of_run() -> None:
     with rude(200) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
 
@@ -341,7 +341,7 @@ def test_mcp_url_secrets_are_not_in_logs(caplog: pytest.LogCaptureFixture) -> No
     assert "zebra" not in caplog.text
 
 
-def test_mcp_rejected_call_error_contains_http_status() -> None:
+def test_mcp_tool_call_rejected_over_http_returns_error_with_http_status() -> None:
     with rude(200) as address, waiting_for_nothing():
         model = ScriptedModel([calling("busy"), finish("done")])
         run = Worker(model=model, tools=[MCPServer(address)]).run("x")
@@ -363,7 +363,7 @@ def test_mcp_url_secret_is_redacted_in_lock_file_and_error(tmp_path: Path) -> No
     ("status", "words"),
     [(401, "HTTP status 401.*Check the key in `headers`"), (404, "HTTP status 404.*Check the path of the URL")],
 )
-def test_mcp_rejected_connection_error_contains_http_status(status: int, words: str) -> None:
+def test_mcp_connection_rejected_over_http_raises_error_with_http_status(status: int, words: str) -> None:
     with rude(status) as address, pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
 
@@ -395,8 +395,8 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
         ("time", {"prefix": None}, "`prefix` .* must consist of letters"),
         ("time", {"max_result": 1.5}, "`max_result` .* must be an integer"),
-        ("time", {"approve": takes_one}, "`approve` .* sync function of name and arguments"),
-        ("time", {"approve": asks_later}, "`approve` .* sync function of name and arguments"),
+        ("time", {"approve": takes_one}, "`approve` .* sync function that receives the tool name"),
+        ("time", {"approve": asks_later}, "`approve` .* sync function that receives the tool name"),
     ],
 )
 def test_mcp_error_secrets_are_redacted(server: str, options: dict[str, Any], words: str) -> None:
@@ -405,13 +405,13 @@ def test_mcp_error_secrets_are_redacted(server: str, options: dict[str, Any], wo
     assert "zebra" not in str(caught.value)
 
 
-def test_mcp_command_with_arguments_raises_with_advice() -> None:
+def test_mcp_command_that_contains_arguments_raises_error_that_suggests_args() -> None:
     with pytest.raises(AcornError, match=r"`mcp-nowhere --verbose` .* use `args=\[...\]` for arguments"):
         Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-nowhere --verbose")])("x")
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_on_human_failure_is_in_tool_error_but_not_sent_to_mcp_server(tmp_path: Path, file: str) -> None:
+def test_exception_in_on_human_is_in_tool_error_but_is_not_sent_to_mcp_server(tmp_path: Path, file: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             raise RuntimeError("zebra")
@@ -424,7 +424,7 @@ def test_on_human_failure_is_in_tool_error_but_not_sent_to_mcp_server(tmp_path: 
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_lone_surrogate_in_mcp_answer_is_replaced_and_session_continues(tmp_path: Path, file: str) -> None:
+def test_lone_surrogate_in_answer_to_mcp_server_is_replaced_and_session_continues(tmp_path: Path, file: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return {"name": "a\ud800b"}
@@ -437,7 +437,7 @@ def test_lone_surrogate_in_mcp_answer_is_replaced_and_session_continues(tmp_path
     ]
 
 
-def test_mcp_choices_with_hidden_characters_are_rejected_before_on_human(tmp_path: Path) -> None:
+def test_mcp_question_with_hidden_characters_in_choices_is_rejected_before_on_human_is_called(tmp_path: Path) -> None:
     asked: list[Request] = []
 
     class Human(Worker):
@@ -463,7 +463,7 @@ def test_mcp_choices_with_hidden_characters_are_rejected_before_on_human(tmp_pat
     ],
     ids=["unseen", "of no kind", "cut off"],
 )
-def test_mcp_default_not_displayed_in_question_is_not_sent(
+def test_mcp_default_that_question_does_not_show_is_not_sent_as_answer(
     tmp_path: Path, honest: str, hostile: str, sent: str
 ) -> None:
     class Human(Worker):

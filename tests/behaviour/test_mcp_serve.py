@@ -146,7 +146,7 @@ def test_mcp_serve_lists_modules_as_tools(session: Session) -> None:
     assert tools["nothing"].output_schema is None
 
 
-def test_mcp_serve_call_runs_module_and_writes_only_protocol_to_stdout(session: Session) -> None:
+def test_mcp_serve_call_returns_output_and_sends_prints_of_module_to_stderr(session: Session) -> None:
     result = session.call("deep_thought", question="What is it?")
     assert not result.is_error
     assert result.structured_content == {"answer": "it, looked up, '' read", "depth": 3}
@@ -167,7 +167,7 @@ def test_mcp_serve_lone_surrogate_is_replaced_in_result(session: Session) -> Non
     assert (text(result), result.structured_content) == ("a\ufffdb", {"result": "a\ufffdb"})
 
 
-def test_mcp_serve_output_schema_is_object_with_output_field_names(session: Session) -> None:
+def test_mcp_serve_output_schema_is_object_with_field_names_of_structured_content(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     promised = tools["ancestry"].output_schema
     assert promised["type"] == "object"  # Clients require this, also of a recursive model.
@@ -187,7 +187,7 @@ def test_mcp_serve_output_that_violates_schema_returns_error(session: Session, n
     assert words in text(result)
 
 
-def test_mcp_serve_module_without_input_and_output_returns_done(session: Session) -> None:
+def test_mcp_serve_call_of_module_without_input_and_output_returns_text_done(session: Session) -> None:
     result = session.call("nothing")
     assert (text(result), result.structured_content, result.is_error) == ("Done.", None, False)
 
@@ -324,7 +324,9 @@ def test_mcp_serve_over_http_returns_results_and_errors(tmp_path: Path, address:
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-def test_mcp_serve_rejects_foreign_host_or_origin_header(address: str, headers: dict[str, str]) -> None:
+def test_mcp_serve_rejects_request_with_foreign_host_header_or_foreign_origin_header(
+    address: str, headers: dict[str, str]
+) -> None:
     host, _, path = address.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=PATIENCE)
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -341,12 +343,12 @@ class Twin(module[str, str]):
     """One of two."""
 
 
-def test_mcp_serve_with_invalid_modules_raises_immediately(tmp_path: Path) -> None:
+def test_mcp_serve_with_invalid_modules_or_port_raises_declaration_error(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="needs at least one module"):
         serve()
-    with pytest.raises(DeclarationError, match="accepts only module classes and instances, got 5"):
+    with pytest.raises(DeclarationError, match="accepts only classes derived from `module` and their instances, got 5"):
         serve(5)  # type: ignore[arg-type]
-    with pytest.raises(DeclarationError, match="Two modules of `serve` have the tool name `twin`"):
+    with pytest.raises(DeclarationError, match="`serve` received two modules with the tool name `twin`"):
         serve(Twin, Twin())
     with pytest.raises(DeclarationError, match="`http` must be a port"):
         serve(Twin, http=70000)

@@ -92,7 +92,9 @@ def test_mcp_tool_name_that_providers_reject_is_mapped_to_valid_name(call: Call,
     assert results(call.run(Worker(model=model, tools=[odd.server]), "x")) == ["read.file/v2: a"]
 
 
-def test_mcp_arguments_are_validated_before_call(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_call_with_invalid_arguments_returns_tool_error_without_calling_server(
+    call: Call, script: Script, odd: Odd
+) -> None:
     before = len(odd.lines())
     model = script(calling("echo", text=5), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -109,7 +111,9 @@ def test_mcp_arguments_are_validated_before_call(call: Call, script: Script, odd
         ("dirty", "abcd\nnext\tline"),
     ],
 )
-def test_mcp_result_with_structured_data_is_sent_as_data(script: Script, odd: Odd, name: str, expected: str) -> None:
+def test_mcp_result_with_structured_data_is_sent_to_model_as_that_data(
+    script: Script, odd: Odd, name: str, expected: str
+) -> None:
     model = script(calling(name), finish("done"))
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == [expected]
 
@@ -186,7 +190,7 @@ def test_mcp_server_receives_only_declared_environment(
     assert "OPENAI_API_KEY" not in json.loads(given)
 
 
-def test_mcp_server_without_on_human_is_offered_no_capabilities(odd: Odd, script: Script) -> None:
+def test_mcp_server_used_by_agent_without_on_human_is_offered_no_client_capabilities(odd: Odd, script: Script) -> None:
     model = script(calling("sample"), finish("done"))
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == ["capabilities: []"]
 
@@ -252,7 +256,7 @@ def test_mcp_allow_list_limits_sent_tools(odd: Odd, tmp_path: Path, script: Scri
 
 
 @pytest.mark.parametrize("option", ["allow", "approve"])
-def test_mcp_unknown_name_in_allow_list_raises_before_call(tmp_path: Path, option: str) -> None:
+def test_mcp_allow_list_with_unknown_tool_name_raises_error_before_model_call(tmp_path: Path, option: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return True
@@ -295,14 +299,14 @@ def test_mcp_approve_function_selects_calls_that_need_approval(call: Call, scrip
     assert results(run)[1] == "delete: one"
 
 
-def test_mcp_approval_without_on_human_or_store_raises_before_start(tmp_path: Path) -> None:
+def test_mcp_approval_without_on_human_and_store_raises_error_before_server_starts(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})
     with pytest.raises(DeclarationError, match="need a person's approval, but no one can answer"):
         Worker(model=ScriptedModel([]), tools=[odd.server])("x")
     assert odd.lines() == []
 
 
-def test_mcp_pin_stores_definitions_and_rejects_changed_definition(tmp_path: Path) -> None:
+def test_mcp_server_with_pin_stores_tool_definitions_and_rejects_changed_definition(tmp_path: Path) -> None:
     lock = tmp_path / "mcp.lock"
 
     def ask() -> Any:
@@ -319,13 +323,13 @@ def test_mcp_pin_stores_definitions_and_rejects_changed_definition(tmp_path: Pat
     assert '+    "description": "Do echo 2.",' in str(caught.value)
 
 
-def test_mcp_unchanged_pinned_definitions_are_accepted(tmp_path: Path) -> None:
+def test_mcp_server_with_unchanged_pinned_tool_definitions_is_accepted(tmp_path: Path) -> None:
     for _ in range(2):
         server = Odd(tmp_path / "diary", pin=tmp_path / "mcp.lock").server
         assert Worker(model=ScriptedModel([finish("done")]), tools=[server])("x") == "done"
 
 
-def test_mcp_new_tool_with_pin_is_rejected(tmp_path: Path) -> None:
+def test_mcp_server_with_pin_that_offers_new_tool_raises_acorn_error(tmp_path: Path) -> None:
     lock = tmp_path / "mcp.lock"
     Worker(model=ScriptedModel([finish("done")]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo"]).server])("x")
     with pytest.raises(AcornError, match=r'\+  "delete": \{'):
@@ -334,16 +338,16 @@ def test_mcp_new_tool_with_pin_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[]", "is not a pin file"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
+    [("[]", "is not a pin file"), ("[" * 100_000, "of an MCP server: maximum recursion depth")],
 )
-def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str) -> None:
+def test_mcp_lock_file_with_invalid_content_raises_acorn_error(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mcp.lock").write_text(text)
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
     with pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
-def test_mcp_unwritable_lock_file_raises_error_with_path(tmp_path: Path) -> None:
+def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
     with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\. Use a file in"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
@@ -352,17 +356,17 @@ def test_mcp_unwritable_lock_file_raises_error_with_path(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of names"),
+        ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of tool names"),
         ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
         ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
         ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
-        ({"timeout": 0}, "`timeout` of .* must be a number above 0"),
-        ({"headers": {"a": "b"}}, "`headers` of .* can only be used with a URL"),
+        ({"timeout": 0}, "`timeout` of .* must be a number greater than 0"),
+        ({"headers": {"a": "b"}}, "`headers` of .* can only be used if the server is a URL"),
         ({"env": {"A": 5}}, "`env` of .* must be a dict of strings"),
         ({"on_progress": 5}, "`on_progress` of .* must be a function"),
     ],
 )
-def test_mcp_wrong_declaration_raises_immediately(options: dict[str, Any], words: str) -> None:
+def test_mcp_server_created_with_invalid_option_raises_declaration_error(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         MCPServer("server", **options)
 
@@ -378,7 +382,9 @@ def test_mcp_repr_contains_no_secret() -> None:
 # Hostile servers
 
 
-def test_mcp_hidden_text_in_descriptions_is_made_visible_and_shortened(tmp_path: Path, script: Script) -> None:
+def test_mcp_tool_description_is_sent_without_control_characters_and_is_shortened(
+    tmp_path: Path, script: Script
+) -> None:
     model = script(finish("done"))
     Worker(model=model, tools=[Odd(tmp_path / "diary", "poisoned", max_description=200).server])("x")
     add = sent_tools(model)["add"]["description"]
@@ -393,13 +399,15 @@ def test_mcp_hidden_text_in_descriptions_is_made_visible_and_shortened(tmp_path:
     [
         ("hidden", r"uses invisible characters in the arguments of `pick` \('x\\u200b'\)"),
         ("huge", r"describes the arguments of `echo` in \d+ characters"),
-        ("twins", r"offers `a.b` and `a/b`, which both have the name `a_b` for the model"),
+        ("twins", r"offers `a.b` and `a/b`, but both tools would have the name `a_b` in requests"),
         ("fetching", r"refers to `http://127.0.0.1:9/x.json`, which is not in it"),
         ("finish", r"offers a tool named `__finish__`, which is the name of the tool that ends a run. Set `prefix`"),
         ("endless", r"lists too many pages of tools"),
     ],
 )
-def test_mcp_invalid_definition_is_rejected_before_model_call(tmp_path: Path, variant: str, words: str) -> None:
+def test_mcp_server_with_invalid_tool_definition_raises_error_before_model_call(
+    tmp_path: Path, variant: str, words: str
+) -> None:
     with pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant).server])("x")
 
@@ -419,7 +427,7 @@ def test_mcp_long_result_is_cut_off(odd: Odd, script: Script) -> None:
     assert len(result) < 100_100
 
 
-def test_mcp_tool_whose_definition_changes_during_run_is_not_called(tmp_path: Path, script: Script) -> None:
+def test_mcp_tool_whose_definition_changes_during_run_returns_tool_error(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary", "changes")
     model = script(calling("die"), calling("echo", text="a"), calling("die"), finish("done"))
     run = Worker(model=model, tools=[odd.server]).run("x")
@@ -504,7 +512,7 @@ def test_mcp_call_without_response_is_cancelled_after_timeout(call: Call, script
     assert comes_true(lambda: "cancelled hang" in odd.lines())
 
 
-def test_mcp_progress_is_passed_to_on_progress(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_progress_notifications_are_passed_to_on_progress(call: Call, script: Script, tmp_path: Path) -> None:
     heard: list[Any] = []
     odd = Odd(tmp_path / "diary", on_progress=lambda *told: heard.append(told))
     model = script(calling("report"), finish("done"))
@@ -561,7 +569,9 @@ def test_ctrl_c_cancels_mcp_call(odd: Odd) -> None:
         (None, "cancel None"),
     ],
 )
-def test_mcp_elicitation_calls_on_human(call: Call, script: Script, odd: Odd, answer: Any, said: str) -> None:
+def test_mcp_server_that_asks_user_receives_answer_of_on_human(
+    call: Call, script: Script, odd: Odd, answer: Any, said: str
+) -> None:
     asked: list[Request] = []
 
     class Human(Worker):
@@ -578,7 +588,7 @@ def test_mcp_elicitation_calls_on_human(call: Call, script: Script, odd: Odd, an
     assert request.run_id == run.id
 
 
-def test_mcp_elicitation_with_invalid_answer_returns_tool_error(script: Script, odd: Odd) -> None:
+def test_mcp_server_that_asks_user_gets_tool_error_if_on_human_answer_is_invalid(script: Script, odd: Odd) -> None:
     class Human(Worker):
         async def on_human(self, request: Request) -> Any:
             return "green"
@@ -589,7 +599,9 @@ def test_mcp_elicitation_with_invalid_answer_returns_tool_error(script: Script, 
     assert "expected one of" in result
 
 
-def test_mcp_elicitation_defaults_are_in_question_and_answer(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_server_question_shows_default_values_and_answer_contains_them(
+    call: Call, script: Script, odd: Odd
+) -> None:
     asked: list[str] = []
 
     class Human(Worker):
@@ -613,7 +625,7 @@ def test_mcp_elicitation_defaults_are_in_question_and_answer(call: Call, script:
         ("both", None, None, {"colour": "#f00", "size": "S"}),
     ],
 )
-def test_mcp_elicitation_choices_are_in_request(
+def test_mcp_server_question_with_choices_passes_choices_to_on_human(
     script: Script, odd: Odd, form: str, question: str | None, choices: Any, answer: Any
 ) -> None:
     asked: list[Request] = []
@@ -630,7 +642,7 @@ def test_mcp_elicitation_choices_are_in_request(
     assert asked[0].choices == choices
 
 
-def test_mcp_elicitation_without_on_human_is_declined(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_server_that_asks_user_is_declined_without_on_human(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("ask"), finish("done"))
     (result,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
     assert "accept" not in result
@@ -746,7 +758,7 @@ def test_mcp_http_server_that_dies_returns_tool_error_and_restarted_server_is_us
 # Kept open
 
 
-def test_mcp_server_abandoned_while_opening_is_closed(tmp_path: Path) -> None:
+def test_mcp_server_block_left_while_server_opens_closes_server(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "telling")
 
     async def leave() -> None:
@@ -771,13 +783,13 @@ def test_mcp_session_ended_between_runs_is_reopened(script: Script, tmp_path: Pa
                 assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]
 
 
-def test_mcp_tools_outside_run_raise(tmp_path: Path) -> None:
+def test_mcp_server_tools_read_outside_run_raises_not_open_error(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary").server
     with pytest.raises(AcornError, match="is not open"):
         asyncio.run(server.tools())
 
 
-def test_mcp_server_added_in_step_raises_with_advice(tmp_path: Path) -> None:
+def test_mcp_server_added_by_step_add_tool_raises_error_that_suggests_tools_attribute(tmp_path: Path) -> None:
     class Late(Worker):
         def on_start(self, step: Step) -> None:
             server: Any = Odd(tmp_path / "diary").server
@@ -787,7 +799,7 @@ def test_mcp_server_added_in_step_raises_with_advice(tmp_path: Path) -> None:
         Late(model=ScriptedModel([]))("x")
 
 
-def test_agent_as_context_manager_starts_mcp_server_once(tmp_path: Path, script: Script) -> None:
+def test_agent_used_in_with_statement_starts_mcp_server_once_for_two_calls(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary")
     model = script(calling("echo", text="a"), finish("one"), calling("echo", text="b"), finish("two"))
     agent = Worker(model=model, tools=[odd.server])

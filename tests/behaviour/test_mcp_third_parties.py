@@ -111,7 +111,7 @@ class Person(Worker):
 
 
 @needs_node
-def test_mcp_everything_server_over_stdio_returns_results(call: Call, everything: str) -> None:
+def test_mcp_everything_server_over_stdio_returns_text_sum_and_image(call: Call, everything: str) -> None:
     heard: list[Any] = []
     server = MCPServer(everything, ["stdio"], on_progress=lambda *told: heard.append(told))
     model = ScriptedModel([

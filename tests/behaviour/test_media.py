@@ -82,7 +82,7 @@ def urls(messages: list[Any]) -> list[str]:
 # Values
 
 
-def test_media_is_created_from_path_bytes_or_url(tmp_path: Path) -> None:
+def test_media_created_from_path_bytes_and_url_have_detected_media_type(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(PNG)
     by_path = Image.from_path(tmp_path / "cat.jpg")
     assert (by_path.media_type, by_path.name, by_path.data, by_path.url) == ("image/png", "cat.jpg", PNG, None)
@@ -115,7 +115,7 @@ WRONG_VALUES = [
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG_VALUES, ids=[words for _, words in WRONG_VALUES])
-def test_media_with_unsupported_value_is_rejected_with_message(make: Any, words: str) -> None:
+def test_media_with_unsupported_value_raises_value_error_with_reason(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
 
@@ -152,7 +152,7 @@ def test_media_field_accepts_media_bytes_and_urls(given: Any) -> None:
     assert Question(photo=given).photo == Image.from_bytes(PNG)
 
 
-def test_media_field_rejects_path(call: Call, script: Script) -> None:
+def test_path_as_value_of_media_field_raises_input_error(call: Call, script: Script) -> None:
     model = script()
     with pytest.raises(InputError, match=r"`photo` is refused: .*`acorn\.Image\.from_path"):
         call.run(Botanist(model=model), photo="cat.png")
@@ -162,7 +162,7 @@ def test_media_field_rejects_path(call: Call, script: Script) -> None:
 # Requests
 
 
-def test_media_placeholders_are_numbered_and_content_parts_are_in_equal_order(call: Call, script: Script) -> None:
+def test_media_placeholders_in_xml_are_numbered_in_order_of_content_parts(call: Call, script: Script) -> None:
     model = script(DONE)
     more = [Audio.from_bytes(WAV, name="song.wav"), PDF, "https://example.org/elm.png"]
     call.run(Botanist(model=model), photo=Image.from_bytes(PNG, name="cat.png"), more=more)
@@ -238,7 +238,7 @@ def test_thread_format_sends_media_parts_after_document(script: Script) -> None:
 # Base64 is hidden
 
 
-def test_media_base64_is_not_counted_as_tokens_or_in_repr_and_logs(
+def test_media_base64_data_is_excluded_from_token_count_repr_and_logs(
     caplog: pytest.LogCaptureFixture, script: Script
 ) -> None:
     heard: list[Any] = []
@@ -284,7 +284,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
 
 
-def test_store_holds_media_data_once_until_last_run_is_deleted(store: Any, tmp_path: Path) -> None:
+def test_store_contains_media_data_once_until_last_run_that_uses_it_is_deleted(store: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
         model = ScriptedModel([calling("shoot"), calling("shoot", place="there"), DONE])
         Kept(model=model, store=store).using(run_id=name)(photo=PNG)
@@ -336,7 +336,7 @@ def test_interrupted_run_with_media_is_resumed(store: Any) -> None:
         agent.using(run_id="r")(photo=ELM)
 
 
-def test_input_that_looks_like_blob_reference_is_stored_unchanged(store: Any) -> None:
+def test_input_that_looks_like_stored_media_reference_is_stored_unchanged(store: Any) -> None:
     class Odd(module):
         initial_input = dict[str, Any]
         final_output = ["answer"]
@@ -366,7 +366,7 @@ def _next(request: Any) -> Reply:
 # Rejections
 
 
-def test_media_beyond_size_limit_is_rejected_with_name(call: Call, script: Script) -> None:
+def test_media_larger_than_max_media_bytes_raise_error_with_field_name(call: Call, script: Script) -> None:
     class Tight(Botanist):
         max_media_bytes = 150
 
@@ -388,7 +388,7 @@ def test_max_media_bytes_default_is_twenty_megabytes(script: Script) -> None:
 
 
 @pytest.mark.parametrize("kind", [list[Image], Image, Question, dict[str, File]])
-def test_output_schema_with_image_is_rejected(kind: Any) -> None:
+def test_output_schema_with_image_raises_declaration_error(kind: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Maker\.final_output` .*, but the model generates this value"):
         type("Maker", (module,), {"final_output": kind})
 
@@ -403,7 +403,7 @@ def test_output_schema_with_image_is_rejected(kind: Any) -> None:
         type("Maker", (module,), {"tools": [publish]})
 
 
-def test_agent_tool_with_image_input_is_rejected(script: Script) -> None:
+def test_agent_tool_with_image_input_raises_declaration_error(script: Script) -> None:
     model = script()
     for attributes in ({"tools": [Botanist]}, {"branches": {"look": Botanist}}):
         parent: Any = type("Parent", (module,), {**attributes, "final_output": Answer, "max_steps": 2})
@@ -414,13 +414,13 @@ def test_agent_tool_with_image_input_is_rejected(script: Script) -> None:
     assert not model.requests
 
 
-def test_embedded_model_rejects_media_before_start(tmp_path: Path) -> None:
+def test_local_gguf_model_with_image_input_raises_model_error(tmp_path: Path) -> None:
     (tmp_path / "none.gguf").write_bytes(b"GGUF")
 
     class Local(module[Question, Answer]):
         model = f"local/{tmp_path}/none.gguf"
 
-    with pytest.raises(ModelError, match="supports text only, and there is an image in `photo`"):
+    with pytest.raises(ModelError, match="supports only text, but the request contains an image in `photo`"):
         Local()(photo=PNG)
 
 
@@ -434,11 +434,13 @@ def test_embedded_model_rejects_media_before_start(tmp_path: Path) -> None:
         (lambda: Image.from_bytes(b"x", "image/png", b"x"), "the name of an image must be a string, got a `bytes`"),  # type: ignore[arg-type]
     ],
 )
-def test_media_from_wrong_value_raises_with_advice(make: Callable[[], Any], words: str) -> None:
+def test_media_constructor_with_value_of_wrong_type_raises_error_that_suggests_right_constructor(
+    make: Callable[[], Any], words: str
+) -> None:
     with pytest.raises(TypeError, match=words):
         make()
 
 
-def test_path_passed_to_media_field_raises_with_advice() -> None:
+def test_path_passed_to_media_field_raises_error_that_suggests_from_path() -> None:
     with pytest.raises(ValidationError, match=r"For a file, use `acorn.Image.from_path\(...\)`"):
         TypeAdapter(Image).validate_python(Path("cat.png"))

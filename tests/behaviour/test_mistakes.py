@@ -24,14 +24,14 @@ class Agent(module):
     final_output = [("answer", str)]
 
 
-def test_model_dict_passed_as_input_raises_error_with_redacted_key() -> None:
+def test_model_dict_passed_as_input_raises_error_with_redacted_api_key() -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET)(question=SECRET)
     assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("history", [SECRET, [SECRET]])
-def test_model_dict_passed_as_history_raises_error_without_key(history: Any) -> None:
+def test_model_dict_passed_as_history_raises_error_without_api_key(history: Any) -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET).using(history=history)
     assert "canary" not in str(caught.value)
@@ -40,18 +40,18 @@ def test_model_dict_passed_as_history_raises_error_without_key(history: Any) -> 
 @pytest.mark.parametrize(
     "model", [[["sk-secret-canary"]], [5, "sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}]
 )
-def test_api_key_passed_as_model_raises_error_without_key(model: Any) -> None:
+def test_api_key_passed_as_model_raises_error_without_api_key(model: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model=model)
     assert "canary" not in str(caught.value)
 
 
-def test_misspelled_attribute_with_class_value_warns() -> None:
+def test_misspelled_attribute_whose_value_is_class_warns_with_suggestion() -> None:
     with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* Did you mean `final_output`"):
         type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
 
 
-def test_misspelled_hook_warns() -> None:
+def test_misspelled_hook_name_warns_with_suggestion() -> None:
     with pytest.warns(UserWarning, match="`Wrong.on_setp` .* Did you mean `on_step`"):
         type("Wrong", (module,), {"on_setp": lambda self, step: None, "__module__": __name__})
 
@@ -79,7 +79,7 @@ def test_input_field_named_self_is_accepted(call: Call) -> None:
     assert "<self>me</self>" in model.requests[0].messages[0]["content"]
 
 
-def test_hook_that_is_not_a_method_raises_before_model_call() -> None:
+def test_hook_that_is_not_a_method_raises_declaration_error_before_model_call() -> None:
     class Wrong(Agent):
         on_step: Any = "later"
 

@@ -90,7 +90,7 @@ def test_model_without_support_for_media_is_skipped(call: Call, script: Script) 
     assert run.output == Answer(text="done")
     (fallback,) = answered(run)[0].fallbacks
     assert (fallback.failed, fallback.to) == ("anthropic/claude-sonnet-4-5", "b")
-    assert "It does not support audio, and there is audio in `song`" in fallback.cause
+    assert "The model does not support audio, but the request contains audio in `song`" in fallback.cause
 
 
 def test_media_that_no_model_supports_raises_error_with_all_models(call: Call) -> None:
@@ -102,7 +102,7 @@ def test_media_that_no_model_supports_raises_error_with_all_models(call: Call) -
     assert not no.value.retryable
 
 
-def test_hosted_tool_unsupported_by_listed_models_is_rejected(call: Call) -> None:
+def test_hosted_tool_that_listed_models_do_not_support_raises_declaration_error(call: Call) -> None:
     class Searcher(module[str, str]):
         """Search."""
 
@@ -162,7 +162,7 @@ def test_request_that_fails_is_sent_to_each_listed_model_in_order(call: Call, sc
     assert run.model == "d"
 
 
-def test_models_with_equal_name_are_reported_with_list_index(call: Call, script: Script) -> None:
+def test_models_of_equal_name_in_list_are_reported_with_list_index(call: Call, script: Script) -> None:
     run = call.run(Asker(model=[script(BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="a")]))
     told = [(each.failed, each.to) for each in answered(run)[0].fallbacks]
     assert told == [("a (model[0])", "b"), ("b", "a (model[2])")]
@@ -170,7 +170,7 @@ def test_models_with_equal_name_are_reported_with_list_index(call: Call, script:
     assert run.model == "a"
 
 
-def test_list_of_one_model_behaves_like_single_model(call: Call, script: Script) -> None:
+def test_list_of_one_model_returns_output_and_raises_error_of_that_model(call: Call, script: Script) -> None:
     assert call.run(Asker(model=[script(DONE, name="only")])).model == "only"
     with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): scripted failure$"):
         call(Asker(model=[script(BUSY, name="only")]))
@@ -201,7 +201,9 @@ def test_permanent_failure_of_later_model_is_reported_with_earlier_failure(call:
     assert (caught.value.status, caught.value.retryable) == (401, False)
 
 
-def test_run_that_failed_with_retryable_error_is_resumed(call: Call, script: Script) -> None:
+def test_retryable_failure_of_all_models_is_recorded_as_interruption_and_permanent_failure_as_end(
+    call: Call, script: Script
+) -> None:
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[script(Failure(401), name="a")]))
     assert caught.value.run.journal.entries[-1]._fields[0] == "run_id"
@@ -258,7 +260,7 @@ def test_model_list_edited_by_hook_affects_only_current_run(call: Call, script: 
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_model_list_iterated_in_hook_is_unchanged(call: Call, script: Script, kind: Any) -> None:
+def test_model_list_read_in_hook_contains_declared_models_in_order(call: Call, script: Script, kind: Any) -> None:
     class Looking(Asker):
         def on_step(self, step: Step) -> None:
             assert [model.name for model in step.model] == ["a", "b"]
@@ -267,7 +269,7 @@ def test_model_list_iterated_in_hook_is_unchanged(call: Call, script: Script, ki
     assert call.run(Looking(model=kind([first, second]))).model == "b"
 
 
-def test_settings_set_by_hook_apply_to_unedited_models_of_edited_list() -> None:
+def test_setting_assigned_by_hook_applies_to_declared_model_but_not_to_model_dict_added_by_hook() -> None:
     class Hooked(Asker):
         def on_start(self, step: Step) -> None:
             step.model.append({"model": "openai/gpt-4o-mini", "temperature": 0.2})
@@ -349,8 +351,8 @@ def test_invalid_model_list_set_by_hook_raises_declaration_error_with_index(call
         call(Hooked(model=script(call_of("look"))))
 
 
-def test_unusable_model_in_list_raises_before_first_request(call: Call, script: Script) -> None:
-    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the lane must be"):
+def test_unusable_model_in_list_raises_declaration_error_before_first_request(call: Call, script: Script) -> None:
+    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the value of `lane` must be"):
         call(Asker(model=[script(name="unasked"), {"model": "openai/gpt-4o", "lane": "fast"}]))
 
 
@@ -390,7 +392,7 @@ def test_stream_broken_after_first_delta_is_not_retried_with_next_model(way: str
     assert second.requests == []
 
 
-def test_model_without_streaming_is_used_as_fallback_in_stream(way: str) -> None:
+def test_model_without_streaming_answers_stream_if_first_model_fails(way: str) -> None:
     first, second = ScriptedModel(BUSY, name="first"), RawModel([finishing(text="done")])
     last = streamed(Asker(model=[first, second]), way)[-1]
     assert last.run is not None
@@ -478,7 +480,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
     return found
 
 
-def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(ask: Ask) -> None:
+def test_failing_model_is_skipped_after_three_failures_and_tried_again_after_thirty_seconds(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for count in range(1, FAILURES + 1):
@@ -558,7 +560,7 @@ def test_model_skipped_for_open_circuit_is_reported() -> None:
     assert [asked(run) for run in runs] == [["a"], ["a"], ["a"], ["b"]]
 
 
-def test_stream_broken_after_first_delta_counts_as_failure(way: str) -> None:
+def test_stream_broken_after_first_delta_counts_as_failure_of_model(way: str) -> None:
     a, b = ScriptedModel([Failure(503, after=Reply("Let"))] * 3, name="a"), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     asking = apieces if way == "async" else pieces
@@ -605,7 +607,7 @@ def test_open_circuit_admits_one_trial_request_at_a_time() -> None:
     assert whole(chain).model == "a"
 
 
-def test_late_trial_result_does_not_change_closed_circuit() -> None:
+def test_late_result_of_earlier_request_does_not_change_closed_circuit() -> None:
     clock = Clock()
     circuit = CircuitRegistry(clock).of("openai/gpt-4o")
 
@@ -656,7 +658,7 @@ def test_concurrent_failures_open_circuit_once() -> None:
     assert whole(chain).model == "a"
 
 
-def test_circuit_is_shared_in_process_by_agents_with_same_model_object() -> None:
+def test_circuit_breaker_state_is_shared_by_agents_with_same_model_object() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     for _ in range(3):
         Asker(model=[a, b]).run()
@@ -672,7 +674,7 @@ def test_circuit_is_shared_in_process_by_agents_with_same_model_object() -> None
     assert Another(model=[same_name, b]).run().model == "a"
 
 
-def test_circuit_is_released_with_model_object() -> None:
+def test_circuit_breaker_state_is_freed_with_model_object() -> None:
     circuits = CircuitRegistry()
     one = ScriptedModel("")
     kept = circuits.of(one)
@@ -701,7 +703,9 @@ def test_circuit_is_released_with_model_object() -> None:
         ),
     ],
 )
-def test_circuit_is_keyed_by_model_and_endpoint(one: Any, other: Any, is_same: bool) -> None:
+def test_circuit_breaker_state_is_separate_for_each_model_name_and_endpoint(
+    one: Any, other: Any, is_same: bool
+) -> None:
     circuits = CircuitRegistry()
     assert (circuits.of(one) is circuits.of(other)) == is_same
 
@@ -710,7 +714,7 @@ def test_circuit_is_keyed_by_model_and_endpoint(one: Any, other: Any, is_same: b
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_cancelled_trial_request_does_not_change_circuit(streams: bool) -> None:
+def test_cancelled_trial_request_does_not_open_or_close_circuit(streams: bool) -> None:
     clock, b = Clock(), Switch("b")
     is_down = True
     tried = threading.Event()
@@ -780,7 +784,7 @@ def test_next_model_receives_remaining_time_as_timeout(call: Call, script: Scrip
 # Capabilities
 
 
-def test_fallback_model_without_forcing_gets_request_without_forced_tool(call: Call, script: Script) -> None:
+def test_request_to_fallback_model_that_cannot_be_forced_has_no_forced_tool(call: Call, script: Script) -> None:
     class Single(module[Any, Answer]):
         """Answer."""
 
@@ -822,7 +826,9 @@ def test_stream_cost_is_computed_with_price_of_answering_model(way: str) -> None
     assert run.cost == 20.0
 
 
-def test_max_cost_with_one_model_without_price_raises(call: Call, script: Script) -> None:
+def test_max_cost_with_model_list_that_contains_model_without_price_raises_declaration_error(
+    call: Call, script: Script
+) -> None:
     first, second = script(name="first", price=Price(1.0, 1.0)), script(name="second")
     with pytest.raises(
         DeclarationError, match=r"`Asker\.max_cost` cannot be enforced: the prices of `second` are unknown"
@@ -909,7 +915,7 @@ def test_streamed_reasoning_is_sent_only_to_model_that_wrote_it(way: str) -> Non
     assert b.thoughts() == [[]]
 
 
-def test_reasoning_of_unknown_model_is_sent_to_first_model() -> None:
+def test_reasoning_written_by_unknown_model_is_sent_to_first_model() -> None:
     prior = Thinker("a", looks(1), finishing(text="before"))
     first = Asker(model=prior)
     first.run()
@@ -942,10 +948,10 @@ def test_log_contains_fallback_and_open_circuit(call: Call, caplog: pytest.LogCa
     assert said == [
         handed,
         handed,
-        "The circuit of `a` is open for 30 s: it failed 3 times in a row.",
+        "The circuit breaker skips `a` for 30 s, because the model failed 3 times in a row.",
         handed,
         "`a` is skipped (its circuit is open). The request goes to `b`.",
-        "The circuit of `a` is closed again.",
+        "`a` answered again, so its circuit breaker is closed.",
     ]
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 

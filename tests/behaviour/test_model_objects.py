@@ -53,12 +53,12 @@ def test_model_object_without_several_methods_raises_error_with_all_names() -> N
         Agent(model=without("name", "acomplete", "can_force_tool"))
 
 
-def test_model_object_whose_method_is_not_callable_is_rejected() -> None:
+def test_model_object_whose_method_is_not_callable_raises_declaration_error() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `price`\.$"):
         Agent(model=without("price", price=3))
 
 
-def test_model_class_instead_of_instance_raises_with_advice() -> None:
+def test_model_class_instead_of_model_instance_raises_declaration_error() -> None:
     with pytest.raises(DeclarationError, match=r"got the class `Whole` instead of an instance of it\.$"):
         Agent(model=Whole)
     assert Agent(model=Whole()).model.name == "whole"

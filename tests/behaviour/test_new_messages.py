@@ -60,7 +60,7 @@ def test_new_messages_exclude_prior_history(call: Call, script: Script) -> None:
     assert all(new is old for new, old in zip(run.new_messages(), run.history[3:], strict=True))
 
 
-def test_new_messages_of_each_run_concatenate_to_whole_conversation(call: Call, script: Script) -> None:
+def test_new_messages_of_successive_runs_joined_together_equal_whole_conversation(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(result="a"), finish(result="b"), finish(result="c")))
     conversation: list[Message] = []
     for question in ["one", "two", "three"]:
@@ -69,7 +69,7 @@ def test_new_messages_of_each_run_concatenate_to_whole_conversation(call: Call, 
     assert conversation == run.history[1:]
 
 
-def test_new_messages_start_at_input_of_run_despite_equal_earlier_message(call: Call, script: Script) -> None:
+def test_new_messages_start_at_input_of_run_although_earlier_message_is_equal(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script(*looked())).using(history=EARLIER), question="one")
     assert run.history[1] == run.history[3]
     assert roles(run.new_messages()) == OWN
@@ -163,7 +163,9 @@ def test_new_messages_exclude_edited_earlier_message(call: Call, script: Script)
 
 
 @pytest.mark.edits_history
-def test_new_messages_include_messages_added_by_hook_but_not_moved_messages(call: Call, script: Script) -> None:
+def test_new_messages_include_message_inserted_by_hook_but_not_earlier_message_moved_by_hook(
+    call: Call, script: Script
+) -> None:
     class Adding(Editing):
         def edit(self, history: list[Any]) -> None:
             earlier = history.pop(1)
@@ -174,7 +176,7 @@ def test_new_messages_include_messages_added_by_hook_but_not_moved_messages(call
     assert run.new_messages() == [run.history[1], *run.history[4:]]
 
 
-def test_new_messages_reflect_history_edits_after_end_of_run() -> None:
+def test_new_messages_omit_messages_deleted_from_history_after_run() -> None:
     run = Asker(model=ScriptedModel(looked())).using(history=EARLIER).run(question="two")
     new = run.new_messages()
     run.history[2]["content"] = "edited afterwards"

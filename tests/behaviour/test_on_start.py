@@ -153,7 +153,7 @@ def test_on_start_finish_ends_run_without_model_call(call: Call, script: Script,
     assert run.history == [SYSTEM, INPUT]
 
 
-def test_on_start_finish_rejected_by_on_finish_is_sent_to_model(call: Call, script: Script) -> None:
+def test_output_set_in_on_start_and_rejected_by_on_finish_is_sent_to_model(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
 
@@ -187,13 +187,13 @@ def test_on_start_exception_is_raised_unchanged(call: Call, script: Script) -> N
     assert vars(caught.value)["run"].history == [SYSTEM, INPUT]
 
 
-def test_on_start_wrong_return_value_raises(call: Call, script: Script) -> None:
+def test_on_start_with_wrong_return_value_raises_declaration_error(call: Call, script: Script) -> None:
     with pytest.raises(DeclarationError, match=r"`Starter\.on_start` must return the step or nothing, got 5\."):
         call.run(starting(lambda self, step: 5)(model=script()), question="?")
 
 
 @pytest.mark.parametrize("name", ["tool_calls", "tool_results"])
-def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: str) -> None:
+def test_on_start_that_sets_tool_results_raises_acorn_error(call: Call, script: Script, name: str) -> None:
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
 
@@ -235,7 +235,7 @@ def test_branch_started_in_on_start_returns_output(call: Call, script: Script) -
     assert model.requests[1].messages[2]["content"] == "<context>a mouse</context>"
 
 
-def test_on_start_is_called_after_sources_open(call: Call, script: Script) -> None:
+def test_on_start_is_called_after_tool_sources_open(call: Call, script: Script) -> None:
     class Source:
         def tools(self) -> list[Any]:
             return [listen_in]
@@ -249,7 +249,7 @@ def test_on_start_is_called_after_sources_open(call: Call, script: Script) -> No
     assert names(model.requests[0]) == ["__finish__"]
 
 
-def test_on_start_is_not_called_again_after_load() -> None:
+def test_on_start_is_not_called_again_after_saved_run_is_loaded() -> None:
     called: list[str] = []
 
     def hook(self: Looker, step: Step) -> None:
@@ -267,7 +267,7 @@ def test_on_start_is_not_called_again_after_load() -> None:
     assert [request.temperature for request in model.requests] == [0.5, 0.5]
 
 
-def test_on_start_without_changes_leaves_journal_and_stream_unchanged(script: Script) -> None:
+def test_on_start_without_changes_adds_no_journal_entries_and_no_chunks(script: Script) -> None:
     def entries_of(agent: Any) -> list[str]:
         heard: list[Entry] = []
         with listen(heard.append):
@@ -289,6 +289,6 @@ def test_misspelled_on_start_warns() -> None:
             def on_strat(self, step: Step) -> None: ...
 
 
-def test_on_start_that_is_not_a_method_raises() -> None:
+def test_on_start_that_is_not_a_method_raises_declaration_error() -> None:
     with pytest.raises(DeclarationError, match=r"`Starter\.on_start` must be a method, got 5\."):
         starting(5)(model=ScriptedModel([])).run(question="?")  # type: ignore[arg-type]

@@ -131,7 +131,7 @@ def twice(script: Script) -> ScriptedModel:
 
 
 @KINDS
-def test_agent_block_opens_sources_once_for_all_calls(call: Call, script: Script, kind: Any) -> None:
+def test_with_agent_block_opens_tool_sources_once_for_all_calls(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model=twice(script), tools=[kind("a", diary)])
     with block(call, agent) as run:
@@ -142,7 +142,7 @@ def test_agent_block_opens_sources_once_for_all_calls(call: Call, script: Script
 
 
 @KINDS
-def test_call_after_agent_block_opens_sources_again(call: Call, script: Script, kind: Any) -> None:
+def test_call_after_with_agent_block_opens_tool_sources_again(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model=twice(script), tools=[kind("a", diary)])
     with block(call, agent) as run:
@@ -153,7 +153,7 @@ def test_call_after_agent_block_opens_sources_again(call: Call, script: Script, 
 
 
 @KINDS
-def test_nested_agent_block_does_not_reopen_sources(call: Call, kind: Any) -> None:
+def test_nested_with_agent_block_does_not_reopen_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary)])
     with block(call, agent):
@@ -167,7 +167,7 @@ def test_nested_agent_block_does_not_reopen_sources(call: Call, kind: Any) -> No
 
 
 @KINDS
-def test_agent_block_left_by_exception_closes_sources(call: Call, kind: Any) -> None:
+def test_with_agent_block_left_by_exception_closes_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary), kind("b", diary)])
     with pytest.raises(LookupError, match="in the block"), block(call, agent):
@@ -176,7 +176,7 @@ def test_agent_block_left_by_exception_closes_sources(call: Call, kind: Any) -> 
 
 
 @KINDS
-def test_failed_call_in_agent_block_does_not_close_sources(call: Call, script: Script, kind: Any) -> None:
+def test_failed_call_in_with_agent_block_does_not_close_tool_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
 
     class Broken(Worker):
@@ -192,7 +192,7 @@ def test_failed_call_in_agent_block_does_not_close_sources(call: Call, script: S
 
 
 @KINDS
-def test_source_that_fails_to_open_closes_opened_sources(call: Call, kind: Any) -> None:
+def test_tool_source_that_fails_to_open_closes_already_opened_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary, fails="open"), kind("c", diary)]
     agent = Worker(model="none", tools=sources)
@@ -206,7 +206,7 @@ def test_source_that_fails_to_open_closes_opened_sources(call: Call, kind: Any) 
 
 
 @KINDS
-def test_source_that_fails_to_close_adds_note_to_block_error(call: Call, kind: Any) -> None:
+def test_second_tool_source_that_fails_to_close_is_reported_in_note_of_raised_error(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary, fails="close"), kind("b", diary, fails="close")])
     with pytest.raises((OSError, ExceptionGroup)) as caught, block(call, agent):
@@ -220,7 +220,7 @@ def test_source_that_fails_to_close_adds_note_to_block_error(call: Call, kind: A
 
 
 @KINDS
-def test_copy_created_by_using_shares_open_sources(call: Call, script: Script, kind: Any) -> None:
+def test_agent_copy_created_by_using_shares_open_tool_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     source, other = kind("a", diary), kind("b", diary)
     agent = Worker(model="none", tools=[source])
@@ -244,7 +244,7 @@ def test_copy_created_by_using_shares_open_sources(call: Call, script: Script, k
     assert open_sources_of(copied, source) is None
 
 
-def test_copies_and_pickles_start_with_closed_sources() -> None:
+def test_copied_or_pickled_agent_starts_with_closed_tool_sources() -> None:
     source = Source("a", [])
     agent = Worker(model="none", tools=[source])
     with agent:
@@ -256,7 +256,7 @@ def test_copies_and_pickles_start_with_closed_sources() -> None:
         assert "_acorn_open" not in agent.__getstate__()
 
 
-def test_another_agent_with_shared_source_opens_source_again(call: Call, script: Script) -> None:
+def test_second_agent_with_same_tool_source_opens_tool_source_again(call: Call, script: Script) -> None:
     diary: list[str] = []
     source = Source("a", diary)
     agent, other = Worker(model="none", tools=[source]), Worker(model=script(finish(result="b")), tools=[source])
@@ -265,13 +265,13 @@ def test_another_agent_with_shared_source_opens_source_again(call: Call, script:
     assert diary == ["open a", "open a", "list a", "close a", "close a"]
 
 
-def test_agent_block_without_sources_returns_output(call: Call, script: Script) -> None:
+def test_call_in_with_agent_block_without_tool_sources_returns_output(call: Call, script: Script) -> None:
     agent = Worker(model=script(finish(result="a")))
     with block(call, agent) as run:
         assert run(agent).output == "a"
 
 
-def test_sync_async_and_stream_calls_in_agent_block_use_open_sources(script: Script) -> None:
+def test_sync_async_and_stream_calls_in_with_agent_block_use_open_tool_sources(script: Script) -> None:
     diary: list[str] = []
     model = ScriptedModel(
         lambda request: (
@@ -296,7 +296,7 @@ def test_sync_async_and_stream_calls_in_agent_block_use_open_sources(script: Scr
     assert [diary.count(f"{what} a") for what in ("open", "list", "close")] == [2, 17, 2]
 
 
-def test_sync_call_in_async_agent_block_raises_with_advice() -> None:
+def test_sync_call_in_async_with_agent_block_raises_error_that_suggests_acall() -> None:
     agent = Worker(model=ScriptedModel([finish(result="done")]), tools=[Server("a", [])])
 
     async def main() -> None:
@@ -308,7 +308,7 @@ def test_sync_call_in_async_agent_block_raises_with_advice() -> None:
     asyncio.run(main())
 
 
-def test_agent_block_entered_by_concurrent_tasks_never_opens_source_twice_at_once() -> None:
+def test_with_agent_block_entered_by_concurrent_tasks_opens_tool_source_only_after_it_was_closed() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -326,7 +326,7 @@ def test_agent_block_entered_by_concurrent_tasks_never_opens_source_twice_at_onc
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_agent_block_entered_by_concurrent_threads_never_opens_source_twice_at_once() -> None:
+def test_with_agent_block_entered_by_concurrent_threads_opens_tool_source_only_after_it_was_closed() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -347,7 +347,7 @@ def test_agent_block_entered_by_concurrent_threads_never_opens_source_twice_at_o
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_task_cancelled_while_entering_agent_block_does_not_affect_other_tasks() -> None:
+def test_task_cancelled_while_entering_with_agent_block_does_not_affect_other_tasks() -> None:
     diary: list[str] = []
 
     class Slow(Server):
@@ -374,7 +374,7 @@ def test_task_cancelled_while_entering_agent_block_does_not_affect_other_tasks()
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_agent_block_cancelled_while_opening_closes_opened_sources() -> None:
+def test_with_agent_block_cancelled_while_opening_closes_opened_tool_sources() -> None:
     diary: list[str] = []
 
     class Stuck(Server):
@@ -418,7 +418,7 @@ class Mortal(Server):
         return self.task
 
 
-def test_source_that_died_in_agent_block_is_reopened_by_next_call() -> None:
+def test_tool_source_that_died_in_with_agent_block_is_reopened_by_next_call() -> None:
     diary: list[str] = []
     source = Mortal("a", diary)
     script = [calling("fetch", what="1"), finish(result="a"), calling("fetch", what="2"), finish(result="b")]

@@ -49,7 +49,7 @@ def application(agent: type[module[Any, Any]] = Agent, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [Agent, Sub])
-def test_override_replaces_class_instance_and_using_settings(call: Call, kind: type[Agent]) -> None:
+def test_override_replaces_settings_of_class_of_instance_and_of_using(call: Call, kind: type[Agent]) -> None:
     model = scripted(DONE, DONE, DONE)
     ours = ScriptedModel([])
     with Agent.override(model=model, temperature=0.9):
@@ -74,7 +74,7 @@ def test_override_applies_to_existing_instances_until_block_ends() -> None:
         agent()
 
 
-def test_override_does_not_affect_other_and_parent_classes() -> None:
+def test_override_of_subclass_does_not_affect_parent_class_and_other_classes() -> None:
     own = scripted(DONE, DONE)
     with Sub.override(model=ScriptedModel([])):
         Agent(model=own)()
@@ -82,13 +82,13 @@ def test_override_does_not_affect_other_and_parent_classes() -> None:
     assert len(own.requests) == 2
 
 
-def test_override_of_module_affects_every_agent() -> None:
+def test_override_of_module_base_class_affects_every_agent() -> None:
     with module.override(model=AnyModel()):
         assert isinstance(Other()(), Report)
         assert isinstance(Sub()(), Report)
 
 
-def test_nested_override_replaces_outer_override_per_attribute() -> None:
+def test_nested_override_replaces_only_attributes_that_it_sets() -> None:
     for outer, inner in ((Agent, Sub), (Sub, Agent), (Sub, Sub)):
         model = scripted(DONE, DONE)
         with outer.override(model=model, temperature=0.5, max_tokens=50):
@@ -98,7 +98,7 @@ def test_nested_override_replaces_outer_override_per_attribute() -> None:
         assert [(sent.temperature, sent.max_tokens) for sent in model.requests] == [(0.6, 50), (0.5, 50)]
 
 
-def test_step_setting_replaces_override(call: Call) -> None:
+def test_setting_assigned_to_step_replaces_override(call: Call) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -203,14 +203,14 @@ def test_override_affects_tasks_and_threads_started_in_block() -> None:
     assert len(model.requests) == 2 + 2 * 4
 
 
-def test_override_does_not_affect_other_contexts() -> None:
+def test_override_does_not_affect_call_in_contextvars_context_copied_before_override() -> None:
     context = copy_context()
     own = scripted()
     with Agent.override(model=ScriptedModel([])):
         assert context.run(Agent(model=own)) == Report(title="done")
 
 
-def test_stream_created_in_override_block_uses_override() -> None:
+def test_stream_created_in_override_block_uses_override_after_block_ends() -> None:
     class Quiet(Boss):
         def on_step(self, step: Step) -> None: ...
 
@@ -222,7 +222,7 @@ def test_stream_created_in_override_block_uses_override() -> None:
 # Attributes that can be overridden
 
 
-def test_override_of_each_attribute_is_accepted() -> None:
+def test_override_replaces_model_prompt_tools_max_steps_and_output() -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -235,13 +235,13 @@ def test_override_of_each_attribute_is_accepted() -> None:
         output: Any = Agent()()
     assert output == "x"
     assert model.requests[0].messages[0] == {"role": "system", "content": "Another prompt."}
-    with Agent.override(model=scripted(), max_cost=1.0), pytest.raises(DeclarationError, match="needs prices"):
+    with Agent.override(model=scripted(), max_cost=1.0), pytest.raises(DeclarationError, match="cannot be enforced"):
         Agent()()
     with Agent.override(model=ScriptedModel(DONE, price=Price(0, 0)), max_cost=1.0):
         assert Agent()() == Report(title="done")
 
 
-def test_override_with_source_opens_source_once_in_agent_block() -> None:
+def test_override_that_adds_tool_source_opens_it_once_in_with_agent_block() -> None:
     class Source:
         opened = 0
 
@@ -262,7 +262,7 @@ def test_override_without_arguments_has_no_effect() -> None:
         assert Agent(model=scripted())() == Report(title="done")
 
 
-def test_override_with_invalid_value_raises_immediately() -> None:
+def test_override_with_invalid_value_raises_error_before_block_starts() -> None:
     for wrong in ({"temperature": 3}, {"model": {"model": ""}}, {"tools": [5]}, {"max_steps": 0}):
         with pytest.raises(DeclarationError) as expected:
             Agent(**wrong)
@@ -278,7 +278,7 @@ def test_override_with_failing_model_raises_model_error() -> None:
         Agent()()
 
 
-def test_override_block_entered_twice_or_left_in_other_task_does_not_fail() -> None:
+def test_override_block_may_be_entered_again_and_left_in_another_task() -> None:
     block = Agent.override(temperature=0.9)
     for _ in range(2):
         with block:

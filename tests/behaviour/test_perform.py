@@ -155,7 +155,9 @@ def test_perform_of_failing_run_returns_failed_without_retry(store: Store, deliv
         handle.result()
 
 
-def test_perform_of_run_claimed_by_live_process_raises_deliver_again_error(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_claimed_by_other_live_process_raises_deliver_again_error(
+    store: Store, deliver: Perform
+) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, elsewhere())
     with pytest.raises(DeliverAgainError, match="is driven by process 812 on host-a"):
@@ -163,7 +165,7 @@ def test_perform_of_run_claimed_by_live_process_raises_deliver_again_error(store
     assert handle.status() == "running"
 
 
-def test_perform_of_run_claimed_by_current_process_raises_deliver_again_error(store: Store) -> None:
+def test_perform_of_run_that_current_process_is_driving_raises_deliver_again_error(store: Store) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     class Slow(Desk):
@@ -185,7 +187,7 @@ def test_perform_of_run_claimed_by_current_process_raises_deliver_again_error(st
     assert outcomes == ["done"]
 
 
-def test_perform_through_other_store_url_does_not_drive_run_twice(tmp_path: Path) -> None:
+def test_perform_of_running_run_through_second_store_url_does_not_drive_it_twice(tmp_path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     class Slow(Desk):
@@ -212,7 +214,7 @@ def test_perform_through_other_store_url_does_not_drive_run_twice(tmp_path: Path
     other.close()
 
 
-def test_perform_of_run_after_five_dead_processes_returns_failed(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_whose_last_five_processes_died_returns_failed(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     for at in range(5):
         assert store.claim(handle.run_id, dead_here(str(at)))
@@ -222,13 +224,15 @@ def test_perform_of_run_after_five_dead_processes_returns_failed(store: Store, d
         handle.result()
 
 
-def test_perform_of_run_with_unreleased_claim_of_current_process_claims_again(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_claimed_but_not_driven_by_current_process_claims_it_again(
+    store: Store, deliver: Perform
+) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, acorn.stores.lease.this_process())  # Nothing here drives it.
     assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
-def test_perform_with_stop_event_stops_at_next_commit_and_run_is_resumed_by_next_perform(
+def test_perform_with_stop_event_stops_at_next_commit_and_next_perform_resumes_run(
     store: Store, deliver: Perform
 ) -> None:
     stop, calls = threading.Event(), list[str]()
@@ -323,7 +327,7 @@ def test_cancel_during_perform_ends_run_as_cancelled(store: Store, deliver: Perf
     assert handle.status() == "cancelled"
 
 
-def test_perform_selects_agent_class_by_stored_name(store: Store, deliver: Perform) -> None:
+def test_perform_with_several_agents_selects_class_by_name_stored_with_run(store: Store, deliver: Perform) -> None:
     class Other(Desk):
         pass
 
@@ -338,7 +342,7 @@ def test_perform_selects_agent_class_by_stored_name(store: Store, deliver: Perfo
     assert deliver(store, run_ids[2], {name: Desks}.get) == "done"
 
 
-def test_perform_with_unknown_class_raises_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
+def test_perform_with_unknown_class_raises_store_error_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
     class Other(Desk):
         pass
 
@@ -348,7 +352,9 @@ def test_perform_with_unknown_class_raises_and_leaves_run_queued(store: Store, d
     assert handle.status() == "queued"
 
 
-def test_perform_with_input_that_class_rejects_raises_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
+def test_perform_with_input_that_class_rejects_raises_store_error_and_leaves_run_queued(
+    store: Store, deliver: Perform
+) -> None:
     class Newer(Desk):
         initial_input = [("question", str), ("language", str)]
 
@@ -359,7 +365,7 @@ def test_perform_with_input_that_class_rejects_raises_and_leaves_run_queued(stor
     assert handle.status() == "queued"
 
 
-def test_perform_without_agents_uses_loaded_class_of_stored_name(store: Store, deliver: Perform) -> None:
+def test_perform_without_agents_finds_already_loaded_class_by_stored_name(store: Store, deliver: Perform) -> None:
     class Desk(module):  # Not the parent, and inside an ask.
         """Answer."""
 
@@ -384,7 +390,7 @@ def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path, nam
     assert program(tmp_path, show) == "Imported.\n"
 
 
-def test_perform_of_class_whose_import_exits_raises_and_leaves_run_queued(
+def test_perform_of_class_whose_import_exits_process_raises_store_error_and_leaves_run_queued(
     store: Store, deliver: Perform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gone(Desk):
@@ -400,7 +406,9 @@ def test_perform_of_class_whose_import_exits_raises_and_leaves_run_queued(
     assert handle.status() == "queued"
 
 
-def test_perform_with_two_agents_of_equal_name_raises(store: Store, deliver: Perform) -> None:
+def test_perform_with_two_different_agents_of_equal_class_name_raises_declaration_error(
+    store: Store, deliver: Perform
+) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(DeclarationError, match=r"Two agents have the class name `.*:Desk`"):
         deliver(store, handle.run_id, [Desk, Desk(max_steps=3)])
@@ -409,7 +417,9 @@ def test_perform_with_two_agents_of_equal_name_raises(store: Store, deliver: Per
     assert deliver(store, handle.run_id, iter([agent, agent])) == "done"
 
 
-def test_perform_with_missing_class_raises_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
+def test_perform_of_class_that_cannot_be_imported_raises_store_error_and_leaves_run_queued(
+    store: Store, deliver: Perform
+) -> None:
     class Gone(Desk):
         pass
 
@@ -426,7 +436,7 @@ def test_perform_with_missing_class_raises_and_leaves_run_queued(store: Store, d
     assert handle.status() == "queued"
 
 
-def test_perform_with_wrong_arguments_raises(store: Store, deliver: Perform) -> None:
+def test_perform_with_unknown_run_id_or_invalid_arguments_raises_error(store: Store, deliver: Perform) -> None:
     with pytest.raises(StoreError, match="Run 'nobody' is not in"):
         deliver(store, "nobody")
     with pytest.raises(DeclarationError, match="`agents` of `perform` must be a module class"):
@@ -455,7 +465,7 @@ def test_call_with_run_id_of_submitted_run_drives_run(store: Store) -> None:
     assert put_first.result() == Answer(text="Me.")
 
 
-def test_queued_run_is_returned_by_get_and_finished_by_resume(store: Store) -> None:
+def test_queued_run_is_readable_through_runs_get_and_is_finished_by_resume(store: Store) -> None:
     handle = put(store, question="Who?")
     record = acorn.runs(store).get(handle.run_id)
     found: Any = (record.input, record.steps, record.stop_reason, record.error)
@@ -463,7 +473,7 @@ def test_queued_run_is_returned_by_get_and_finished_by_resume(store: Store) -> N
     assert Desk(store=store, model=ScriptedModel([finish(text="Me.")])).resume(handle.run_id) == Answer(text="Me.")
 
 
-def test_submit_with_wrong_input_raises_before_storing(store: Store) -> None:
+def test_submit_with_wrong_input_or_unstorable_setting_raises_error_and_stores_nothing(store: Store) -> None:
     agent = Desk(store=store).using(deliver=False)
     with pytest.raises(InputError, match="question"):
         agent.submit(query="Who?")
@@ -486,7 +496,7 @@ def test_submit_with_wrong_input_raises_before_storing(store: Store) -> None:
     assert store.list() == []
 
 
-def test_submit_to_store_without_workers_raises(store: Store) -> None:
+def test_submit_to_store_that_cannot_deliver_to_workers_raises_store_error(store: Store) -> None:
     with pytest.raises(StoreError, match="cannot deliver runs to workers"):
         Desk(store=store).submit(question="Who?")
     assert store.list() == []
@@ -505,17 +515,17 @@ def test_submit_to_store_without_workers_raises(store: Store) -> None:
         ({"deliver": False, "priority": 3}, "apply only to the workers of the store"),
     ],
 )
-def test_using_with_invalid_submit_options_raises_immediately(options: dict[str, Any], words: str) -> None:
+def test_using_with_invalid_submit_options_raises_declaration_error(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         Desk().using(**options)
 
 
-def test_submit_options_with_direct_call_raise(store: Store) -> None:
+def test_direct_call_with_submit_options_raises_declaration_error(store: Store) -> None:
     with pytest.raises(DeclarationError, match="applies only to queued runs"):
         Desk(store=store).using(priority=3)(question="Who?")
 
 
-def test_handle_result_after_timeout_or_delete_raises(store: Store) -> None:
+def test_handle_result_raises_timeout_error_after_timeout_and_store_error_after_delete(store: Store) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(TimeoutError, match=r"is still `queued` after 0\.01 s"):
         handle.result(timeout=0.01)
@@ -524,7 +534,7 @@ def test_handle_result_after_timeout_or_delete_raises(store: Store) -> None:
         handle.result()
 
 
-def test_handle_follow_yields_entries(store: Store) -> None:
+def test_handle_follow_yields_journal_entries(store: Store) -> None:
     handle = put(store, question="Who?")
     agent = Desk(model=ScriptedModel([finish(text="Me.")]))
     thread = threading.Thread(target=lambda: perform(store, handle.run_id, agent))
@@ -534,7 +544,7 @@ def test_handle_follow_yields_entries(store: Store) -> None:
     assert (kinds[0], kinds[-1]) == ("RunStarted", "RunFinished")
 
 
-def test_async_handle_returns_result_and_cancels_like_sync_handle(store: Store) -> None:
+def test_async_handle_returns_status_and_result_and_cancels_run(store: Store) -> None:
     async def use() -> None:
         agent = Desk(store=store).using(deliver=False)
         handle = await agent.asubmit(question="Who?")

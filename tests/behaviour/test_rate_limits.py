@@ -146,7 +146,7 @@ class Waits(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "waits for its limit" in record.getMessage():
+        if "` waits" in record.getMessage():
             self.told.append(record.getMessage())
 
     def reach(self, count: int) -> bool:
@@ -200,7 +200,7 @@ def waits() -> Iterator[Waits]:
         ({"requests": 1, "shared": 1}, r"rate_limit\['shared'\]` must be True or False"),
     ],
 )
-def test_invalid_rate_limit_is_rejected_with_message(value: Any, words: str) -> None:
+def test_invalid_rate_limit_raises_declaration_error(value: Any, words: str) -> None:
     with pytest.raises(DeclarationError, match=f"`Wrong.rate_limit.*{words.removeprefix('rate_limit')}"):
         type("Wrong", (Agent,), {"rate_limit": value})
     with pytest.raises(DeclarationError, match=r"`Agent\.rate_limit"):
@@ -210,7 +210,7 @@ def test_invalid_rate_limit_is_rejected_with_message(value: Any, words: str) -> 
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, math.nan, "8", {}])
-def test_invalid_max_concurrency_is_rejected_with_message(value: Any) -> None:
+def test_invalid_max_concurrency_raises_declaration_error(value: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Wrong.max_concurrency` must be a whole number of at least 1"):
         type("Wrong", (Agent,), {"max_concurrency": value})
     with pytest.raises(DeclarationError, match=r"`Agent.max_concurrency`"):
@@ -235,7 +235,7 @@ MOST = 32
 PER = 5.0
 
 
-def test_rate_limit_with_threads_is_not_exceeded_in_any_window() -> None:
+def test_requests_of_concurrent_threads_never_exceed_rate_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 8
@@ -249,7 +249,7 @@ def test_rate_limit_with_threads_is_not_exceeded_in_any_window() -> None:
     assert model.most <= 8
 
 
-def test_rate_limit_with_tasks_is_not_exceeded_in_any_window() -> None:
+def test_requests_of_concurrent_tasks_never_exceed_rate_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
 
@@ -264,7 +264,7 @@ def test_rate_limit_with_tasks_is_not_exceeded_in_any_window() -> None:
     assert model.order == list(range(COUNT))
 
 
-def test_rate_limit_is_shared_by_threads_and_tasks_of_several_loops() -> None:
+def test_rate_limit_is_shared_by_threads_and_by_tasks_of_several_event_loops() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 5
@@ -318,10 +318,10 @@ def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits, streams: bo
     assert threads.outcomes == {number: number for number in range(COUNT)}
     assert model.most == 1
     assert len(waits.told) == COUNT - 1
-    assert waits.told[0] == "A request of `Limited` waits for its limit (`max_concurrency`)."
+    assert waits.told[0] == "A request of `Limited` waits because its `max_concurrency` is reached."
 
 
-def test_wait_for_rate_limit_is_logged_with_seconds(waits: Waits) -> None:
+def test_wait_for_rate_limit_is_logged_with_number_of_seconds(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
@@ -339,8 +339,8 @@ def test_wait_for_rate_limit_is_logged_with_seconds(waits: Waits) -> None:
 
     asyncio.run(main())
     (told,) = waits.told
-    assert told.startswith("A request of `Limited` waits for its limit (`rate_limit`, ")
-    assert told.endswith(" s).")
+    assert told.startswith("A request of `Limited` waits for ")
+    assert told.endswith(" s because its `rate_limit` is reached.")
 
 
 # Every request counts
@@ -424,7 +424,7 @@ def test_stream_left_early_on_event_loop_releases_concurrency_slot() -> None:
 # Leaving the queue
 
 
-def test_cancelled_tasks_are_removed_from_queue(waits: Waits) -> None:
+def test_cancelled_tasks_are_removed_from_queue_of_waiting_requests(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 2
 
@@ -476,7 +476,7 @@ def test_cancelled_waiting_request_does_not_count_against_rate_limit(waits: Wait
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
-def test_closed_event_loop_does_not_block_queue(waits: Waits) -> None:
+def test_task_of_closed_event_loop_does_not_block_other_waiting_requests(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -503,7 +503,7 @@ def test_closed_event_loop_does_not_block_queue(waits: Waits) -> None:
     gc.collect()
 
 
-def test_waiting_task_does_not_block_event_loop(waits: Waits) -> None:
+def test_task_that_waits_for_rate_limit_does_not_block_event_loop(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -523,7 +523,7 @@ def test_waiting_task_does_not_block_event_loop(waits: Waits) -> None:
     threads.join()
 
 
-def test_waiting_time_counts_against_max_seconds(call: Call) -> None:
+def test_time_spent_waiting_for_rate_limit_counts_against_max_seconds(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
@@ -531,11 +531,11 @@ def test_waiting_time_counts_against_max_seconds(call: Call) -> None:
     assert call(Limited(model=model), number=1) == 1
     with waiting_for_nothing(), pytest.raises(LimitError, match=r"`max_seconds` of 1\.5") as caught:
         call(Limited(model=model, max_seconds=1.5), number=2)
-    assert "s for `rate_limit`, and then the time of the run was over" in str(caught.value.__cause__)
+    assert "s for `rate_limit`, and then the time limit of the run was reached" in str(caught.value.__cause__)
     assert model.order == [1]
 
 
-def test_request_timeout_after_wait_is_remaining_time(call: Call) -> None:
+def test_timeout_of_request_that_waited_is_remaining_time_of_run(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": 1.0}
 
@@ -550,7 +550,7 @@ def test_request_timeout_after_wait_is_remaining_time(call: Call) -> None:
     assert first <= AGES
 
 
-def test_request_with_huge_max_seconds_waits_in_thread() -> None:
+def test_max_seconds_too_large_for_thread_wait_does_not_raise() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -614,7 +614,7 @@ print(agent(number=3), results, flush=True)
         "import asyncio; asyncio.run(agent.acall(number=2))",
     ],
 )
-def test_ctrl_c_during_wait_raises_immediately(way: str) -> None:
+def test_ctrl_c_while_waiting_for_rate_limit_raises_keyboard_interrupt_immediately(way: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD.replace("WAY", way)], stdout=subprocess.PIPE, text=True
     ) as child:
@@ -658,7 +658,7 @@ other.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forked_child_process_counts_requests_separately() -> None:
+def test_forked_child_process_counts_requests_separately_from_parent_process() -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stdout == "1\n", done.stderr
 
@@ -723,7 +723,7 @@ def test_ctrl_c_removes_waiting_branches_from_queue() -> None:
 # Tokens
 
 
-def test_token_limit_counts_reported_usage_instead_of_estimate(call: Call, waits: Waits) -> None:
+def test_token_rate_limit_counts_reported_usage_instead_of_estimate(call: Call, waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 100_000, "per": AGES}
         max_tokens = 50_000
@@ -738,7 +738,7 @@ def test_token_limit_counts_reported_usage_instead_of_estimate(call: Call, waits
     assert spent(Limited())
 
 
-def test_request_larger_than_token_limit_is_sent_alone(call: Call) -> None:
+def test_request_larger_than_token_rate_limit_is_sent_alone(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10, "per": 1.0}
 
@@ -748,7 +748,7 @@ def test_request_larger_than_token_limit_is_sent_alone(call: Call) -> None:
     assert_never_over(model.moments, 1, 1.0)
 
 
-def test_request_rejected_with_429_does_not_count_against_token_limit(call: Call, waits: Waits) -> None:
+def test_request_rejected_with_429_does_not_count_against_token_rate_limit(call: Call, waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10_000, "per": AGES}
         max_tokens = 6_000
@@ -760,7 +760,7 @@ def test_request_rejected_with_429_does_not_count_against_token_limit(call: Call
     assert not waits.told
 
 
-def test_token_limit_of_stream_counts_reported_usage(waits: Waits) -> None:
+def test_token_rate_limit_counts_reported_usage_of_stream(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10_000, "per": AGES}
         max_tokens = 6_000
@@ -815,7 +815,7 @@ def test_rate_limit_of_class_is_shared_by_instances_and_inheriting_subclasses() 
     assert not spent(Free())
 
 
-def test_rate_limit_of_instances_is_shared_if_values_are_equal() -> None:
+def test_rate_limits_of_instances_are_shared_if_class_and_values_are_equal() -> None:
     class Limited(Agent):
         """Says it."""
 
@@ -864,7 +864,7 @@ def test_branch_requests_count_against_parent_rate_limit(call: Call, script: Scr
     assert not spent(Inner())
 
 
-def test_branch_with_declared_rate_limit_is_counted_separately(call: Call, script: Script) -> None:
+def test_branch_that_declares_rate_limit_does_not_count_against_parent_rate_limit(call: Call, script: Script) -> None:
     class Limited(Inner):
         rate_limit = ONE
 
@@ -875,7 +875,7 @@ def test_branch_with_declared_rate_limit_is_counted_separately(call: Call, scrip
     assert spent(agent)
 
 
-def test_branch_with_rate_limit_none_is_not_limited(call: Call, script: Script) -> None:
+def test_branch_with_rate_limit_none_does_not_count_against_parent_rate_limit(call: Call, script: Script) -> None:
     class Free(Inner):
         rate_limit = None
 

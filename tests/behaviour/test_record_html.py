@@ -117,7 +117,7 @@ def test_record_html_of_failed_run_contains_error() -> None:
     assert EVIL in page.text
 
 
-def test_record_html_of_paused_or_unfinished_run_contains_reason() -> None:
+def test_record_html_of_paused_run_and_of_unfinished_run_contains_reason() -> None:
     class Desk(Agent):
         store = "memory"
 
@@ -131,7 +131,7 @@ def test_record_html_of_paused_or_unfinished_run_contains_reason() -> None:
     assert "unfinished" in shown(unfinished).text
 
 
-def test_record_html_of_running_or_loaded_run_is_rendered() -> None:
+def test_record_html_is_rendered_for_running_run_and_for_loaded_run() -> None:
     pages: list[Page] = []
 
     @tool

@@ -374,13 +374,13 @@ def test_record_loaded_from_json_equals_original(kind: Callable[[], Run[Any]]) -
     assert pickle.loads(pickle.dumps(typed)).history == typed.history
 
 
-def test_record_loaded_without_class_has_input_and_output_as_dicts() -> None:
+def test_record_loaded_without_agent_class_has_input_and_output_as_dicts() -> None:
     run = Run.from_json(with_tools().to_json())
     assert run.input == {"question": "Why?", "when": "2024-02-29", "mood": "good", "among": [1, 2]}  # type: ignore[comparison-overlap]
     assert run.output == {"answer": "a", "score": 0.5}
 
 
-def test_record_loaded_with_class_has_typed_declared_branches() -> None:
+def test_record_loaded_with_agent_class_has_typed_outputs_of_declared_branches() -> None:
     run = with_branches()
     read = Run.from_json(run.to_json(), class_of(run))
     assert [type(branch.output) for branch in read.branches] == [
@@ -402,7 +402,7 @@ def test_loaded_record_as_history_sends_messages_of_original() -> None:
     assert model.requests[0].messages == model.requests[1].messages
 
 
-def test_running_record_is_written_as_json() -> None:
+def test_record_of_running_run_is_written_as_json() -> None:
     texts: list[str] = []
 
     class Writing(Main):
@@ -420,7 +420,7 @@ def test_running_record_is_written_as_json() -> None:
 # Errors
 
 
-def test_loaded_record_has_acorn_error_of_original_class() -> None:
+def test_loaded_record_of_run_with_acorn_error_has_error_of_original_class() -> None:
     run = failed()
     error = Run.from_json(run.to_json()).error
     assert type(error) is ModelError
@@ -442,7 +442,7 @@ def test_loaded_record_has_acorn_error_of_original_class() -> None:
     assert isinstance(branch.__cause__, ModelError)
 
 
-def test_loaded_record_has_other_error_as_recorded_error() -> None:
+def test_loaded_record_of_run_with_user_defined_error_has_recorded_error() -> None:
     error = Run.from_json(failed_in_a_hook().to_json()).error
     assert isinstance(error, RecordedError)
     assert isinstance(error, AcornError)
@@ -455,7 +455,7 @@ def test_loaded_record_has_other_error_as_recorded_error() -> None:
     assert str(Run.from_json(interrupted().to_json()).error) == "KeyboardInterrupt"
 
 
-def test_loaded_record_has_unfinished_output_with_tool_results() -> None:
+def test_loaded_record_of_unfinished_run_has_unfinished_output_with_tool_results() -> None:
     output = Run.from_json(unfinished().to_json()).output
     assert isinstance(output, Unfinished)
     assert not output
@@ -469,7 +469,7 @@ def test_loaded_record_has_unfinished_output_with_tool_results() -> None:
 # Unreadable records
 
 
-def test_record_json_loaded_with_other_class_is_rejected() -> None:
+def test_record_json_loaded_with_other_agent_class_raises_store_error() -> None:
     text = with_tools().to_json()
     with pytest.raises(StoreError, match=r"as a run of `.*:Checker`: it is a run of `.*:Main`"):
         Run.from_json(text, Checker)
@@ -479,7 +479,7 @@ def test_record_json_loaded_with_other_class_is_rejected() -> None:
             Run.from_json(text, wrong)
 
 
-def test_record_json_of_class_moved_from_main_is_accepted() -> None:
+def test_record_json_of_class_that_was_in_main_script_is_loaded_with_moved_class() -> None:
     moved = with_tools().to_json().replace(f'"{Main.__module__}:Main"', '"__main__:Main"')
     assert Run.from_json(moved, Main).output == Answer(answer="a")
 
@@ -490,7 +490,7 @@ def test_record_json_with_input_that_class_rejects_raises_store_error() -> None:
         Run.from_json(text, Main)
 
 
-def test_record_json_of_newer_format_is_rejected() -> None:
+def test_record_json_of_newer_format_raises_store_error() -> None:
     newer = json.loads(with_tools().to_json()) | {"format": 1000}
     with pytest.raises(StoreError, match="it has format 1000, but this version of acorn reads format 1"):
         Run.from_json(json.dumps(newer))
@@ -512,7 +512,7 @@ NO_RUNS: list[Any] = [
 
 
 @pytest.mark.parametrize("text", NO_RUNS)
-def test_text_that_is_not_a_record_is_rejected(text: Any) -> None:
+def test_text_that_is_not_a_saved_run_raises_store_error(text: Any) -> None:
     with pytest.raises(StoreError, match="Cannot read the saved run"):
         Run.from_json(text)
 
@@ -531,7 +531,7 @@ def damaged(plain: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damaged_record_json_is_loaded_or_rejected_with_store_error(seed: int) -> None:
+def test_damaged_record_json_either_loads_or_raises_store_error(seed: int) -> None:
     chance = random.Random(seed)
     whole = json.loads(chance.choice([with_branches, failed_in_a_hook, unfinished])().to_json())
     for _ in range(50):
@@ -542,7 +542,7 @@ def test_damaged_record_json_is_loaded_or_rejected_with_store_error(seed: int) -
             assert "saved run" in str(error)  # noqa: PT017 - it may be read as well
 
 
-def test_wrong_input_raises_input_error_before_run() -> None:
+def test_run_with_wrong_input_raises_input_error() -> None:
     with pytest.raises(InputError):
         Main(model=ScriptedModel([])).run(questions="?")
 
@@ -558,7 +558,7 @@ class Extracted(BaseModel):
     name: str
 
 
-def test_record_json_is_loaded_with_generic_class_or_instance() -> None:
+def test_record_json_is_loaded_with_generic_class_and_with_instance() -> None:
     agent = Extracting[Extracted](model=ScriptedModel([finish(name="Ann")]))
     text = agent.run("Ann is here").to_json()
     assert Run.from_json(text, Extracting[Extracted]).output == Extracted(name="Ann")
@@ -566,7 +566,7 @@ def test_record_json_is_loaded_with_generic_class_or_instance() -> None:
     assert Run.from_json(text, Extracting).output == {"name": "Ann"}
 
 
-def test_record_json_with_output_field_unknown_to_class_is_rejected() -> None:
+def test_record_json_with_output_field_unknown_to_class_raises_store_error() -> None:
     class Saying(module[None, Extracted]):
         """Say."""
 

@@ -76,7 +76,7 @@ def used(reply: Reply, *counts: int) -> Reply:
 # Field by field
 
 
-def test_record_of_successful_run_is_complete(call: Call, script: Script) -> None:
+def test_record_of_successful_run_contains_input_output_usage_cost_and_steps(call: Call, script: Script) -> None:
     model = script(
         used(calling("search", "c1", query="acorns"), 100, 10, 40, 5),
         used(Reply("Let me think."), 130, 20, 90, 0),
@@ -180,7 +180,7 @@ class Stopper(Searcher):
         step.finish(answer=f"after {step.counter}")
 
 
-def test_stop_reason_is_set_for_each_way_in_which_run_ends(call: Call, script: Script) -> None:
+def test_stop_reason_names_way_in_which_run_ended(call: Call, script: Script) -> None:
     searching = calling("search", query="a")
     assert call.run(Asker(model=script(finish(answer="a"))), question="?").stop_reason == "finish"
     forced = Searcher(model=script(searching, finish(answer="a")), max_steps=1)
@@ -300,7 +300,7 @@ def test_failure_before_start_creates_no_record(call: Call, script: Script) -> N
     assert agent.last is before
 
 
-def test_error_that_rejects_attributes_is_raised_unchanged(call: Call, script: Script) -> None:
+def test_error_whose_run_attribute_cannot_be_set_is_raised_unchanged(call: Call, script: Script) -> None:
     class ClosedError(Exception):
         @property
         def run(self) -> str:
@@ -319,7 +319,7 @@ def test_error_that_rejects_attributes_is_raised_unchanged(call: Call, script: S
     assert runs[0].error is caught.value
 
 
-def test_error_of_nested_run_in_hook_has_record_of_outer_run(call: Call, script: Script) -> None:
+def test_error_of_run_started_in_hook_has_record_of_outer_run(call: Call, script: Script) -> None:
     inner = Asker(model=script(Failure(400)))
 
     class Outer(Asker):
@@ -399,7 +399,7 @@ def test_current_run_in_tools_hooks_and_prompts_returns_run(call: Call, script: 
     assert places[-2:] == ["on_step 3 3", "on_finish 3 4"]
 
 
-def test_current_run_outside_run_raises(call: Call, script: Script) -> None:
+def test_current_run_called_outside_run_raises_acorn_error(call: Call, script: Script) -> None:
     def check() -> None:
         with pytest.raises(AcornError, match=r"Call `acorn\.current_run\(\)` in a tool, a hook or a prompt method"):
             current_run()
@@ -561,7 +561,7 @@ def quick() -> Asker:
     return Asker(model=ScriptedModel(lambda request: finish(answer="a")))
 
 
-def test_capture_collects_runs_of_block(call: Call, script: Script) -> None:
+def test_capture_block_collects_runs_started_in_block(call: Call, script: Script) -> None:
     agent = quick()
     call(agent, question="before")
     with capture() as runs:
@@ -576,7 +576,7 @@ def test_capture_collects_runs_of_block(call: Call, script: Script) -> None:
     assert [run.stop_reason for run in runs] == ["finish", "error", "finish"]
 
 
-def test_capture_contains_run_when_run_starts(call: Call, script: Script) -> None:
+def test_capture_block_contains_record_as_soon_as_run_starts(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     def look() -> None:
@@ -587,7 +587,7 @@ def test_capture_contains_run_when_run_starts(call: Call, script: Script) -> Non
     assert seen == [1]
 
 
-def test_nested_captures_each_collect_runs_of_their_block(call: Call) -> None:
+def test_nested_capture_blocks_each_collect_runs_started_in_their_block(call: Call) -> None:
     agent = quick()
     with capture() as outer:
         call(agent, question="1")
@@ -601,7 +601,7 @@ def test_nested_captures_each_collect_runs_of_their_block(call: Call) -> None:
     assert other == []
 
 
-def test_capture_left_by_exception_collects_no_more_runs() -> None:
+def test_capture_block_left_by_exception_collects_no_more_runs() -> None:
     agent = quick()
     kept: list[list[Run[Any]]] = []
     with suppress(LookupError), capture() as runs:
@@ -612,7 +612,7 @@ def test_capture_left_by_exception_collects_no_more_runs() -> None:
     assert names(kept[0]) == ["1"]
 
 
-def test_capture_collects_runs_of_tasks_and_threads_of_tasks() -> None:
+def test_capture_block_collects_runs_of_tasks_and_of_threads_started_by_tasks() -> None:
     agent = quick()
 
     async def main() -> None:
@@ -634,7 +634,7 @@ def test_capture_collects_runs_of_tasks_and_threads_of_tasks() -> None:
     asyncio.run(main())
 
 
-def test_capture_collects_runs_in_threads_and_loops_of_acorn(call: Call, script: Script) -> None:
+def test_capture_block_collects_runs_started_inside_tools(call: Call, script: Script) -> None:
     agent = quick()
 
     def ask(name: str) -> str:
@@ -655,7 +655,7 @@ def test_capture_collects_runs_in_threads_and_loops_of_acorn(call: Call, script:
     assert sorted(names(runs)[3:]) == ["3", "4", "5"]
 
 
-def test_capture_does_not_collect_runs_of_other_contexts() -> None:
+def test_capture_block_does_not_collect_runs_of_other_contextvars_contexts() -> None:
     agent = quick()
     with capture() as runs:
         contextvars.Context().run(agent, question="another context")
@@ -668,7 +668,7 @@ def test_capture_does_not_collect_runs_of_other_contexts() -> None:
 # Copies
 
 
-def test_pickled_errors_and_records_contain_history_and_input(script: Script) -> None:
+def test_pickled_error_and_its_run_record_contain_history_and_input(script: Script) -> None:
     agent = Asker(model=script(finish(), finish(), finish())).using(deps=threading.Lock())
     with pytest.raises(ParseError) as caught:
         agent(question="?")

@@ -279,7 +279,7 @@ def check(seed: int) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_any_model_response_gives_result_or_acorn_error(first: int) -> None:
+def test_random_model_responses_give_result_or_acorn_error(first: int) -> None:
     ends: Counter[str] = Counter()
     for seed in range(first, first + BATCH):
         try:

@@ -82,7 +82,7 @@ def reply(request: ModelRequest) -> Reply:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
-def test_resumed_branch_does_not_repeat_calls(kind: type[ByModel], way: str) -> None:
+def test_resumed_branch_does_not_repeat_finished_tool_calls(kind: type[ByModel], way: str) -> None:
     CALLED.clear()
     model = ScriptedModel(reply)
     first = new_machine(kind(model=model), (), {})
@@ -124,7 +124,7 @@ def interrupted_and_loaded(agent: ByModel) -> tuple[Tree, Run[Any]]:
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
-def test_listener_of_resumed_run_receives_only_new_entries(kind: type[ByModel]) -> None:
+def test_listener_of_resumed_run_receives_only_journal_entries_after_resume(kind: type[ByModel]) -> None:
     CALLED.clear()
     tree, run = interrupted_and_loaded(kind(model=ScriptedModel(reply)))
     known = len(run.journal.entries)
@@ -151,7 +151,7 @@ class Changing(ByHand):
         return self.branch(self.kind)
 
 
-def test_resumed_branch_with_other_class_starts_again() -> None:
+def test_resumed_branch_whose_class_changed_starts_again() -> None:
     CALLED.clear()
     agent = Changing(model=ScriptedModel(reply))
     tree, run = interrupted_and_loaded(agent)

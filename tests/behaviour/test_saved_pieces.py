@@ -82,7 +82,7 @@ def many_steps(count: int) -> ScriptedModel:
     return ScriptedModel([*replies, finish(result="done")])
 
 
-def test_saved_increments_load_to_complete_run() -> None:
+def test_saved_increments_joined_together_load_as_whole_run() -> None:
     class Hooked(Looker):
         def on_step(self, step: Step) -> None:
             if current_run().step == 3:
@@ -110,14 +110,14 @@ def test_saved_increments_load_to_complete_run() -> None:
     assert (loaded.run.output, loaded.run.stop_reason) == ("done", "finish")
 
 
-def test_saved_increment_without_new_entries_is_empty() -> None:
+def test_saved_increment_without_new_journal_entries_has_empty_journal() -> None:
     loop = fixed(Looker(model=many_steps(1)))
     for _ in told(loop):
         assert save(loop, len(loop.journal.entries))["journal"] == []
     assert save(loop, len(loop.journal.entries))["journal"] == []
 
 
-def test_saved_increment_size_is_constant_in_long_run() -> None:
+def test_saved_increment_size_does_not_grow_in_long_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     sizes: dict[int, int] = {}
     since = 0
@@ -143,7 +143,7 @@ def calls_in(function: Callable[[], Any]) -> int:
     return len([event for event in made if event in ("call", "c_call")])
 
 
-def test_save_cost_per_step_is_constant_in_long_run() -> None:
+def test_work_of_saving_one_step_does_not_grow_in_long_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     calls: dict[int, int] = {}
     since = 0
@@ -269,7 +269,7 @@ def of_everything() -> Callable[[ModelRequest], Any]:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("settings", [{}, {"max_seconds": 1000.0}], ids=["untimed", "timed"])
-def test_asks_called_repeatedly_does_not_change_machine(way: str, settings: dict[str, Any]) -> None:
+def test_reading_pending_asks_repeatedly_does_not_change_saved_state(way: str, settings: dict[str, Any]) -> None:
     loop = fixed(Everything(model=ScriptedModel(of_everything()), **settings))
     fresh = text_of(loop)
     assert loop.asks(0.0) == ()  # It has not started.
@@ -367,7 +367,7 @@ def branched(run_id: str, way: str) -> list[tuple[Any, ...]]:
     return places(loop.run)
 
 
-def test_branch_id_is_determined_by_parent_id_and_position() -> None:
+def test_branch_ids_are_equal_for_equal_run_id_and_differ_for_other_run_id() -> None:
     first = branched("fixed", "sync")
     assert len({place[-1] for place in first}) == len(first) == 11
     assert branched("fixed", "sync") == first
@@ -380,7 +380,7 @@ def test_branch_id_is_determined_by_parent_id_and_position() -> None:
 
 
 @pytest.mark.parametrize("where", ["hook", "tool"])
-def test_concurrent_branch_ids_do_not_depend_on_thread_order(where: str) -> None:
+def test_ids_of_concurrent_branches_do_not_depend_on_order_in_which_threads_start_them(where: str) -> None:
     def ids(first_is_late: bool) -> tuple[list[str], dict[str, str]]:
         begun = {"First": threading.Event(), "Second": threading.Event()}
         order: list[str] = []

@@ -640,7 +640,7 @@ def tools_from_a_source() -> Setup:
 
 @pytest.mark.parametrize("restart", ["after each tell", "after each begin", "both"])
 @pytest.mark.parametrize(("make", "reason"), SCENARIOS.values(), ids=SCENARIOS.keys())
-def test_run_saved_and_loaded_at_any_point_equals_uninterrupted_run(make: Make, reason: str, restart: Restart) -> None:
+def test_run_saved_and_loaded_at_any_step_equals_uninterrupted_run(make: Make, reason: str, restart: Restart) -> None:
     there, back = drive(make(), "never"), drive(make(), restart)
     assert there.stop_reason == reason
     assert back.saved >= len(there.requests) - 1
@@ -703,7 +703,7 @@ def test_saved_run_contains_only_standard_json() -> None:
     json.loads(json.dumps(save(loop)), parse_constant=no_constant)
 
 
-def test_loading_run_with_undeclared_added_tool_raises_error_with_tool_name() -> None:
+def test_loading_run_whose_hook_added_undeclared_tool_raises_error_with_tool_name() -> None:
     class Adder(Looker):
         def on_step(self, step: Step) -> None:
             def dig() -> str:
@@ -721,7 +721,7 @@ def test_loading_run_with_undeclared_added_tool_raises_error_with_tool_name() ->
     assert "`look`" not in str(caught.value)
 
 
-def test_loading_run_with_model_object_from_hook_raises() -> None:
+def test_loading_run_whose_hook_set_model_object_raises_acorn_error() -> None:
     class Swapper(Looker):
         def on_step(self, step: Step) -> None:
             step.model = ScriptedModel([DONE], name="other")
@@ -732,7 +732,7 @@ def test_loading_run_with_model_object_from_hook_raises() -> None:
         load(plan, saved)
 
 
-def test_loading_run_with_input_that_class_rejects_raises() -> None:
+def test_loading_run_with_input_that_class_rejects_raises_acorn_error() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
     with pytest.raises(AcornError, match="The input of the saved run no longer fits its class"):
@@ -740,7 +740,7 @@ def test_loading_run_with_input_that_class_rejects_raises() -> None:
 
 
 @pytest.mark.parametrize("phase", ["model", "tools", "step", "judge"])
-def test_loaded_run_stopped_by_ctrl_c_is_cancelled_with_complete_history(phase: str) -> None:
+def test_loaded_run_stopped_by_ctrl_c_is_cancelled_with_result_for_every_call(phase: str) -> None:
     class Stepping(Judged):
         def on_step(self, step: Step) -> None: ...
 

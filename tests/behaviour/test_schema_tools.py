@@ -98,7 +98,7 @@ def complaint(script: Script, schema: Schema, arguments: Any) -> str:
 # Requests
 
 
-def test_tool_schema_is_sent_unchanged(call: Call, script: Script) -> None:
+def test_tool_json_schema_is_sent_unchanged(call: Call, script: Script) -> None:
     model = script(finish(result="done"))
     before = copy.deepcopy(BOOKING)
     call(Worker(model=model, tools=[keeping(BOOKING, [])]))
@@ -122,7 +122,7 @@ def test_tool_schema_is_sent_unchanged(call: Call, script: Script) -> None:
         {"$id": "https://x.test/a", "type": "object", "properties": {"a": {"$ref": "/a#/$defs/b"}}, "$defs": {"b": {}}},
     ],
 )
-def test_tool_schema_of_each_object_form_is_accepted(script: Script, schema: Schema) -> None:
+def test_tool_json_schema_of_each_valid_object_form_is_accepted(script: Script, schema: Schema) -> None:
     got: list[Any] = []
     model = script(calling("keep"), finish(result="done"))
     assert read(Worker(model=model, tools=[keeping(schema, got)]).run()) == ["kept"]
@@ -130,7 +130,7 @@ def test_tool_schema_of_each_object_form_is_accepted(script: Script, schema: Sch
     assert got == [{}]
 
 
-def test_tool_schema_is_copied_at_declaration(call: Call, script: Script) -> None:
+def test_tool_json_schema_is_copied_at_declaration(call: Call, script: Script) -> None:
     mine = fields("a")
     keep = keeping(mine, [])
     mine["properties"]["a"]["type"] = "integer"
@@ -159,7 +159,7 @@ def test_schema_tool_description_is_taken_from_decorator_or_docstring(script: Sc
     assert all(entry["parameters"] == fields("a") for entry in sent)
 
 
-def test_jsonschema_is_imported_with_first_schema_tool() -> None:
+def test_jsonschema_package_is_imported_only_when_schema_tool_is_declared() -> None:
     script = """
 import sys
 from acorn import module, tool
@@ -192,7 +192,7 @@ def test_schema_tool_receives_arguments_unchanged(call: Call, script: Script) ->
     assert type(got[0]["nights"]) is int
 
 
-def test_schema_tool_parameters_without_hints_are_accepted_and_defaults_are_used(call: Call, script: Script) -> None:
+def test_schema_tool_function_without_type_hints_receives_arguments_and_defaults(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     @tool(schema=BOOKING)
@@ -227,7 +227,9 @@ def test_schema_tool_run_parameter_receives_run(call: Call, script: Script) -> N
     assert got == [("x", run, run), ({"a": "y"}, run)]
 
 
-def test_run_or_partial_argument_passed_by_model_returns_schema_tool_error(call: Call, script: Script) -> None:
+def test_model_argument_for_run_parameter_or_bound_partial_parameter_returns_tool_error(
+    call: Call, script: Script
+) -> None:
     @tool(schema=fields("a"))
     def loose(run: Run, **arguments: Any) -> None:
         raise AssertionError("not called")
@@ -282,7 +284,7 @@ class Everything(Worker):
         return f"{a}{cls.mark}"
 
 
-def test_schema_tool_as_each_kind_of_method_is_called(call: Call, script: Script) -> None:
+def test_schema_tool_declared_as_instance_static_or_class_method_is_called(call: Call, script: Script) -> None:
     names = ("method", "amethod", "static", "of_class")
     reply = functools.reduce(lambda one, other: one & other, [calling(name, a="x") for name in names])
     model = script(reply, finish(result="done"))
@@ -300,7 +302,7 @@ def test_schema_tool_override_without_decorator_inherits_schema(call: Call, scri
     assert read(call.run(Other(model=script(calling("method", a="x"), finish(result="done"))))) == ["xb"]
 
 
-def test_schema_tool_as_partial_callable_object_or_bound_method_is_called(call: Call, script: Script) -> None:
+def test_schema_tool_made_from_partial_callable_object_or_bound_method_is_called(call: Call, script: Script) -> None:
     partial = tool(schema=fields("a"), name="partial")(functools.partial(Shouter("!"), b="-"))
     object_ = tool(schema=fields("a"))(Shouter("?"))
     bound = tool(schema=fields("a"), name="bound")(Shouter(".").method)
@@ -346,7 +348,7 @@ def test_schema_tool_added_by_hook_is_called(call: Call, script: Script) -> None
     assert got == [{"a": "x"}]
 
 
-def test_schema_tool_listed_by_source_is_called_with_validated_arguments(call: Call, script: Script) -> None:
+def test_schema_tool_listed_by_tool_source_is_called_with_validated_arguments(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     class Server:
@@ -396,7 +398,7 @@ def test_schema_tool_invalid_argument_is_reported_with_path(script: Script, argu
     assert words in complaint(script, BOOKING, arguments)
 
 
-def test_schema_tool_with_wrong_arguments_returns_tool_error_in_each_call_style(call: Call, script: Script) -> None:
+def test_schema_tool_call_with_wrong_arguments_returns_tool_error_with_each_problem(call: Call, script: Script) -> None:
     got: list[Any] = []
     reply = calling("keep", nights="two", guest={"age": 3}) & calling("keep", city="Rome", nights=2)
     first, second = use(call, script, [keeping(BOOKING, got)], reply)
@@ -471,13 +473,13 @@ def test_schema_tool_error_contains_expected_value(script: Script, schema: Schem
         ),
     ],
 )
-def test_schema_tool_error_about_all_arguments_is_reported_without_argument_name(
+def test_schema_tool_error_about_whole_arguments_object_contains_no_argument_name(
     script: Script, schema: Schema, arguments: Any, words: str
 ) -> None:
     assert words in complaint(script, schema, arguments)
 
 
-def test_schema_tool_unknown_argument_is_rejected(call: Call, script: Script) -> None:
+def test_schema_tool_call_with_unknown_argument_returns_tool_error(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def keep(a: Any) -> None:
         raise AssertionError("not called")
@@ -521,7 +523,7 @@ def nested(levels: int, bottom: Any) -> Any:
     return bottom if levels == 0 else {"next": nested(levels - 1, bottom)}
 
 
-def test_tool_schema_with_deep_nesting_is_validated(script: Script) -> None:
+def test_deeply_nested_tool_json_schema_validates_arguments(script: Script) -> None:
     got: list[Any] = []
     model = script(calling("keep", top=nested(10, 5)), finish(result="done"))
     assert read(Worker(model=model, tools=[keeping(deep(10), got)]).run()) == ["kept"]
@@ -530,7 +532,7 @@ def test_tool_schema_with_deep_nesting_is_validated(script: Script) -> None:
     assert complaint(script, deep(10), {"top": nested(10, "x")}) == f'argument `{path}`: expected integer, got "x"'
 
 
-def test_tool_schema_with_recursion_is_validated(script: Script) -> None:
+def test_recursive_tool_json_schema_validates_arguments(script: Script) -> None:
     tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
     assert complaint(script, tree, {"next": {"next": {"value": "x"}}}) == (
         'argument `next.next.value`: expected integer, got "x"'
@@ -572,14 +574,14 @@ def refused(entry: Any) -> str:
         ({"type": "object", "$schema": 7}, "which is not a known draft of JSON Schema"),
     ],
 )
-def test_unusable_tool_schema_is_rejected(schema: Any, words: str) -> None:
+def test_unusable_tool_json_schema_raises_declaration_error(schema: Any, words: str) -> None:
     message = refused(keeping(schema, []))
     assert words in message
     assert message.startswith("`schema` of the tool `keep`")
     assert "`Booker`, tools[0]" in message
 
 
-def test_tool_schema_with_python_cycle_is_rejected() -> None:
+def test_tool_json_schema_that_contains_itself_raises_declaration_error() -> None:
     circle: Schema = {"type": "object"}
     circle["properties"] = {"a": circle}
     assert "must be JSON data" in refused(keeping(circle, []))
@@ -598,7 +600,7 @@ def test_tool_schema_with_python_cycle_is_rejected() -> None:
     ],
 )
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
-def test_tool_schema_with_remote_reference_is_rejected_without_fetch(
+def test_tool_json_schema_with_remote_reference_is_rejected_without_network_request(
     reference: str, keyword: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect(*_: Any, **__: Any) -> Any:
@@ -640,13 +642,13 @@ def keyed(a: Any, **rest: Any) -> None: ...
         (functools.partial(keyed, a=1), "has the property `a`, which the partial already sets"),
     ],
 )
-def test_function_that_rejects_schema_properties_is_rejected_at_declaration(function: Any, words: str) -> None:
+def test_function_that_does_not_accept_schema_properties_raises_declaration_error(function: Any, words: str) -> None:
     message = refused(tool(schema=fields("a"))(functools.partial(function)))
     assert words in message
     assert "`Booker`, tools[0]" in message
 
 
-def test_function_that_requires_optional_schema_property_is_rejected() -> None:
+def test_function_that_requires_optional_schema_property_raises_declaration_error() -> None:
     optional = {**fields("a"), "required": []}
     assert "cannot be called with `a`" in refused(tool(schema=optional)(functools.partial(nothing)))
     needing = tool(schema=optional, name="needing")(functools.partial(needs_more, b=1))
@@ -655,7 +657,7 @@ def test_function_that_requires_optional_schema_property_is_rejected() -> None:
     )
 
 
-def test_function_argument_required_by_schema_condition_is_accepted(call: Call, script: Script) -> None:
+def test_function_parameter_that_schema_requires_through_all_of_is_accepted(call: Call, script: Script) -> None:
     @tool(schema={**fields("a", "b"), "required": ["a"], "allOf": [{"required": ["b"]}]})
     def both(a: Any, b: Any) -> str:
         return f"{a}{b}"
@@ -663,7 +665,7 @@ def test_function_argument_required_by_schema_condition_is_accepted(call: Call, 
     assert use(call, script, [both], calling("both", a="x", b="y")) == ["xy"]
 
 
-def test_method_that_rejects_schema_properties_is_rejected_with_class_name() -> None:
+def test_method_that_does_not_accept_schema_properties_raises_error_with_class_name() -> None:
     with pytest.raises(
         DeclarationError, match=r"The tool `book` cannot be called with `a`.*\(`Hotel`, method `book`\)"
     ):
@@ -673,7 +675,7 @@ def test_method_that_rejects_schema_properties_is_rejected_with_class_name() -> 
             def book(self, city: str = "") -> None: ...
 
 
-def test_type_hint_unresolved_at_declaration_is_resolved_at_call(call: Call, script: Script) -> None:
+def test_schema_tool_type_hint_that_is_undefined_at_declaration_is_resolved_at_call(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def early(a: Any, run: "Late") -> str:  # type: ignore[name-defined]  # noqa: F821
         return f"{a}{run.steps}"

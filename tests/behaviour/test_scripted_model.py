@@ -79,7 +79,7 @@ def test_scripted_model_returns_replies_in_order(ask: Ask) -> None:
 
 
 @both_ways
-def test_scripted_model_with_function_returns_function_result(ask: Ask) -> None:
+def test_scripted_model_created_with_function_returns_result_of_function(ask: Ask) -> None:
     model = ScriptedModel(lambda asked: f"You said {asked.messages[-1]['content']}")
     assert ask(model, request("a")).content == "You said a"
     assert ask(model, request("b")).content == "You said b"
@@ -87,7 +87,7 @@ def test_scripted_model_with_function_returns_function_result(ask: Ask) -> None:
     model.done()
 
 
-def test_scripted_model_with_function_answers_whole_run(call: Call, script: Script) -> None:
+def test_scripted_model_created_with_function_answers_all_requests_of_run(call: Call, script: Script) -> None:
     def play(asked: ModelRequest) -> Reply:
         if asked.messages[-1]["role"] == "tool":
             return finish(answer=asked.messages[-1]["content"])
@@ -96,14 +96,14 @@ def test_scripted_model_with_function_answers_whole_run(call: Call, script: Scri
     assert call(Searcher(model=script(play)), question="?") == Answer(answer="about acorns")
 
 
-def test_scripted_model_docstring_example_returns_answer(call: Call, script: Script) -> None:
+def test_scripted_model_with_tool_call_and_finish_returns_answer(call: Call, script: Script) -> None:
     model = script(calling("search", query="acorns"), finish(answer="They are nuts."))
     with model:
         assert call(Searcher(model=model), question="?") == Answer(answer="They are nuts.")
 
 
 @both_ways
-def test_scripted_reply_values_are_in_response(ask: Ask) -> None:
+def test_values_of_scripted_reply_are_in_model_response(ask: Ask) -> None:
     used = Usage(input_tokens=5, output_tokens=6, requests=1)
     reply = Reply("text", stop_reason="length", reasoning="because", refusal="no", usage=used)
     response = ask(ScriptedModel([reply], name="some-model"), request())
@@ -143,7 +143,7 @@ def test_scripted_replies_joined_by_ampersand_form_one_response() -> None:
     ]
 
 
-def test_joined_replies_contain_values_of_all_parts() -> None:
+def test_replies_joined_by_ampersand_contain_values_of_all_parts() -> None:
     used = Usage(input_tokens=1)
     joined = (
         Reply("a", reasoning="think ", usage=used, delay=0.1)
@@ -155,13 +155,13 @@ def test_joined_replies_contain_values_of_all_parts() -> None:
     assert calling("x") & calling("y") == Reply(calls=[RawCall(None, "x", "{}"), RawCall(None, "y", "{}")])
 
 
-def test_joining_replies_does_not_change_parts() -> None:
+def test_joining_replies_by_ampersand_does_not_change_parts() -> None:
     one, other = calling("x"), calling("y")
     assert len((one & other).calls) == 2
     assert (len(one.calls), len(other.calls)) == (1, 1)
 
 
-def test_reply_used_twice_gets_different_call_ids(call: Call, script: Script) -> None:
+def test_scripted_reply_used_twice_gets_different_call_ids(call: Call, script: Script) -> None:
     again = calling("search", query="a")
     model = script(again, again, finish(answer="b"))
     call(Searcher(model=model), question="?")
@@ -206,7 +206,7 @@ def test_failed_request_is_recorded() -> None:
 
 
 @both_ways
-def test_request_beyond_script_raises_assertion_error(ask: Ask) -> None:
+def test_request_after_last_scripted_reply_raises_assertion_error(ask: Ask) -> None:
     model = ScriptedModel(["only this"], name="some-model")
     ask(model, request())
     with pytest.raises(
@@ -215,12 +215,12 @@ def test_request_beyond_script_raises_assertion_error(ask: Ask) -> None:
         ask(model, request("what now?"))
 
 
-def test_request_beyond_script_in_run_raises_assertion_error(call: Call) -> None:
+def test_request_after_last_scripted_reply_in_run_raises_assertion_error(call: Call) -> None:
     with pytest.raises(AssertionError, match="received 1 request, but its script has 0 replies"):
         call(Asker(model=ScriptedModel([])), question="?")
 
 
-def test_swallowed_request_beyond_script_is_raised_by_done(call: Call, script: Script) -> None:
+def test_request_after_last_scripted_reply_hidden_by_tool_error_is_raised_by_done(call: Call, script: Script) -> None:
     inner = ScriptedModel([])
 
     @tool
@@ -237,7 +237,7 @@ def test_swallowed_request_beyond_script_is_raised_by_done(call: Call, script: S
         inner.done()
 
 
-def test_done_with_unused_reply_raises() -> None:
+def test_scripted_model_done_with_unused_reply_raises_assertion_error() -> None:
     model = ScriptedModel(["a", "b", "c"], name="some-model")
     model.complete(request())
     with pytest.raises(AssertionError, match=r"`some-model` has 2 unused replies\. The first unused reply is 'b'"):
@@ -249,20 +249,20 @@ def test_done_with_unused_reply_raises() -> None:
     model.done()
 
 
-def test_with_block_with_unused_reply_raises() -> None:
+def test_scripted_model_used_in_with_statement_raises_assertion_error_for_unused_reply() -> None:
     with pytest.raises(AssertionError, match="1 unused reply"), ScriptedModel(["a"]) as model:
         assert isinstance(model, ScriptedModel)
     with ScriptedModel(["a"]) as model:
         model.complete(request())
 
 
-def test_with_block_with_other_error_raises_that_error() -> None:
+def test_scripted_model_used_in_with_statement_does_not_hide_exception_of_block() -> None:
     with pytest.raises(KeyError, match="the real one"), ScriptedModel(["a"]):
         raise KeyError("the real one")
 
 
 @both_ways
-def test_invalid_reply_raises(ask: Ask) -> None:
+def test_scripted_reply_of_invalid_type_raises_assertion_error(ask: Ask) -> None:
     made: Any = ScriptedModel(lambda asked: None)  # type: ignore[arg-type, return-value]
     listed: Any = ScriptedModel([5])  # type: ignore[list-item]
     for model, what in ((made, "None"), (listed, "5")):
@@ -417,13 +417,13 @@ class Point:
     ],
     ids=lambda output: type(output).__name__,
 )
-def test_finish_accepts_output_instance(call: Call, script: Script, output: Any) -> None:
+def test_finish_helper_accepts_output_instance(call: Call, script: Script, output: Any) -> None:
     agent = type("Giver", (Asker,), {"final_output": type(output)})
     found = call(agent(model=script(finish(output))), question="?")
     assert found == (output.root if isinstance(output, Several) else output) or found == output
 
 
-def test_finish_with_instance_and_fields_raises() -> None:
+def test_finish_helper_with_output_instance_and_fields_raises_type_error() -> None:
     with pytest.raises(TypeError, match="an output or its fields, not both"):
         finish(Answer(answer="a"), answer="b")
 
@@ -432,7 +432,7 @@ def test_finish_with_instance_and_fields_raises() -> None:
 
 
 @pytest.mark.message_list
-def test_by_turn_model_selects_reply_by_number_of_turns(call: Call) -> None:
+def test_scripted_model_by_turn_selects_reply_by_number_of_earlier_responses(call: Call) -> None:
     replies: list[Any] = [
         calling("search", query="a"),
         "Let me think.",
@@ -451,7 +451,7 @@ def test_by_turn_model_selects_reply_by_number_of_turns(call: Call) -> None:
     assert given == [turns._respond(reply, turns.requests[0], at).tool_calls for at, reply in enumerate(replies)]
 
 
-def test_by_turn_model_does_not_count_turns_of_prior_history() -> None:
+def test_scripted_model_by_turn_does_not_count_responses_of_prior_history() -> None:
     model = ScriptedModel([calling("search", query="a"), finish(answer="b")], by_turn=True)
     agent = Searcher(model=model)
     first = agent.run(question="?")
@@ -461,7 +461,7 @@ def test_by_turn_model_does_not_count_turns_of_prior_history() -> None:
     assert agent.using(history=plain)(question="again?") == Answer(answer="b")
 
 
-def test_by_turn_model_with_unused_or_missing_replies_raises() -> None:
+def test_scripted_model_by_turn_with_unused_or_missing_replies_raises_assertion_error() -> None:
     model = ScriptedModel([finish(answer="b"), finish(answer="c")], by_turn=True)
     Searcher(model=model)(question="?")
     with pytest.raises(AssertionError, match="1 unused reply"):

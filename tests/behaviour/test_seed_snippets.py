@@ -60,7 +60,7 @@ def calculate(expression: str) -> float:
 # core-concepts.md, Module
 
 
-def test_seed_basic_module_structure_compiles_to_documented_settings() -> None:
+def test_specification_basic_module_structure_compiles_to_documented_settings() -> None:
     found = spec(
         """
         from acorn import module
@@ -100,7 +100,7 @@ def test_seed_basic_module_structure_compiles_to_documented_settings() -> None:
 
 
 @pytest.mark.parametrize("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
-def test_seed_basic_structure_with_ellipsis_values_is_rejected(line: str) -> None:
+def test_specification_basic_structure_with_ellipsis_values_raises_declaration_error(line: str) -> None:
     with pytest.raises(DeclarationError, match=r"^`MyAgent\.\w+(\[0\])?` must be .*, got .*Ellipsis"):
         run(f"class MyAgent(module):\n    {line}")
 
@@ -116,11 +116,11 @@ def test_seed_basic_structure_with_ellipsis_values_is_rejected(line: str) -> Non
         'model = "ollama/llama3"',
     ],
 )
-def test_seed_model_identifiers_are_accepted(line: str) -> None:
+def test_specification_model_identifiers_are_accepted(line: str) -> None:
     assert spec(f"class MyAgent(module):\n    {line}").model in line
 
 
-def test_seed_model_dict_is_accepted() -> None:
+def test_specification_model_dict_is_accepted() -> None:
     found = spec(
         """
         class MyAgent(module):
@@ -134,7 +134,7 @@ def test_seed_model_dict_is_accepted() -> None:
     assert found.model == {"model": "anthropic/claude-sonnet-4-5-20250514", "api_key": "...", "base_url": "..."}
 
 
-def test_seed_temperature_outside_range_is_rejected() -> None:
+def test_specification_temperature_outside_range_raises_declaration_error() -> None:
     assert spec("class MyAgent(module):\n    temperature = 0.7").temperature == 0.7
     for outside in ("-0.1", "2.1"):
         with pytest.raises(DeclarationError, match=r"`MyAgent\.temperature`"):
@@ -150,11 +150,11 @@ def test_seed_temperature_outside_range_is_rejected() -> None:
         ("parse_retries = 3", "parse_retries", 3),
     ],
 )
-def test_seed_other_settings_are_accepted(lines: str, attribute: str, value: Any) -> None:
+def test_specification_other_settings_are_stored_in_compiled_spec(lines: str, attribute: str, value: Any) -> None:
     assert getattr(spec(f"class MyAgent(module):\n    {lines}"), attribute) == value
 
 
-def test_seed_defaults_of_max_steps_and_parse_retries_match_documentation() -> None:
+def test_specification_defaults_of_max_steps_and_parse_retries_are_used() -> None:
     found = spec("class MyAgent(module):\n    pass")
     assert found.max_steps is None  # "Default: `None` (single-turn mode)."
     assert found.parse_retries == 2  # "Default: 2."
@@ -165,7 +165,7 @@ def test_seed_defaults_of_max_steps_and_parse_retries_match_documentation() -> N
 GUIDELINES = "You are a helpful research assistant.\n\n## Guidelines\n- Be concise\n- Cite sources"
 
 
-def test_seed_docstring_is_used_as_system_prompt() -> None:
+def test_specification_docstring_is_used_as_system_prompt() -> None:
     found = spec(
         '''
         class MyAgent(module):
@@ -182,7 +182,7 @@ def test_seed_docstring_is_used_as_system_prompt() -> None:
     assert found.prompt.text == GUIDELINES
 
 
-def test_seed_system_prompt_replaces_docstring() -> None:
+def test_specification_system_prompt_replaces_docstring() -> None:
     found = spec(
         '''
         class MyAgent(module):
@@ -200,7 +200,7 @@ def test_seed_system_prompt_replaces_docstring() -> None:
     assert found.prompt.text == GUIDELINES
 
 
-def test_seed_system_prompt_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specification_system_prompt_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "researcher.md").write_text("You are a researcher.\n")
     monkeypatch.chdir(tmp_path)
@@ -216,7 +216,7 @@ def test_seed_system_prompt_file_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_prompt_file(found.prompt.file, "MyAgent") == "You are a researcher.\n"
 
 
-def test_seed_system_prompt_method_is_called() -> None:
+def test_specification_system_prompt_method_is_called() -> None:
     agent = run(
         '''
         from datetime import date
@@ -238,7 +238,7 @@ def test_seed_system_prompt_method_is_called() -> None:
 # core-concepts.md, Input/Output Schemas
 
 
-def test_seed_initial_input_defines_call_arguments() -> None:
+def test_specification_initial_input_defines_call_arguments() -> None:
     found = spec(
         """
         from pydantic import BaseModel, Field
@@ -256,7 +256,7 @@ def test_seed_initial_input_defines_call_arguments() -> None:
     assert type(given).__name__ == "QuestionInput"
 
 
-def test_seed_final_output_defines_finish_arguments() -> None:
+def test_specification_final_output_defines_finish_arguments() -> None:
     found = spec(
         """
         from pydantic import BaseModel, Field
@@ -311,12 +311,12 @@ def search_web() -> Any:
     return run(SEARCH_WEB, results=[{"title": "Acorns"}]).search_web
 
 
-def test_seed_decorated_tool_is_callable_as_function(search_web: Any) -> None:
+def test_specification_decorated_tool_is_callable_as_function(search_web: Any) -> None:
     assert inspect.isfunction(search_web)
     assert search_web("acorns") == [{"title": "Acorns"}]
 
 
-def test_seed_tool_schema_is_derived_from_signature_and_docstring(search_web: Any) -> None:
+def test_specification_tool_schema_is_derived_from_signature_and_docstring(search_web: Any) -> None:
     assert the_tool(search_web).schema == {
         "name": "search_web",
         "description": "Search the web for information.",
@@ -338,37 +338,37 @@ def test_seed_tool_schema_is_derived_from_signature_and_docstring(search_web: An
 # Both seeds have the table of the sources of a schema.
 
 
-def test_seed_tool_name_is_function_name(search_web: Any) -> None:
+def test_specification_tool_name_is_function_name(search_web: Any) -> None:
     assert the_tool(search_web).name == "search_web"
 
 
-def test_seed_tool_description_is_first_docstring_line(search_web: Any) -> None:
+def test_specification_tool_description_is_first_docstring_line(search_web: Any) -> None:
     assert the_tool(search_web).schema["description"] == "Search the web for information."
 
 
-def test_seed_parameter_types_are_derived_from_type_hints(search_web: Any) -> None:
+def test_specification_parameter_types_are_derived_from_type_hints(search_web: Any) -> None:
     properties = the_tool(search_web).schema["parameters"]["properties"]
     assert (properties["query"]["type"], properties["max_results"]["type"]) == ("string", "integer")
 
 
-def test_seed_parameter_descriptions_are_derived_from_args_section(search_web: Any) -> None:
+def test_specification_parameter_descriptions_are_derived_from_args_section(search_web: Any) -> None:
     properties = the_tool(search_web).schema["parameters"]["properties"]
     assert properties["query"]["description"] == "The search query"
     assert properties["max_results"]["description"] == "Maximum number of results to return"
 
 
-def test_seed_parameters_with_defaults_are_optional(search_web: Any) -> None:
+def test_specification_parameters_with_defaults_are_optional(search_web: Any) -> None:
     parameters = the_tool(search_web).schema["parameters"]
     assert parameters["required"] == ["query"]
     assert parameters["properties"]["max_results"]["default"] == 5
 
 
-def test_seed_return_type_hint_is_not_in_schema(search_web: Any) -> None:
+def test_specification_return_type_hint_is_not_in_schema(search_web: Any) -> None:
     assert set(the_tool(search_web).schema) == {"name", "description", "parameters"}
     assert "list[dict]" not in repr(the_tool(search_web).schema)
 
 
-def test_seed_tools_of_class_attribute_are_listed(search_web: Any) -> None:
+def test_specification_tools_of_class_attribute_are_listed(search_web: Any) -> None:
     found = spec(
         """
         class MyAgent(module):
@@ -396,7 +396,7 @@ class MyAgent(module):
 '''
 
 
-def test_seed_tools_of_decorated_methods_are_listed() -> None:
+def test_specification_tools_of_decorated_methods_are_listed() -> None:
     found = spec(OPTION_2, results=[])
     assert [one.name for one in found.tools] == ["search_web", "calculate"]
     assert [one.schema["description"] for one in found.tools] == [
@@ -405,7 +405,7 @@ def test_seed_tools_of_decorated_methods_are_listed() -> None:
     ]
 
 
-def test_seed_method_tool_schema_excludes_self() -> None:
+def test_specification_method_tool_schema_excludes_self() -> None:
     search_web, calculate = spec(OPTION_2, results=[]).tools
     assert search_web.schema["parameters"] == {
         "type": "object",
@@ -415,7 +415,7 @@ def test_seed_method_tool_schema_excludes_self() -> None:
     assert list(calculate.schema["parameters"]["properties"]) == ["expression"]
 
 
-def test_seed_method_tool_accepts_arguments_of_model() -> None:
+def test_specification_method_tool_accepts_arguments_of_model() -> None:
     agent = run(OPTION_2, results=["found"]).MyAgent()
     search_web, calculate = (one.bound_to(agent) for one in spec_of(agent).tools)
     assert call(search_web, '{"query": "acorns"}') == ["found"]
@@ -423,7 +423,7 @@ def test_seed_method_tool_accepts_arguments_of_model() -> None:
     assert list(search_web.schema["parameters"]["properties"]) == ["query", "max_results"]
 
 
-def test_seed_attribute_and_method_tools_are_concatenated() -> None:
+def test_specification_attribute_tools_and_method_tools_are_both_listed() -> None:
     agent = run(
         '''
         class MyAgent(module):
@@ -448,7 +448,7 @@ def test_seed_attribute_and_method_tools_are_concatenated() -> None:
 # core-concepts.md, Caching
 
 
-def test_seed_cache_points_are_system_and_first_user_message() -> None:
+def test_specification_cache_setting_selects_system_message_and_first_user_message() -> None:
     snippet = """
         class MyAgent(module):
             cache = [
@@ -470,7 +470,7 @@ def test_seed_cache_points_are_system_and_first_user_message() -> None:
 # api-reference.md, @tool Decorator
 
 
-def test_seed_reference_standalone_function_has_documented_schema() -> None:
+def test_specification_standalone_function_tool_has_documented_schema() -> None:
     found = the_tool(
         run(
             '''
@@ -497,7 +497,7 @@ def test_seed_reference_standalone_function_has_documented_schema() -> None:
     assert call(found, '{"query": "acorns"}') == [...]
 
 
-def test_seed_reference_module_method_has_documented_parameters() -> None:
+def test_specification_method_tool_has_documented_parameters() -> None:
     (found,) = spec(
         '''
         class MyAgent(module):
@@ -539,7 +539,7 @@ SUPPORTED: list[tuple[Any, str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "sent", "received", "schema"), SUPPORTED)
-def test_seed_supported_types_have_documented_schema_and_conversion(
+def test_specification_supported_types_have_documented_schema_and_conversion(
     kind: Any, sent: str, received: Any, schema: Any
 ) -> None:
     def take(value: Any) -> Any:
@@ -551,7 +551,7 @@ def test_seed_supported_types_have_documented_schema_and_conversion(
     assert call(found, f'{{"value": {sent}}}') == received
 
 
-def test_seed_schemas_of_classes_and_enums_have_no_generated_titles() -> None:
+def test_specification_schemas_of_classes_and_enums_have_no_generated_titles() -> None:
     def take(filters: Filters, mode: Mode) -> None: ...
 
     assert the_tool(take).schema["parameters"]["$defs"] == {
@@ -567,7 +567,7 @@ def test_seed_schemas_of_classes_and_enums_have_no_generated_titles() -> None:
 # api-reference.md, Exceptions
 
 
-def test_seed_tool_conflict_raises_documented_message() -> None:
+def test_specification_tool_name_conflict_raises_error_with_documented_message() -> None:
     @tool
     def search(query: str) -> str:
         return query
@@ -617,7 +617,7 @@ class MainAgent(module):
 '''
 
 
-def test_seed_branch_has_prompt_tools_and_output() -> None:
+def test_specification_branch_has_prompt_tools_and_output() -> None:
     space = run(BRANCHES, statistical_analysis=calculate)
     found = spec_of(space.AnalysisBranch())
     assert found.prompt.text == "Analyze the data discussed in the conversation.\nFocus on patterns and anomalies."
@@ -626,12 +626,12 @@ def test_seed_branch_has_prompt_tools_and_output() -> None:
     assert found.input.is_empty
 
 
-def test_seed_branches_are_registered_by_name() -> None:
+def test_specification_branches_are_registered_by_name() -> None:
     space = run(BRANCHES, statistical_analysis=calculate)
     assert spec_of(space.MainAgent()).branches == {"analyze": space.AnalysisBranch, "verify": space.VerifyBranch}
 
 
-def test_seed_branch_description_is_accepted() -> None:
+def test_specification_branch_description_is_accepted() -> None:
     space = run(
         BRANCHES
         + """
@@ -651,7 +651,7 @@ class Described(module):
     }
 
 
-def test_seed_branch_without_final_output_is_rejected() -> None:
+def test_specification_branch_without_final_output_raises_declaration_error() -> None:
     with pytest.raises(DeclarationError, match="which has no `final_output`"):
         run('class A(module):\n    "No output."\n\nclass B(module):\n    branches = {"a": A}')
 
@@ -753,7 +753,7 @@ class ResearchAgent(module):
 '''
 
 
-def test_seed_full_example_compiles_to_documented_settings() -> None:
+def test_specification_full_example_compiles_to_documented_settings() -> None:
     space = run(FULL_EXAMPLE)
     found = spec_of(space.ResearchAgent())
     assert found.owner == "ResearchAgent"
@@ -770,7 +770,7 @@ def test_seed_full_example_compiles_to_documented_settings() -> None:
     assert repr(space.ResearchAgent()) == "<ResearchAgent model='anthropic/claude-sonnet-4-5-20250514'>"
 
 
-def test_seed_full_example_branch_compiles_to_documented_settings() -> None:
+def test_specification_full_example_branch_compiles_to_documented_settings() -> None:
     space = run(FULL_EXAMPLE)
     found = spec_of(space.FactChecker())
     assert (found.temperature, found.max_steps, found.model) == (0.1, 5, None)
@@ -779,7 +779,7 @@ def test_seed_full_example_branch_compiles_to_documented_settings() -> None:
     assert [one.function for one in found.tools] == [space.search]
 
 
-def test_seed_full_example_tools_return_results() -> None:
+def test_specification_full_example_tools_return_results() -> None:
     search, calculate = spec_of(run(FULL_EXAMPLE).ResearchAgent()).tools
     assert call(search, '{"query": "python"}') == ["result1", "result2"]
     assert call(calculate, '{"expression": "2 * 21"}') == 42

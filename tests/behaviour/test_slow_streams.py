@@ -72,7 +72,7 @@ def iterate(way: str, agent: module[Any, Any]) -> Any:
 
 
 @pytest.mark.parametrize("way", ["stream", "astream", "call", "acall"])
-def test_slow_stream_after_max_seconds_raises_limit_error(way: str) -> None:
+def test_stream_still_running_after_max_seconds_raises_limit_error(way: str) -> None:
     kind = Hearing if "call" in way else Agent
 
     def drip(seconds: float) -> tuple[Dripping, LimitError, float] | None:
@@ -97,7 +97,7 @@ ENDED = (
 
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
-def test_complete_answer_read_after_max_seconds_is_returned(way: str) -> None:
+def test_complete_answer_that_caller_reads_after_max_seconds_is_returned(way: str) -> None:
     def look(seconds: float) -> Any:
         agent, is_whole = Agent(model=Dripping(0, then=ENDED), max_seconds=seconds), False
 

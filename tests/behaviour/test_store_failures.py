@@ -152,7 +152,9 @@ def outcome(way: Way, agent: Desk) -> Any:
         if TORTURE or (number + at + at_once) % 2  # Pairs; in the long version of the tests, triples.
     ],
 )
-def test_store_failure_at_any_commit_raises_and_run_is_resumed(way: Way, kind: type[Exception], at_once: bool) -> None:
+def test_store_failure_at_any_commit_raises_error_and_run_is_resumable(
+    way: Way, kind: type[Exception], at_once: bool
+) -> None:
     most = 0
     while True:
         error = kind("The disk is full.")
@@ -175,7 +177,7 @@ def test_store_failure_at_any_commit_raises_and_run_is_resumed(way: Way, kind: t
 
 
 @pytest.mark.parametrize("way", [called, awaited])
-def test_store_failure_in_last_branch_raises_error_with_root_record(way: Way) -> None:
+def test_store_failure_at_end_of_last_branch_raises_error_with_record_of_top_level_run(way: Way) -> None:
     error = StoreError("The disk is full.")
     at_its_end, held = threading.Event(), Future[None]()
 
@@ -208,7 +210,7 @@ def test_store_failure_in_last_branch_raises_error_with_root_record(way: Way) ->
     assert came.run.id == "a"
 
 
-def test_store_failure_in_batch_is_item_error() -> None:
+def test_store_failure_in_batch_is_error_of_affected_items() -> None:
     store = Brittle(3, StoreError("The disk is full."), at_once=False)
     agent = Desk(model=model(finish(answer="x")), store=store)
     came = agent.map([{"question": "a"}, {"question": "b"}, {"question": "c"}], concurrency=1).results()
@@ -270,7 +272,7 @@ def test_full_disk_raises_store_error_and_file_is_intact(tmp_path: Path) -> None
     assert run() == "x"
 
 
-def test_slow_commit_does_not_block_other_runs() -> None:
+def test_slow_commit_of_one_run_does_not_block_other_runs() -> None:
     class Slow(MemoryStore):
         def commit(self, commit: Commit) -> Future[None]:
             later: Future[None] = Future()
@@ -334,7 +336,7 @@ def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
 
 
-def test_claim_failure_after_cancelled_task_is_ignored() -> None:
+def test_store_failure_in_claim_of_already_cancelled_task_is_ignored() -> None:
     class Failing(MemoryStore):
         def claim(self, run_id: str, holder: Process) -> Any:
             began.set()

@@ -143,7 +143,7 @@ def asked(model: ScriptedModel) -> Usage:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_interrupted_run_usage_includes_open_branches(way: str) -> None:
+def test_usage_of_interrupted_run_includes_its_unfinished_branches(way: str) -> None:
     first, model = trunk()
     with pytest.raises(KeyboardInterrupt):
         go(Tree(first), first.run.id, way)
@@ -155,7 +155,7 @@ def test_interrupted_run_usage_includes_open_branches(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_resumed_run_usage_includes_branches_once(way: str) -> None:
+def test_usage_of_resumed_run_includes_each_branch_once(way: str) -> None:
     first, model = trunk()
     tree = Tree(first)
     Trouble.left = 3
@@ -176,7 +176,7 @@ def test_resumed_run_usage_includes_branches_once(way: str) -> None:
     assert (read.run.usage, read.run.cost) == (again.run.usage, again.run.cost)
 
 
-def test_loaded_run_stopped_early_has_usage_of_branches() -> None:
+def test_usage_of_loaded_run_that_is_stopped_includes_its_branches() -> None:
     first, model = trunk()
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):
@@ -190,7 +190,7 @@ def test_loaded_run_stopped_early_has_usage_of_branches() -> None:
 
 
 @pytest.mark.parametrize("end", ["fails", "finishes"])
-def test_run_usage_includes_branch_in_thread_when_run_ends(end: str) -> None:
+def test_usage_of_ended_run_includes_branch_that_still_runs_in_thread(end: str) -> None:
     asks, release = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -252,7 +252,7 @@ def test_run_usage_includes_branch_in_thread_when_run_ends(end: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_loaded_tree_contains_records_of_all_saved_branches(way: str) -> None:
+def test_loaded_run_contains_records_of_all_saved_branches(way: str) -> None:
     first, _ = trunk()
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):

@@ -62,7 +62,7 @@ def interrupted(store: Any, script: list[Reply], **members: Any) -> str:
 CALLS = [call("fails"), finish(answer="x")]
 
 
-def test_resumed_run_with_removed_tool_reports_missing_tool_to_model(store: Any) -> None:
+def test_resumed_run_whose_tool_was_removed_reports_missing_tool_to_model(store: Any) -> None:
     run_id = interrupted(store, CALLS, tools=[fails])
     agent = declared()(model=by_turn(*CALLS), store=store)
     assert agent.resume(run_id) == Answer(answer="x")
@@ -71,7 +71,7 @@ def test_resumed_run_with_removed_tool_reports_missing_tool_to_model(store: Any)
     assert "no tool" in results[0].lower()
 
 
-def test_resumed_run_with_removed_branch_raises_and_stays_resumable(store: Any) -> None:
+def test_resumed_run_whose_branch_was_removed_raises_store_error_and_stays_resumable(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 
@@ -127,7 +127,7 @@ def test_resumed_run_with_new_required_input_field_raises_error_with_field_name(
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_resumed_run_with_removed_input_field_is_accepted_unless_extra_is_forbidden(store: Any) -> None:
+def test_resumed_run_ignores_removed_input_field_unless_schema_forbids_extra_fields(store: Any) -> None:
     class More(Question):
         tone: str = "kind"
 
@@ -221,7 +221,7 @@ def test_resumed_run_of_renamed_class_raises_error_with_both_names(store: Any) -
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_code_repeated_on_resume_that_starts_different_branch_finishes(store: Any) -> None:
+def test_resumed_run_whose_tool_starts_different_branch_than_before_finishes(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 

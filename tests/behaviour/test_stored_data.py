@@ -85,7 +85,7 @@ class Odd(module[Question, Rich]):
         return "ä" * 10_000_000
 
 
-def test_unusual_values_are_unchanged_after_load(store: Any) -> None:
+def test_infinite_numbers_and_invalid_characters_are_unchanged_after_resume(store: Any) -> None:
     script = [call("look"), call("stop"), finish(number=math.inf, raw="abc")]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -103,7 +103,7 @@ def test_unusual_values_are_unchanged_after_load(store: Any) -> None:
     assert acorn.runs(store).get("a").history == again.last.history
 
 
-def test_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> None:
+def test_tool_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> None:
     script = [call("big"), call("stop"), finish()]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -133,7 +133,7 @@ def test_run_id_with_any_printable_text_is_accepted(store: Any, run_id: str) -> 
     assert [each.id for each in acorn.runs(store).list()] == ["other"]
 
 
-def test_deps_are_not_stored_and_are_passed_to_resume(store: Any) -> None:
+def test_deps_are_not_stored_and_must_be_passed_again_to_resume(store: Any) -> None:
     class Desk(module[Question, Answer, object]):
         """Answer."""
 
@@ -157,7 +157,7 @@ def test_deps_are_not_stored_and_are_passed_to_resume(store: Any) -> None:
     assert agent.resume("a") == Answer(answer="x")
 
 
-def test_usage_before_resume_counts_against_limits(store: Any) -> None:
+def test_usage_before_interruption_counts_against_limits_after_resume(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -190,7 +190,7 @@ def test_usage_before_resume_counts_against_limits(store: Any) -> None:
     assert acorn.runs(store).get("a").usage == record.usage
 
 
-def test_listener_of_resumed_run_receives_only_new_entries(store: Any) -> None:
+def test_listener_of_resumed_stored_run_receives_only_journal_entries_after_resume(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 

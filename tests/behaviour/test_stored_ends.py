@@ -93,7 +93,7 @@ def stop() -> None:
 
 
 @WAYS
-def test_deleted_run_raises_on_resume_and_starts_again_on_call(store: Any, way: Way) -> None:
+def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_run_id(store: Any, way: Way) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).delete("a")
@@ -105,7 +105,7 @@ def test_deleted_run_raises_on_resume_and_starts_again_on_call(store: Any, way: 
 
 
 @WAYS
-def test_cancelled_run_raises_on_resume(store: Any, way: Way) -> None:
+def test_resume_of_cancelled_run_raises_store_error(store: Any, way: Way) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).cancel("a")
@@ -153,7 +153,7 @@ def test_run_stopped_at_limit_raises_again_with_unchanged_limit(store: Any, way:
 
 
 @WAYS
-def test_run_with_retryable_failure_retries_on_resume(store: Any, way: Way) -> None:
+def test_run_with_retryable_failure_sends_request_again_on_resume(store: Any, way: Way) -> None:
     agent = Desk(model=ScriptedModel([Failure(status=503)]), store=store)
     with pytest.raises(ModelError):
         agent.using(run_id="a")(question="why?")
@@ -163,7 +163,7 @@ def test_run_with_retryable_failure_retries_on_resume(store: Any, way: Way) -> N
 
 
 @WAYS
-def test_run_driven_in_current_process_is_not_driven_twice(store: Any, way: Way) -> None:
+def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_twice(store: Any, way: Way) -> None:
     began, may_end = threading.Event(), threading.Event()
 
     def act() -> str:
@@ -184,7 +184,7 @@ def test_run_driven_in_current_process_is_not_driven_twice(store: Any, way: Way)
 
 
 @WAYS
-def test_resume_of_run_inside_its_tool_raises(store: Any, way: Way) -> None:
+def test_resume_of_current_run_inside_its_own_tool_raises_store_error(store: Any, way: Way) -> None:
     said: list[str] = []
 
     def act() -> str:
@@ -199,14 +199,14 @@ def test_resume_of_run_inside_its_tool_raises(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_resume_inside_tool_of_other_run_returns_output(store: Any, way: Way) -> None:
+def test_resume_of_other_run_inside_tool_returns_output(store: Any, way: Way) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     assert desk(store, lambda: way(desk(store), "a").answer)(question="how?") == Answer(answer="x")
     assert {facts.status for facts in acorn.runs(store).list()} == {"done"}
 
 
-def test_one_run_id_called_in_many_threads_creates_one_run(store: Any) -> None:
+def test_one_run_id_called_in_many_threads_creates_one_stored_run(store: Any) -> None:
     together = threading.Barrier(8)
     looked: list[int] = []
     came: list[Any] = []

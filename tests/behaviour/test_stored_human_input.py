@@ -75,7 +75,7 @@ def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> 
 ASKS = [call("refund", amount=20.0) & call("look"), finish("done")]
 
 
-def test_approval_stored_by_other_process_is_used_on_resume(store: Any) -> None:
+def test_approval_passed_to_runs_answer_is_used_on_resume(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     assert isinstance(paused, Paused)
     assert not paused
@@ -102,7 +102,9 @@ def test_approval_stored_by_other_process_is_used_on_resume(store: Any) -> None:
         ({"approved": True, "arguments": {"amount": 5}}, [5.0], "5.0 refunded"),
     ],
 )
-def test_approval_answers_of_each_kind_are_applied(store: Any, answer: Any, refunded: list[float], read: str) -> None:
+def test_approval_rejection_and_edited_arguments_are_applied_on_resume(
+    store: Any, answer: Any, refunded: list[float], read: str
+) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     agent = desk(store, ASKS)
     assert asyncio.run(agent.aresume(paused.run_id, answer=answer)) == "done"
@@ -113,7 +115,7 @@ def test_approval_answers_of_each_kind_are_applied(store: Any, answer: Any, refu
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": True, "arguments": {"amount": "x"}}])
-def test_invalid_answer_is_rejected_and_request_stays_open(store: Any, answer: Any) -> None:
+def test_invalid_answer_raises_input_error_and_human_input_request_stays_unanswered(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError):
         desk(store, ASKS).resume(paused.run_id, answer=answer)
@@ -122,7 +124,7 @@ def test_invalid_answer_is_rejected_and_request_stays_open(store: Any, answer: A
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
-def test_invalid_answer_through_runs_without_class_is_rejected(store: Any, answer: Any) -> None:
+def test_invalid_answer_passed_to_runs_answer_raises_input_error(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError, match="request"):
         acorn.runs(store).answer(paused.request.id, answer)
@@ -130,7 +132,7 @@ def test_invalid_answer_through_runs_without_class_is_rejected(store: Any, answe
     assert desk(store, ASKS).resume(paused.run_id) == "done"
 
 
-def test_approved_arguments_of_wrong_type_are_reported_to_model(store: Any) -> None:
+def test_approved_arguments_of_wrong_type_are_reported_to_model_as_tool_error(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     acorn.runs(store).answer(paused.request.id, {"approved": True, "arguments": {"amount": "much"}})
     agent = desk(store, ASKS)
@@ -138,7 +140,7 @@ def test_approved_arguments_of_wrong_type_are_reported_to_model(store: Any) -> N
     assert agent.refunded == []
 
 
-def test_several_requests_answered_one_by_one_resume_run(store: Any) -> None:
+def test_several_human_input_requests_answered_one_by_one_resume_run(store: Any) -> None:
     script = [call("ask_human", question="Which?") & call("ask_human", question="Why?"), finish("done")]
     paused: Any = desk(store, script)(order="17")
     one, two = paused.requests
@@ -156,7 +158,7 @@ def test_several_requests_answered_one_by_one_resume_run(store: Any) -> None:
     assert results[:2] == ["the blue one", '["because"]']
 
 
-def test_request_of_branch_is_answered_on_resume(store: Any) -> None:
+def test_human_input_request_of_branch_is_answered_on_resume(store: Any) -> None:
     script = [call("inner", order="inside"), finish("done")]
     inside = [call("ask_human", question="Which?"), finish("deep")]
     paused: Any = desk(store, script, inside)(order="17")
@@ -179,7 +181,7 @@ def test_run_with_run_id_is_paused_and_resumed_by_run_id(store: Any) -> None:
     assert [chunk.result for chunk in chunks] == ["done"]
 
 
-def test_resumed_run_output_is_none_until_end(store: Any) -> None:
+def test_output_of_resumed_run_is_none_until_run_ends(store: Any) -> None:
     class Looker(module[Order, str]):
         """Look."""
 

@@ -247,7 +247,7 @@ def test_resume_of_unknown_run_raises_store_error(store: Any) -> None:
         agent.resume("y", answer=True)
 
 
-def test_run_cancelled_through_store_ends_and_is_not_resumable(store: Any) -> None:
+def test_run_cancelled_through_store_ends_and_cannot_be_resumed(store: Any) -> None:
     class Slow(module[Question, Answer]):
         """Slow."""
 
@@ -270,7 +270,7 @@ def test_run_cancelled_through_store_ends_and_is_not_resumable(store: Any) -> No
     assert not acorn.runs(store).list()
 
 
-def test_branch_is_stored_below_root_run(store: Any) -> None:
+def test_branch_is_stored_below_its_top_level_run(store: Any) -> None:
     agent = desk(store, ["trouble"])
     agent(question="why?")
     (facts,) = acorn.runs(store).list()

@@ -280,7 +280,7 @@ def told(run: Run[Any]) -> list[str]:
 # When a request streams
 
 
-def test_call_without_on_stream_does_not_stream(call: Call) -> None:
+def test_call_without_on_stream_sends_request_without_streaming(call: Call) -> None:
     model = Still([SEARCH, "Hm.", WRONG, SEARCH, WRONG, DONE])
     with model:
         assert call(Researcher(model=model, max_steps=3), question="?") == RIGHT
@@ -300,14 +300,16 @@ class Heir(Heard):
 
 
 @pytest.mark.parametrize("kind", [Heard, Heir])
-def test_call_with_overridden_on_stream_streams(call: Call, watched: Watch, kind: type[Heard]) -> None:
+def test_call_of_agent_that_overrides_on_stream_sends_streaming_request(
+    call: Call, watched: Watch, kind: type[Heard]
+) -> None:
     agent = kind(model=watched(DONE))
     agent.heard = []
     assert call(agent, question="?") == RIGHT
     assert [chunk.done for chunk in agent.heard].count(True) == 1
 
 
-def test_call_with_on_stream_set_on_instance_streams(call: Call, watched: Watch) -> None:
+def test_call_of_agent_with_on_stream_set_on_instance_sends_streaming_request(call: Call, watched: Watch) -> None:
     heard: list[Chunk] = []
     agent = Asker(model=watched(DONE))
     agent.on_stream = heard.append  # type: ignore[method-assign, assignment]
@@ -315,7 +317,7 @@ def test_call_with_on_stream_set_on_instance_streams(call: Call, watched: Watch)
     assert partials(heard)[-1].answer == ANSWER
 
 
-def test_call_with_on_stream_that_only_calls_super_streams(call: Call, watched: Watch) -> None:
+def test_call_of_agent_whose_on_stream_only_calls_super_sends_streaming_request(call: Call, watched: Watch) -> None:
     class Polite(Asker):
         """Answer the question."""
 
@@ -343,7 +345,7 @@ class Plan(BaseModel):
     trips: Trips
 
 
-def test_dataclass_typed_dict_and_root_model_outputs_have_partials(stream: Stream) -> None:
+def test_partials_are_created_for_dataclass_typed_dict_and_root_model_outputs(stream: Stream) -> None:
     zoo = {"name": "Zoo"}
     cases: list[tuple[Any, dict[str, Any], Callable[[Any], Any]]] = [
         (Halt, {"result": zoo}, lambda partial: partial.name),
@@ -395,7 +397,7 @@ def test_xml_answer_is_streamed_as_text(stream: Stream, watched: Watch) -> None:
 # Models without streaming
 
 
-def test_model_without_streaming_yields_response_in_one_chunk(stream: Stream) -> None:
+def test_stream_of_model_without_streaming_yields_text_in_one_chunk(stream: Stream) -> None:
     model = RawModel([calling(("a", "search", '{"query": "x"}'), content="Hm.", reasoning="Well."), FINISHING])
     first, second, *rest = stream(Researcher(model=model), question="?")
     assert shown(first) == {"content": "Hm.", "reasoning": "Well.", "completed": (), "done": False}
@@ -410,14 +412,14 @@ FINISHING = finishing(answer=ANSWER, confidence=0.25)
 
 
 @kinds
-def test_model_without_streaming_calls_on_stream_with_whole_response(call: Call, kind: str) -> None:
+def test_on_stream_with_model_without_streaming_receives_whole_response(call: Call, kind: str) -> None:
     heard: list[Chunk] = []
     agent = listening(Researcher, keeping(heard), kind)(model=RawModel([FINISHING]))
     assert call(agent, question="?") == RIGHT
     assert partials(heard)[-1].answer == ANSWER
 
 
-def test_model_with_sync_stream_only_is_called_without_streaming(stream: Stream) -> None:
+def test_model_that_has_stream_but_not_astream_is_called_without_streaming(stream: Stream) -> None:
     class Half(RawModel):
         def stream(self, request: ModelRequest) -> Iterator[Delta]:
             raise AssertionError("there is no `astream` beside it")
@@ -425,7 +427,7 @@ def test_model_with_sync_stream_only_is_called_without_streaming(stream: Stream)
     assert stream(Asker(model=Half([FINISHING])), question="?")[-1].result == RIGHT
 
 
-def test_model_stream_iterators_without_close_are_accepted(stream: Stream) -> None:
+def test_model_stream_iterator_without_close_method_is_accepted(stream: Stream) -> None:
     class Pieces:
         def __init__(self, deltas: list[Delta]) -> None:
             self.deltas = iter(deltas)
@@ -497,7 +499,7 @@ def test_partial_answer_grows_with_each_chunk(stream: Stream, watched: Watch) ->
     assert found[-1] == Partial[Answer](answer=ANSWER, confidence=0.25)
 
 
-def test_nested_partial_answers_contain_nested_partials(stream: Stream, watched: Watch) -> None:
+def test_partial_of_nested_output_contains_nested_partials(stream: Stream, watched: Watch) -> None:
     sources = [{"title": "Larousse", "year": 1905}, {"title": "Baedeker", "year": 1828}]
     reply = finish(title="Paris", kind="short", sources=sources, first=sources[0])
     *chunks, last = stream(Reporter(model=watched(reply, chunk_size=1)))
@@ -526,7 +528,7 @@ class Mixed(BaseModel):
     day: date
 
 
-def test_partial_values_other_than_strings_appear_only_when_complete(stream: Stream, watched: Watch) -> None:
+def test_partial_strings_grow_and_other_partial_values_appear_when_complete(stream: Stream, watched: Watch) -> None:
     class Mixer(module[Any, Mixed]):
         """Mix."""
 
@@ -540,7 +542,9 @@ def test_partial_values_other_than_strings_appear_only_when_complete(stream: Str
 
 
 @kinds
-def test_invalid_partial_value_is_none_and_is_corrected(call: Call, watched: Watch, kind: str) -> None:
+def test_invalid_value_is_none_in_partial_and_model_is_asked_to_correct_it(
+    call: Call, watched: Watch, kind: str
+) -> None:
     heard: list[Chunk] = []
     model = watched(WRONG, DONE, chunk_size=4)
     run = call.run(listening(Asker, keeping(heard), kind)(model=model), question="?")
@@ -587,7 +591,7 @@ def test_module_without_output_yields_no_partial(stream: Stream, watched: Watch)
     assert last.run.stop_reason == "finish"
 
 
-def test_chunk_completed_lists_fields_that_are_final(stream: Stream, watched: Watch) -> None:
+def test_chunk_completed_lists_fields_that_will_not_change(stream: Stream, watched: Watch) -> None:
     reply = finish(title="Paris", kind="short", sources=[{"title": "Larousse", "year": 1905}], first=None)
     *chunks, last = stream(Reporter(model=watched("Hm.", reply, chunk_size=1, forces=True)))
     states = list(dict.fromkeys(chunk.completed for chunk in chunks))
@@ -606,7 +610,7 @@ def test_last_chunk_of_response_contains_whole_answer(stream: Stream, watched: W
     assert last.completed == ("answer", "confidence")
 
 
-def test_several_answers_in_one_response_are_all_streamed(stream: Stream, watched: Watch) -> None:
+def test_partials_of_each_finish_call_in_one_response_are_streamed(stream: Stream, watched: Watch) -> None:
     other = finish(answer="Rome", confidence=1)
     *chunks, last = stream(Asker(model=watched(WRONG & other, chunk_size=100)), question="?")
     assert last.result == Answer(answer="Rome", confidence=1)
@@ -628,7 +632,7 @@ LONG = finish(title="x" * 3000, kind="long", sources=SOURCES, first=SOURCES[0])
 
 
 @pytest.mark.parametrize("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)], ids=["long", "short"])
-def test_partial_snapshot_does_not_change_later(stream: Stream, watched: Watch, reply: Reply) -> None:
+def test_partial_read_once_is_not_changed_by_later_chunks(stream: Stream, watched: Watch, reply: Reply) -> None:
     then: list[Any] = []
     kept: list[Chunk] = []
 
@@ -641,7 +645,7 @@ def test_partial_snapshot_does_not_change_later(stream: Stream, watched: Watch, 
     assert dumped(kept) == then
 
 
-def test_partial_of_old_chunk_read_later_has_state_of_that_chunk(stream: Stream, watched: Watch) -> None:
+def test_partial_first_read_after_stream_ended_has_state_of_its_chunk(stream: Stream, watched: Watch) -> None:
     reply = finish(title="Paris", kind="short", sources=SOURCES)
     early = dumped(stream(listening(Reporter, lambda _, chunk: chunk.partial)(model=watched(reply, chunk_size=5)))[:-1])
     kept = stream(Reporter(model=watched(reply, chunk_size=5)))[:-1]
@@ -651,13 +655,15 @@ def test_partial_of_old_chunk_read_later_has_state_of_that_chunk(stream: Stream,
     assert [late[at] for at in range(len(kept))] == early
 
 
-def test_tool_call_arguments_of_old_chunk_have_state_of_that_chunk(stream: Stream, watched: Watch) -> None:
+def test_tool_call_arguments_of_each_chunk_contain_text_received_until_that_chunk(
+    stream: Stream, watched: Watch
+) -> None:
     model = watched(calls("search", query="acorn"), DONE, chunk_size=6)
     texts = [chunk.tool_call["arguments"] for chunk in stream(Researcher(model=model), question="?") if chunk.tool_call]
     assert texts == ["", '{"quer', '{"query":"ac', '{"query":"acorn"}']
 
 
-def test_partial_read_in_other_thread_equals_partial_read_in_same_thread(watched: Watch) -> None:
+def test_partial_read_in_other_os_thread_equals_partial_read_in_same_os_thread(watched: Watch) -> None:
     chunks = stream_all(Reporter(model=watched(LONG, chunk_size=64)))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda chunk: dumped([chunk])[0], chunks))
@@ -668,7 +674,7 @@ def stream_all(agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
     return list(agent.stream(**kwargs))
 
 
-def test_chunk_without_access_to_partial_validates_nothing(stream: Stream, watched: Watch) -> None:
+def test_chunk_whose_partial_is_not_read_runs_no_validation(stream: Stream, watched: Watch) -> None:
     looked: list[Any] = []
 
     def look(value: Any) -> Any:
@@ -710,7 +716,7 @@ def test_finish_call_yields_no_tool_call_chunk(stream: Stream, watched: Watch) -
     assert [chunk.tool_call for chunk in stream(Asker(model=watched(DONE)), question="?") if chunk.tool_call] == []
 
 
-def test_executed_tools_yield_one_result_each_in_call_order(stream: Stream, watched: Watch) -> None:
+def test_each_tool_call_yields_one_result_chunk_in_call_order(stream: Stream, watched: Watch) -> None:
     reply = (
         calls("read", _id="a", path="x")
         & calls("nothing", _id="b")
@@ -830,7 +836,7 @@ def test_stream_result_is_output_returned_by_on_finish(stream: Stream, watched: 
     assert [chunk.done for chunk in chunks].count(True) == 2
 
 
-def test_leaving_stream_at_last_chunk_does_not_cancel_run(stream: Stream, watched: Watch) -> None:
+def test_leaving_stream_at_last_chunk_leaves_run_finished(stream: Stream, watched: Watch) -> None:
     with capture() as runs:
         chunks = stream.until(lambda chunk: chunk.run, Asker(model=watched(DONE)), question="?")
     assert chunks[-1].result == RIGHT
@@ -850,14 +856,14 @@ def test_stream_iterated_twice_yields_nothing_second_time(watched: Watch) -> Non
 
 @pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_stream_with_wrong_input_raises_before_iteration(how: str, given: dict[str, Any]) -> None:
+def test_stream_with_wrong_input_raises_input_error_before_iteration(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_stream_without_model_raises_before_iteration(how: str) -> None:
+def test_stream_without_model_raises_declaration_error_before_iteration(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 
@@ -944,7 +950,7 @@ def enough(seen: list[Chunk], count: int, chunk: Chunk) -> bool:
     return len(seen) == count
 
 
-def test_stream_left_at_any_chunk_cancels_run_with_valid_history(stream: Stream, watched: Watch) -> None:
+def test_stream_left_at_any_chunk_cancels_run_and_history_is_valid(stream: Stream, watched: Watch) -> None:
     script = (SEARCH & calls("read", path="a"), WRONG, DONE)
     count = len(stream(Researcher(model=watched(*script)), question="?"))
     assert count == 40
@@ -976,7 +982,7 @@ def test_stream_left_early_has_finished_tool_results_in_history(stream: Stream, 
     assert (runs[0].steps, runs[0].usage.requests) == (1, 1)
 
 
-def test_run_of_stream_left_early_is_continued_as_history(stream: Stream, watched: Watch) -> None:
+def test_record_of_stream_left_early_is_accepted_as_history(stream: Stream, watched: Watch) -> None:
     agent = Researcher(model=watched(SEARCH, DONE))
     with capture() as runs:
         stream.until(lambda chunk: chunk.tool_result, agent, question="?")
@@ -1051,7 +1057,7 @@ def test_async_stream_left_without_close_cancels_run(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_closing_stream_before_start_or_after_end_has_no_effect(watched: Watch) -> None:
+def test_closing_stream_before_first_chunk_or_after_last_chunk_has_no_effect(watched: Watch) -> None:
     model = watched(DONE)
     agent = Asker(model=model)
     with capture() as runs:
@@ -1086,7 +1092,7 @@ def test_cancelled_task_cancels_streamed_run(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_cancelling_task_while_model_is_silent_closes_model_stream() -> None:
+def test_cancelling_task_while_model_sends_nothing_closes_model_stream() -> None:
     class Slow(ScriptedModel):
         async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
             try:
@@ -1119,7 +1125,7 @@ def test_cancelling_task_while_model_is_silent_closes_model_stream() -> None:
     assert ends == ["Hm.", "cancelled", "closed"]
 
 
-def test_leaving_stream_early_closes_sources(stream: Stream, watched: Watch) -> None:
+def test_leaving_stream_early_closes_tool_sources(stream: Stream, watched: Watch) -> None:
     class Drawer:
         def open(self) -> None:
             seen.append("open")
@@ -1232,7 +1238,9 @@ def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error
 
 @kinds
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_on_stream_exception_at_any_chunk_ends_run(call: Call, stream: Stream, moment: str, kind: str) -> None:
+def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
+    call: Call, stream: Stream, moment: str, kind: str
+) -> None:
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         error = CustomError("mine")
         model = Watched([SEARCH, DONE])
@@ -1265,7 +1273,7 @@ def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stre
 
 
 @pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
-def test_stop_iteration_raised_by_on_stream_is_cause_of_raised_error(
+def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(
     call: Call, stream: Stream, error: Exception
 ) -> None:
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
@@ -1328,7 +1336,7 @@ def test_async_on_stream_is_called_in_chunk_order_without_overlap(call: Call, wa
     assert texts == sorted(texts, key=len)
 
 
-def test_sync_on_stream_is_called_in_thread_of_caller(call: Call, watched: Watch) -> None:
+def test_sync_on_stream_is_called_in_os_thread_of_caller(call: Call, watched: Watch) -> None:
     places: set[int] = set()
     call(listening(Asker, lambda *_: places.add(threading.get_ident()))(model=watched(DONE)), question="?")
     assert places == {threading.get_ident()}
@@ -1338,7 +1346,7 @@ setting: ContextVar[str] = ContextVar("setting", default="nothing")
 
 
 @kinds
-def test_on_stream_in_call_has_current_run_and_context_variables_of_caller(
+def test_on_stream_of_call_can_read_current_run_and_context_variables_of_caller(
     call: Call, watched: Watch, kind: str
 ) -> None:
     def hear(agent: Any, chunk: Chunk) -> None:
@@ -1359,14 +1367,14 @@ def test_on_stream_in_call_has_current_run_and_context_variables_of_caller(
 
 
 @kinds
-def test_on_stream_in_stream_has_current_run(stream: Stream, watched: Watch, kind: str) -> None:
+def test_current_run_in_on_stream_of_streamed_run_returns_that_run(stream: Stream, watched: Watch, kind: str) -> None:
     seen: list[Any] = []
     agent = listening(Researcher, lambda *_: seen.append(current_run()), kind)(model=watched(SEARCH, DONE))
     run = stream(agent, question="?")[-1].run
     assert all(one is run for one in seen)
 
 
-def test_current_run_in_code_that_iterates_stream_raises(stream: Stream, watched: Watch) -> None:
+def test_current_run_called_in_loop_over_stream_raises_acorn_error(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
         with pytest.raises(AcornError, match="not inside a run"):
             current_run()
@@ -1377,7 +1385,7 @@ def test_current_run_in_code_that_iterates_stream_raises(stream: Stream, watched
     assert stream.until(look, agent, question="?")[-1].result == RIGHT
 
 
-def test_tool_that_iterates_stream_of_other_module_keeps_its_current_run(call: Call, watched: Watch) -> None:
+def test_current_run_in_tool_that_iterates_stream_of_other_agent_is_run_of_tool(call: Call, watched: Watch) -> None:
     inner = listening(Researcher, lambda *_: seen.append(("inner", current_run())))(model=watched(SEARCH, DONE))
     script = ScriptedModel([calls("ask"), DONE])
 
@@ -1399,7 +1407,7 @@ def test_tool_that_iterates_stream_of_other_module_keeps_its_current_run(call: C
     assert all((one is run) == (who == "tool") for who, one in seen)
 
 
-def test_on_stream_that_calls_other_module_receives_output(call: Call, watched: Watch) -> None:
+def test_other_agent_called_in_on_stream_returns_output(call: Call, watched: Watch) -> None:
     other = Asker(model=Still([finish(answer="other", confidence=1)]))
 
     def hear(_: Any, chunk: Chunk) -> None:
@@ -1411,7 +1419,7 @@ def test_on_stream_that_calls_other_module_receives_output(call: Call, watched: 
     assert results == [Answer(answer="other", confidence=1)]
 
 
-def test_streamed_run_is_captured_and_is_agent_last(stream: Stream, watched: Watch) -> None:
+def test_streamed_run_is_collected_by_capture_block_and_is_agent_last(stream: Stream, watched: Watch) -> None:
     async def main() -> None:
         agent = Asker(model=watched(DONE, DONE))
         with capture() as runs:
@@ -1487,7 +1495,7 @@ def test_one_instance_streams_separately_in_many_tasks() -> None:
     assert [f"question {number}" in text for number, text in enumerate(asyncio.run(main()))] == [True] * 30
 
 
-def test_stream_chunks_fetched_by_different_tasks_or_threads_are_complete(watched: Watch) -> None:
+def test_stream_read_by_different_tasks_or_by_different_threads_yields_all_chunks(watched: Watch) -> None:
     async def main() -> None:
         agent = listening(Researcher, lambda *_: current_run(), "async def")(model=watched(SEARCH, DONE))
         chunks = agent.astream(question="?")
@@ -1527,7 +1535,7 @@ def outcome(run: Run[Any], requests: list[ModelRequest]) -> dict[str, Any]:
     }
 
 
-def test_usage_and_cost_are_complete_after_stream(stream: Stream, watched: Watch) -> None:
+def test_usage_and_cost_of_streamed_run_are_sums_of_all_requests(stream: Stream, watched: Watch) -> None:
     spent = [Usage(100, 20, 60, 5, requests=1), Usage(200, 30, 100, 0, requests=1)]
     script = [SEARCH & Reply(usage=spent[0]), DONE & Reply(usage=spent[1])]
     run = stream(Researcher(model=watched(*script, price=Price(0.5, 2.0))), question="?")[-1].run
@@ -1750,7 +1758,7 @@ print(result.confidence)   # 0.95
 '''
 
 
-def test_seed_streaming_complete_module_prints_documented_output(
+def test_specification_example_of_streaming_module_prints_documented_output(
     call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = [
@@ -1804,7 +1812,7 @@ class MyAgent(module):
 """
 
 
-def test_seed_streaming_city_prints_growing_fields(
+def test_specification_example_of_streaming_city_prints_growing_fields(
     call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reply = Reply("A city.\n") & finish(city_name="Paris", population=2102650, explanation="It is large.")
@@ -1833,7 +1841,7 @@ class MyAgent(module):
 """
 
 
-def test_seed_streaming_prints_fields_as_generated(
+def test_specification_example_of_streaming_prints_fields_as_generated(
     call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class MyOutput(BaseModel):

@@ -143,7 +143,7 @@ def test_run_has_one_trace_with_spans_of_tools_branches_and_agents(spans: Spans,
     assert all(has_first) if way in ("stream", "astream") else not any(has_first)
 
 
-def test_spans_contain_expected_attributes(spans: Spans) -> None:
+def test_spans_of_run_request_and_tool_contain_documented_attributes(spans: Spans) -> None:
     model = ScriptedModel([call("search", _id="call_7", query="nuts"), finish(answer="done")], name="openai/gpt-4o")
     run = Researcher(model=model, temperature=0.25, max_tokens=99).run(question="Nuts?")
     assert attributes(spans.named("invoke_agent Researcher")) == {
@@ -231,7 +231,7 @@ def test_metrics_count_requests_and_tokens(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_failing_tool_sets_error_status_of_tool_span_only(spans: Spans, way: str) -> None:
+def test_failing_tool_sets_error_status_of_its_tool_span_but_not_of_run_span(spans: Spans, way: str) -> None:
     drive(Researcher(model=ScriptedModel([call("fail"), finish(answer="so be it")])), way, question="?")
     failed = spans.named("execute_tool fail")
     assert failed.status.status_code is StatusCode.ERROR
@@ -306,7 +306,7 @@ class Manual(module[Question, Answer]):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_self_branch_span_is_child_of_span_of_calling_code(spans: Spans, way: str) -> None:
+def test_span_of_branch_started_by_branch_method_is_child_of_span_of_calling_code(spans: Spans, way: str) -> None:
     def reply(request: Any) -> Reply:
         last = str(request.messages[-1]["content"])
         tools = [each["function"]["name"] for each in request.tools]
@@ -361,7 +361,7 @@ class Client(ScriptedModel):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_model_client_span_is_child_of_request_span(spans: Spans, way: str) -> None:
+def test_span_created_by_model_client_is_child_of_request_span(spans: Spans, way: str) -> None:
     drive(Critic(model=Client([finish(answer="x")])), way, question="?")
     assert spans.tree() == [("invoke_agent Critic", [("chat scripted", ["POST"])])]
 
@@ -427,7 +427,7 @@ def test_compaction_request_has_span(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize(("variable", "value"), [("ACORN_TELEMETRY", "off"), ("OTEL_SDK_DISABLED", "True")])
-def test_telemetry_turned_off_by_variable_creates_no_spans(
+def test_telemetry_turned_off_by_environment_variable_creates_no_spans(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -436,7 +436,9 @@ def test_telemetry_turned_off_by_variable_creates_no_spans(
     assert not spans.metrics()
 
 
-def test_unknown_telemetry_setting_raises_before_model_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_value_of_telemetry_variable_raises_declaration_error_before_model_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ACORN_TELEMETRY", "contents")
     model = ScriptedModel([finish(answer="x")])
     with pytest.raises(DeclarationError, match=r"`ACORN_TELEMETRY` has the unknown value 'contents'.* `off`"):
@@ -595,7 +597,7 @@ def content_of(span: ReadableSpan, name: str) -> Any:
         ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_AND_EVENT"),
     ],
 )
-def test_content_setting_adds_content_to_spans(
+def test_environment_variable_that_enables_content_adds_message_content_to_spans(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -633,7 +635,7 @@ def test_content_setting_adds_content_to_spans(
 
 
 @pytest.mark.parametrize("value", ["NO_CONTENT", "false", "EVENT_ONLY", "perhaps"])
-def test_unsupported_content_setting_adds_no_content_and_logs_warning(
+def test_unsupported_value_of_content_variable_adds_no_content_and_logs_warning(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)

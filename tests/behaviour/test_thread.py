@@ -172,7 +172,7 @@ def test_thread_forced_finish_has_iteration_after_last_step(call: Call, script: 
     ]
 
 
-def test_thread_xml_form_and_xml_answer_are_message_events(call: Call, script: Script) -> None:
+def test_thread_contains_xml_form_and_xml_answer_as_message_events(call: Call, script: Script) -> None:
     wrong, right = "<output><other>1</other></output>", "<output><answer>nowhere</answer></output>"
     run = call.run(Looker(model=script(calls("look"), wrong, right, forces=False), max_steps=1), question="?")
     assert short(run.thread)[4:] == [("user", 1), ("assistant", 2), ("user", 2), ("assistant", 2), ("completion", 2)]
@@ -233,7 +233,7 @@ def test_thread_stores_arguments_text_exactly(call: Call, arguments: str) -> Non
 
 
 @pytest.mark.parametrize("name", [None, "", "\ud800", "a.b", 5])
-def test_thread_accepts_any_tool_call_name(call: Call, name: Any) -> None:
+def test_thread_accepts_tool_call_with_missing_or_invalid_name(call: Call, name: Any) -> None:
     run = call.run(Looker(model=call.raw([calling(("x", name, "{}")), finishing(answer="nowhere")])), question="?")
     assert to_messages(run.thread) == run.history
     assert errors(run)[0].tool_call_id == "x"
@@ -276,7 +276,7 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "kept"), VALUES, ids=repr)
-def test_thread_results_have_json_types(call: Call, script: Script, value: Any, kept: Any) -> None:
+def test_thread_result_events_contain_values_of_json_types(call: Call, script: Script, value: Any, kept: Any) -> None:
     def fetch() -> Any:
         """Fetch it."""
         return value
@@ -439,7 +439,7 @@ def test_thread_of_failed_run_ends_with_unrecoverable_error(call: Call, script: 
         assert [event for event in errors(run) if not event.recoverable and event.tool_call_id is None] == [last]
 
 
-def test_thread_of_failing_hook_contains_tool_results(call: Call, script: Script) -> None:
+def test_thread_of_run_that_failed_in_hook_contains_tool_results(call: Call, script: Script) -> None:
     with pytest.raises(LookupError) as caught:
         call(Failing(model=script(calls("look", "a") & calls("boom", "b"))), question="?")
     run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
@@ -647,7 +647,7 @@ def assert_branch_true(run: Run[Any]) -> None:
         assert_branch_true(below)
 
 
-def test_thread_branch_events_are_placed_at_branch_start(call: Call, script: Script) -> None:
+def test_thread_events_of_branch_are_placed_after_call_that_started_branch(call: Call, script: Script) -> None:
     model = script(calls("look"), calls("look") & calls("check", "c"), calls("boom"), TRUE, DONE)
     run = call.run(Main(model=model), question="?")
     assert at(run.thread)[2:] == [
@@ -683,7 +683,7 @@ def test_thread_of_branch_with_input_starts_with_input(call: Call, script: Scrip
     assert_branch_true(run.branches[0])
 
 
-def test_thread_of_nested_self_branch_contains_nested_events(call: Call, script: Script) -> None:
+def test_thread_of_branch_started_inside_branch_contains_events_of_both_branches(call: Call, script: Script) -> None:
     class Inner(module[Any, Claim]):
         """Check deeper."""
 
@@ -720,7 +720,9 @@ def test_thread_of_branch_called_twice_in_step_contains_events_of_both_runs(call
     assert "check" in serialize_thread_to_xml(run.thread)
 
 
-def test_thread_of_concurrent_self_branches_contains_events_of_each_branch(call: Call, script: Script) -> None:
+def test_thread_of_concurrent_branches_started_by_branch_method_contains_events_of_each_branch(
+    call: Call, script: Script
+) -> None:
     class Wide(Looker):
         def on_step(self, step: Step) -> None:
             self.branch_all([(Check, {})] * 6)
@@ -746,7 +748,9 @@ def test_thread_of_failing_branch_contains_error_of_branch_and_parent(call: Call
     assert_branch_true(run.branches[0])
 
 
-def test_thread_of_self_branch_that_ends_run_contains_error_of_branch_and_parent(call: Call, script: Script) -> None:
+def test_thread_of_run_ended_by_uncaught_branch_error_contains_error_of_branch_and_parent(
+    call: Call, script: Script
+) -> None:
     class Byhand(Looker):
         def on_step(self, step: Step) -> None:
             self.branch(Check)
@@ -758,7 +762,7 @@ def test_thread_of_self_branch_that_ends_run_contains_error_of_branch_and_parent
 
 
 @pytest.mark.edits_history
-def test_thread_ignores_edits_of_inherited_history_by_branch(call: Call, script: Script) -> None:
+def test_thread_is_not_changed_if_branch_edits_inherited_history(call: Call, script: Script) -> None:
     class Vandal(Check):
         """Vandalise it."""
 
@@ -793,7 +797,7 @@ def test_thread_of_continued_run_starts_with_prior_conversation(call: Call, scri
 
 
 @pytest.mark.edits_history
-def test_thread_contains_prior_messages_with_unusual_content(call: Call, script: Script) -> None:
+def test_thread_contains_prior_messages_with_images_names_and_developer_role(call: Call, script: Script) -> None:
     made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     prior: list[Any] = [
@@ -880,7 +884,9 @@ def test_thread_contains_message_that_replaced_trimmed_messages(call: Call, scri
 
 @pytest.mark.edits_history
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history)), list])
-def test_thread_does_not_repeat_copied_history(call: Call, script: Script, copied: Any) -> None:
+def test_thread_does_not_repeat_messages_if_hook_replaces_history_by_copy(
+    call: Call, script: Script, copied: Any
+) -> None:
     def replace(self: Looker, step: Step) -> None:
         self.history = copied(self.history)
         if step.counter == 2:
@@ -977,7 +983,7 @@ def test_thread_contains_provider_specific_fields(call: Call) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"role": "robot", "content": "Hi"}, {"content": "Hi"}, {}, None, "text", 5])
-def test_thread_with_invalid_message_in_history_contains_valid_messages(call: Call, wrong: Any) -> None:
+def test_thread_of_run_that_failed_on_invalid_message_contains_valid_messages(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
         self.history.append(note("new"))
@@ -990,7 +996,7 @@ def test_thread_with_invalid_message_in_history_contains_valid_messages(call: Ca
 
 
 @pytest.mark.parametrize("wrong", [None, (), "history"])
-def test_thread_with_history_that_is_not_a_list_is_complete(call: Call, wrong: Any) -> None:
+def test_thread_contains_all_events_although_hook_replaced_history_by_non_list(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.run.history = wrong
         step.finish(answer="soon")
@@ -1022,7 +1028,7 @@ def test_thread_of_copied_or_pickled_record_is_equal(call: Call, script: Script)
     assert sent.run.thread == caught.value.run.thread
 
 
-def test_thread_of_record_pickled_during_run_does_not_grow(call: Call, script: Script) -> None:
+def test_thread_of_record_pickled_during_run_does_not_get_later_events(call: Call, script: Script) -> None:
     kept: list[Run[Any]] = []
 
     def keep(self: Looker, step: Step) -> None:
@@ -1068,7 +1074,7 @@ def test_threads_of_concurrent_runs_contain_only_their_events() -> None:
         assert not any(other in told for other in names if other != name)
 
 
-def test_thread_read_concurrently_during_run_raises_no_error() -> None:
+def test_thread_read_by_other_os_threads_during_run_raises_no_error() -> None:
     stop = threading.Event()
     trouble: list[BaseException] = []
     model = RawModel([calling((f"c{at}", "look", "{}")) for at in range(150)] + [finishing(answer="nowhere")])

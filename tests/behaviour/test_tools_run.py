@@ -264,7 +264,7 @@ def test_arguments_that_are_not_json_object_return_tool_error(
     assert agent.calls[0].raw_arguments == arguments
 
 
-def test_empty_arguments_text_is_parsed_as_no_arguments(call: Call, script: Script) -> None:
+def test_empty_arguments_text_calls_tool_without_arguments(call: Call, script: Script) -> None:
     def ping() -> str:
         return "pong"
 
@@ -293,7 +293,9 @@ def test_unknown_tool_error_lists_available_tools(call: Call, script: Script) ->
     assert "`__finish__`" in text
 
 
-def test_parameters_of_each_kind_are_passed(call: Call, script: Script) -> None:
+def test_positional_only_keyword_only_and_extra_keyword_parameters_of_tool_receive_arguments(
+    call: Call, script: Script
+) -> None:
     got: list[Any] = []
 
     def odd(first: int, /, second: int, *, third: int = 3, **rest: int) -> None:
@@ -304,7 +306,7 @@ def test_parameters_of_each_kind_are_passed(call: Call, script: Script) -> None:
     assert got == [(1, 2, 3, {}), (1, 2, 4, {"more": 5})]
 
 
-def test_parameters_with_reserved_names_are_passed(call: Call, script: Script) -> None:
+def test_tool_parameters_named_like_acorn_internals_receive_arguments(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     def plot(function: str, invocation: int, call: int, args: int, kwargs: int, self_: int, limit: int) -> None:
@@ -417,7 +419,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", RESULTS)
-def test_result_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -> None:
+def test_tool_result_of_each_type_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -> None:
     make, expected = RESULTS[kind]
 
     def produce() -> Any:
@@ -429,7 +431,9 @@ def test_result_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -
 @pytest.mark.parametrize(
     "make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]]
 )
-def test_result_that_fails_to_serialize_is_sent_as_json(call: Call, script: Script, make: Callable[[], Any]) -> None:
+def test_tool_result_that_cannot_be_serialized_is_sent_as_valid_json_replacement(
+    call: Call, script: Script, make: Callable[[], Any]
+) -> None:
     def produce() -> Any:
         return make()
 
@@ -437,14 +441,14 @@ def test_result_that_fails_to_serialize_is_sent_as_json(call: Call, script: Scri
     json.loads(text)
 
 
-def test_result_with_unserializable_field_is_sent_with_other_fields(call: Call, script: Script) -> None:
+def test_tool_result_whose_serializer_raises_is_sent_with_all_fields(call: Call, script: Script) -> None:
     def produce() -> Any:
         return Stubborn()
 
     assert use(call, script, [produce], calling("produce")) == ['{"good":1,"bad":2}']
 
 
-def test_large_result_is_sent_complete(call: Call, script: Script) -> None:
+def test_tool_result_of_three_megabytes_is_sent_without_truncation(call: Call, script: Script) -> None:
     def text() -> str:
         return "x" * 3_000_000
 
@@ -570,7 +574,7 @@ ESCAPES = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", ESCAPES)
-def test_interrupts_exits_and_cancellation_in_tool_end_run(
+def test_keyboard_interrupt_system_exit_and_cancellation_in_tool_end_run(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
     raised = error("enough")
@@ -585,7 +589,7 @@ def test_interrupts_exits_and_cancellation_in_tool_end_run(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", ESCAPES)
-def test_interrupt_in_tool_does_not_wait_for_other_tools(
+def test_keyboard_interrupt_in_tool_does_not_wait_for_other_tools(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
     release, cancelled, begun = threading.Event(), threading.Event(), threading.Barrier(3, timeout=PATIENCE)
@@ -747,7 +751,7 @@ def test_results_are_in_order_of_calls(call: Call, script: Script) -> None:
     assert order == [5, 4, 3, 2, 1, 0]
 
 
-def test_single_sync_call_in_sync_run_uses_thread_of_caller(call: Call, script: Script) -> None:
+def test_single_sync_call_in_sync_run_uses_os_thread_of_caller(call: Call, script: Script) -> None:
     def where() -> int:
         return threading.get_ident()
 
@@ -1071,7 +1075,7 @@ def test_each_kind_of_callable_is_accepted_as_tool(call: Call, script: Script, n
     assert use(call, script, [function], calling(name, text="Hi")) == [expected]
 
 
-def test_callables_of_each_kind_in_one_response_return_results(call: Call, script: Script) -> None:
+def test_tools_made_from_each_kind_of_callable_return_results_in_one_response(call: Call, script: Script) -> None:
     tools, expected = zip(*CALLABLES.values(), strict=True)
     reply = together(*(calling(name, text="Hi") for name in CALLABLES))
     assert use(call, script, list(tools), reply) == list(expected)
@@ -1157,7 +1161,7 @@ def test_async_tool_that_awaits_module_returns_output(call: Call, script: Script
     assert in_time(lambda: use(call, script, [ask], reply)) == ["inner 0"] * 2
 
 
-def test_sync_tool_nested_in_async_tool_calls_modules(call: Call, script: Script) -> None:
+def test_agent_called_in_sync_tool_of_agent_called_in_async_tool_returns_output(call: Call, script: Script) -> None:
     def middle() -> str:
         return Inner()()
 
@@ -1184,7 +1188,7 @@ def test_tool_that_calls_modules_in_threads_returns_outputs(call: Call, script: 
     assert in_time(lambda: use(call, script, [many, amany], reply)) == [expected] * 3
 
 
-def test_async_tool_that_blocks_on_threads_with_modules_returns_outputs(script: Script) -> None:
+def test_async_tool_that_blocks_while_threads_call_agents_returns_outputs(script: Script) -> None:
     async def dig() -> str:
         return "ground"
 
@@ -1278,7 +1282,7 @@ SOURCES = pytest.mark.parametrize("kind", [Source, AsyncSource])
 
 
 @SOURCES
-def test_source_is_opened_and_closed_with_run(call: Call, script: Script, kind: type[Source]) -> None:
+def test_tool_source_is_opened_and_closed_with_run(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary)]
     reply = together(calling("a", what="1"), calling("joined", first="2", text="3"))
@@ -1289,14 +1293,14 @@ def test_source_is_opened_and_closed_with_run(call: Call, script: Script, kind: 
     assert names == ["a", "b", "joined", "__finish__"]
 
 
-def test_source_is_opened_for_each_run(call: Call, script: Script) -> None:
+def test_tool_source_is_opened_for_each_run(call: Call, script: Script) -> None:
     diary: list[str] = []
     agent = Worker(model=script(finish(result="1"), finish(result="2")), tools=[Source("a", diary)])
     assert [call(agent), call(agent)] == ["1", "2"]
     assert diary == ["open a", "list a", "close a"] * 2
 
 
-def test_source_listed_twice_is_opened_once(call: Call, script: Script) -> None:
+def test_tool_source_listed_twice_is_opened_once(call: Call, script: Script) -> None:
     diary: list[str] = []
     source = Source("a", diary)
     call(Worker(model=script(finish(result="done")), tools=[source, source]))
@@ -1311,7 +1315,7 @@ class Broken(Worker):
 
 
 @SOURCES
-def test_sources_are_closed_when_run_fails(call: Call, script: Script, kind: type[Source]) -> None:
+def test_tool_sources_are_closed_when_run_fails(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
 
     def interrupt() -> None:
@@ -1332,7 +1336,7 @@ def test_sources_are_closed_when_run_fails(call: Call, script: Script, kind: typ
     ("fails", "rest"),
     [("open", []), ("list", ["list b", "close b"])],
 )
-def test_source_that_fails_to_open_ends_run_and_closes_opened_sources(
+def test_tool_source_that_fails_to_open_ends_run_and_closes_opened_tool_sources(
     call: Call, script: Script, kind: type[Source], fails: str, rest: list[str]
 ) -> None:
     diary: list[str] = []
@@ -1344,7 +1348,7 @@ def test_source_that_fails_to_open_ends_run_and_closes_opened_sources(
 
 
 @SOURCES
-def test_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: type[Source]) -> None:
+def test_tool_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary, fails="close"), kind("c", diary)]
     with capture() as runs, pytest.raises(OSError, match="b cannot close") as caught:
@@ -1358,7 +1362,7 @@ def test_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: 
 
 
 @SOURCES
-def test_source_that_fails_to_close_does_not_replace_earlier_error(
+def test_tool_source_that_fails_to_close_does_not_replace_earlier_error(
     call: Call, script: Script, kind: type[Source]
 ) -> None:
     diary: list[str] = []
@@ -1371,11 +1375,11 @@ def test_source_that_fails_to_close_does_not_replace_earlier_error(
 
 
 @pytest.mark.parametrize("declared", [[joined, Shelf()], [Shelf(), type("Other", (Shelf,), {})()], [Shelf(), joined]])
-def test_function_listed_by_two_sources_is_one_tool(call: Call, script: Script, declared: list[Any]) -> None:
+def test_function_listed_by_two_tool_sources_is_one_tool(call: Call, script: Script, declared: list[Any]) -> None:
     assert use(call, script, declared, calling("joined", first="a", text="b")) == ["a b"]
 
 
-def test_source_tool_with_existing_name_raises_tool_conflict_error(call: Call, script: Script) -> None:
+def test_tool_of_tool_source_with_existing_name_raises_tool_conflict_error(call: Call, script: Script) -> None:
     diary: list[str] = []
 
     def a(what: str) -> str:
@@ -1389,13 +1393,15 @@ def test_source_tool_with_existing_name_raises_tool_conflict_error(call: Call, s
         assert diary.count("open a") == diary.count("close a")
 
 
-def test_source_tool_named_finish_is_rejected(call: Call, script: Script) -> None:
+def test_tool_of_tool_source_with_name_of_finish_tool_raises_declaration_error(call: Call, script: Script) -> None:
     with pytest.raises(DeclarationError, match="__finish__"):
         call(Worker(model=script(), tools=[Source("__finish__", [])]))
 
 
 @pytest.mark.parametrize("listed", [None, "search", 5])
-def test_source_whose_tools_method_returns_no_list_raises(call: Call, script: Script, listed: Any) -> None:
+def test_tool_source_whose_tools_method_does_not_return_list_raises_acorn_error(
+    call: Call, script: Script, listed: Any
+) -> None:
     class Odd:
         def tools(self) -> Any:
             return listed
@@ -1404,7 +1410,7 @@ def test_source_whose_tools_method_returns_no_list_raises(call: Call, script: Sc
         call(Worker(model=script(), tools=[Odd()]))
 
 
-def test_current_run_in_source_methods_returns_run(call: Call, script: Script) -> None:
+def test_current_run_in_methods_of_tool_source_returns_run(call: Call, script: Script) -> None:
     seen: list[Run[Any]] = []
 
     class Curious:
@@ -1422,7 +1428,7 @@ def test_current_run_in_source_methods_returns_run(call: Call, script: Script) -
     assert seen == [run, run, run]
 
 
-def test_concurrent_runs_open_source_separately(script: Script) -> None:
+def test_concurrent_runs_open_tool_source_separately(script: Script) -> None:
     counter = itertools.count()
     diary: list[str] = []
     model = ScriptedModel(lambda request: finish(result=str(next(counter))))

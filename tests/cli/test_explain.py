@@ -90,7 +90,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "explained.py"
 
 
-def test_explain_prints_first_request_and_size(acorn: Acorn, agent: Path) -> None:
+def test_explain_json_contains_first_request_of_agent(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "Who & what?", "--json")
     assert ended.code == 0, ended.err
     told: Any = ended.output
@@ -109,7 +109,7 @@ def test_explain_prints_first_request_and_size(acorn: Acorn, agent: Path) -> Non
     assert told["input"] == {"question": "Who & what?"}
 
 
-def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
+def test_explain_json_contains_warnings_about_agent_declaration(acorn: Acorn, agent: Path) -> None:
     warnings = "\n".join(acorn("explain", f"{agent}:Researcher", "--question", "x", "--json").output["warnings"])
     for words in (
         "no `model` is set",
@@ -147,7 +147,7 @@ def test_run_warns_of_model_too_small_for_tools(
     assert "warning" not in acorn("run", f"{agent}:Quiet", "x", "--model", "local/smollm2").err
 
 
-def test_explain_does_not_call_hooks_open_sources_or_store_runs(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+def test_explain_opens_no_tool_source_and_creates_no_file(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "x")
     assert ended.code == 0, ended.err
     assert "no tool source was opened; `--open` opens them" in ended.out
@@ -156,7 +156,7 @@ def test_explain_does_not_call_hooks_open_sources_or_store_runs(acorn: Acorn, ag
     assert {path.name for path in tmp_path.iterdir()} <= {"explained.py", "__pycache__"}
 
 
-def test_explain_with_open_option_opens_sources(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+def test_explain_with_open_option_opens_tool_sources(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", "--open", f"{agent}:Researcher", "--question", "x")
     assert "tool weigh" in ended.out
     assert (tmp_path / "opened").exists()
@@ -184,7 +184,7 @@ def test_explain_output_contains_no_terminal_codes(acorn: Acorn, agent: Path) ->
     assert "tokens (estimate)" in ended.out
 
 
-def test_explain_output_contains_no_key(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_output_contains_no_api_key(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
     for form in ((), ("--json",)):
         ended = acorn("explain", f"{agent}:Quiet", "my canary-4711-0815-abcdef", *form)
@@ -192,7 +192,7 @@ def test_explain_output_contains_no_key(acorn: Acorn, agent: Path, monkeypatch: 
         assert "canary-4711" not in ended.out
 
 
-def test_explain_with_wrong_arguments_or_failing_prompt_prints_one_line_error(acorn: Acorn, agent: Path) -> None:
+def test_explain_error_is_printed_on_stderr_without_traceback(acorn: Acorn, agent: Path) -> None:
     for words, code, told in (
         ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),
         ([f"{agent}:Nobody"], 2, "Nobody"),
@@ -206,7 +206,7 @@ def test_explain_with_wrong_arguments_or_failing_prompt_prints_one_line_error(ac
         assert "Traceback" not in ended.err
 
 
-def test_explain_of_each_test_agent_exits_with_0(acorn: Acorn, agent: Path) -> None:
+def test_explain_exits_with_0_for_each_agent_in_agents_folder(acorn: Acorn, agent: Path) -> None:
     for target in ("researcher.py:Researcher", "desk.py:Desk", "desk.py:Curious", "desk.py:Counting", "scout.py"):
         ended = acorn("explain", AGENTS / target, "--json")
         assert ended.code == 0, (target, ended.err)
@@ -226,7 +226,7 @@ class Newsroom(module[str, str]):
 '''
 
 
-def test_explain_prints_hosted_tool_without_key(acorn: Acorn, agent: Path) -> None:
+def test_explain_prints_hosted_tool_without_its_secret(acorn: Acorn, agent: Path) -> None:
     agent.write_text(SEARCHING, encoding="utf-8")
     for options in ((), ("--json",)):
         done = acorn("explain", str(agent), "x", *options)
@@ -253,7 +253,7 @@ class Thoughtful(Cool):
 '''
 
 
-def test_explain_prints_settings_of_model_dict(acorn: Acorn, agent: Path) -> None:
+def test_explain_prints_settings_given_in_model_dict(acorn: Acorn, agent: Path) -> None:
     agent.write_text(ASKED_FOR, encoding="utf-8")
     told = [acorn("explain", f"{agent}:{name}", "x", "--json").output for name in ("Cool", "Nearer", "Thoughtful")]
     assert [each["temperature"] for each in told] == [0.1, 0.9, 0.7]

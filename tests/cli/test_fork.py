@@ -37,7 +37,7 @@ def run_id(acorn: Acorn, store: Path) -> str:
     return library.runs(store).list()[0].id
 
 
-def test_fork_of_stored_run_prints_tools_that_may_be_called_again(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_command_warns_which_tools_run_again(acorn: Acorn, store: Path, run_id: str) -> None:
     ended = acorn("fork", run_id[:8], "--before", 2, "--store", store)
     assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"})
     begin = ended.err.index("Scout on")
@@ -50,7 +50,7 @@ def test_fork_of_stored_run_prints_tools_that_may_be_called_again(acorn: Acorn, 
     assert library.runs(store).get(facts[0].id).forked_from == (run_id, 2)
 
 
-def test_fork_with_edited_result_and_prompt_sends_edited_result_and_prompt(
+def test_fork_with_edited_tool_result_and_new_prompt_uses_both(
     acorn: Acorn, store: Path, run_id: str, tmp_path: Path
 ) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
@@ -77,7 +77,7 @@ def test_fork_edit_with_ambiguous_tool_name_is_rejected(acorn: Acorn, store: Pat
         assert words in ended.err
 
 
-def test_fork_of_branch_is_rejected_with_advice(acorn: Acorn, store: Path) -> None:
+def test_fork_of_branch_is_rejected_and_fork_of_its_root_run_succeeds(acorn: Acorn, store: Path) -> None:
     assert acorn("run", NEST, "--store", store).code == 0
     run = library.runs(store).get(library.runs(store).list()[0].id)
     (outer,) = run.branches
@@ -139,7 +139,7 @@ def test_fork_with_wrong_arguments_exits_with_2_and_error(
     assert "is not a saved run" in ended.err
 
 
-def test_show_python_prints_passing_test(
+def test_show_with_python_option_prints_test_that_passes(
     acorn: Acorn, store: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = acorn("show", run_id[:8], "--python", "--store", store)
@@ -161,7 +161,7 @@ def test_show_python_prints_passing_test(
     assert "cannot be combined" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
-def test_show_python_output_contains_no_key(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_with_python_option_prints_no_api_key(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
     assert acorn("run", SCOUT, "--region", "canary-4711-0815-abcdef", "--store", store).code == 0
     ended = acorn("show", library.runs(store).list()[0].id, "--python", "--store", store)
@@ -169,7 +169,9 @@ def test_show_python_output_contains_no_key(acorn: Acorn, store: Path, monkeypat
     assert "canary-4711" not in ended.out
 
 
-def test_fork_with_save_option_writes_all_events(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_save_option_writes_events_of_copied_and_new_steps(
+    acorn: Acorn, store: Path, run_id: str, tmp_path: Path
+) -> None:
     assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
     events = parse_events((tmp_path / "fork.json").read_text(encoding="utf-8"))
     assert [event.iteration for event in events if event.type == "tool_call"] == [1, 2, 3, 4]

@@ -19,7 +19,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
 
 
-def test_help_of_module_lists_each_field(acorn: Acorn) -> None:
+def test_help_of_agent_lists_each_input_field(acorn: Acorn) -> None:
     ended = acorn("run", f"{ECHO}:Kinds", "--help")
     assert ended.code == 0
     assert ended.err == ""
@@ -45,19 +45,19 @@ def test_help_marks_required_fields(acorn: Acorn) -> None:
     assert acorn("run", f"{ECHO}:Needs", "--help").out.count("[required]") == 2
 
 
-def test_help_of_plain_input_lists_positional_argument(acorn: Acorn) -> None:
+def test_help_of_agent_with_single_value_input_lists_positional_argument(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Plain", "--help").out
     assert "Plain RESULT [OPTIONS]" in out
     assert "RESULT or --result" in out
     assert "Numbers RESULT... [OPTIONS]" in acorn("run", f"{ECHO}:Numbers", "-h").out
 
 
-def test_help_of_dataclass_lists_fields(acorn: Acorn) -> None:
+def test_help_of_agent_with_dataclass_input_lists_its_fields(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Dots", "--help").out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("│ --")][:2] == ["--x", "--y"]
 
 
-def test_help_lists_long_form_of_options_that_clash_with_fields(acorn: Acorn) -> None:
+def test_help_lists_prefixed_option_if_field_has_same_name(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Clash", "--acorn-help").out
     assert "--acorn-model" in out
     assert "--acorn-help" in out
@@ -65,14 +65,14 @@ def test_help_lists_long_form_of_options_that_clash_with_fields(acorn: Acorn) ->
     assert acorn("run", f"{ECHO}:Clash", "-h").out == out
 
 
-def test_help_lists_field_named_like_option_of_acorn(acorn: Acorn) -> None:
+def test_help_lists_input_field_named_like_acorn_option(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Prefixed", "--help").out.splitlines()
     names = [line.split()[1] for line in lines if line.startswith("│ --")]
     assert names[:5] == ["--model", "--acorn_model", "--save", "--no-save", "--acorn-model"]
     assert "--save / --no-save" not in "".join(lines)
 
 
-def test_help_lists_each_choice_of_union(acorn: Acorn) -> None:
+def test_help_lists_discriminator_values_of_union_field(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Kinds", "--help").out.splitlines()
     assert "cat|dog" in next(line for line in lines if "--pet.kind" in line)
 
@@ -133,7 +133,7 @@ def test_help_does_not_import_heavy_packages() -> None:
     assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
 
 
-def test_command_run_as_script_and_as_module_prints_version(tmp_path: Path) -> None:
+def test_acorn_script_and_python_m_acorn_both_print_version(tmp_path: Path) -> None:
     for command in ([sys.executable, "-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert (done.returncode, done.stdout[:6]) == (0, "acorn ")

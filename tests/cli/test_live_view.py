@@ -16,7 +16,7 @@ SLOW, RESEARCHER, ENDS = AGENTS / "slow.py", AGENTS / "researcher.py", AGENTS / 
 MANUAL = AGENTS / "manual.py"
 
 
-def test_live_view_prints_whole_run() -> None:
+def test_live_view_prints_text_tools_branch_and_output_as_they_arrive() -> None:
     terminal = Terminal(["run", f"{SLOW}:Watched", "--text", "x"])
     terminal.until(lambda screen: "Let me think" in screen.text and "while." not in screen.text)
     terminal.until(lambda screen: re.search(r'[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] look\(place="the drawer"\)  \d\.\d', screen.text))
@@ -46,7 +46,7 @@ def test_live_view_prints_whole_run() -> None:
     assert screen.has_colour
 
 
-def test_live_view_prints_model_text_without_markup_or_escapes() -> None:
+def test_live_view_prints_markup_in_model_text_literally() -> None:
     terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], NO_COLOR="1")
     assert terminal.end() == 0
     screen = terminal.screen
@@ -85,7 +85,7 @@ def test_live_view_interrupted_by_ctrl_c_restores_terminal(tmp_path: Path) -> No
     assert "tool_result" in [event.type for event in parse_events(file.read_text())]
 
 
-def test_live_view_prints_branches_of_equal_name_under_their_calls() -> None:
+def test_live_view_prints_each_same_named_branch_under_its_tool_call() -> None:
     terminal = Terminal(["run", str(AGENTS / "twins.py")])
     assert terminal.end() == 0
     lines = [re.sub(r"  \d\.\d+ s$", "", line) for line in terminal.screen.text.splitlines()]
@@ -108,7 +108,7 @@ def test_live_view_prints_branches_of_equal_name_under_their_calls() -> None:
 SPIN = "[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"
 
 
-def test_live_view_prints_branch_of_tool_under_tool_call() -> None:
+def test_live_view_prints_branch_started_by_tool_under_that_tool_call() -> None:
     terminal = Terminal(["run", f"{MANUAL}:InTool"])
     growing = rf"{SPIN} work\(\)  .*\n +└── {SPIN} branch Review  .*\n +├── Reviewing beta\.\n +└── {SPIN} look\("
     terminal.until(lambda screen: re.search(growing, screen.text))
@@ -144,7 +144,7 @@ def test_live_view_prints_branches_started_concurrently_by_hook() -> None:
     assert lines.count("is_true  true") == 2
 
 
-def test_live_view_prints_failing_branch_with_error() -> None:
+def test_live_view_of_failing_branch_prints_its_error() -> None:
     terminal = Terminal(["run", f"{MANUAL}:Failing"])
     assert terminal.end() == 0
     assert re.search(
@@ -153,7 +153,7 @@ def test_live_view_prints_failing_branch_with_error() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_live_view_of_interrupted_branch_contains_finished_work(tmp_path: Path) -> None:
+def test_live_view_interrupted_during_branch_prints_finished_work(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{MANUAL}:InTool", "--save", str(file)])
     terminal.until(lambda screen: "look(" in screen.text)
@@ -173,7 +173,7 @@ def test_live_view_of_interrupted_branch_contains_finished_work(tmp_path: Path) 
     assert [event.type for event in events if event.branch == "Review"][-1] == "error"
 
 
-def test_live_view_prints_that_answer_did_not_validate() -> None:
+def test_live_view_of_invalid_answer_prints_did_not_validate() -> None:
     terminal = Terminal(["run", f"{ENDS}:Invalid"])
     assert terminal.end() == 1
     lines = terminal.screen.text.splitlines()
@@ -181,7 +181,7 @@ def test_live_view_prints_that_answer_did_not_validate() -> None:
     assert "age" not in lines[1]
 
 
-def test_live_view_prints_output_of_child_process_above_tree() -> None:
+def test_live_view_prints_child_process_output_above_run() -> None:
     terminal = Terminal(["run", f"{AGENTS / 'rude.py'}:Parent"])
     assert terminal.end() == 0
     lines = terminal.screen.text.splitlines()
@@ -191,7 +191,7 @@ def test_live_view_prints_output_of_child_process_above_tree() -> None:
     assert terminal.screen.strange == []
 
 
-def test_live_view_of_single_turn_prints_no_steps() -> None:
+def test_live_view_of_single_turn_agent_prints_no_step_count() -> None:
     terminal = Terminal(["run", f"{ENDS}:SingleTurn"])
     assert terminal.end() == 1
     assert re.search(r"\nunfinished: \d+ tokens", terminal.screen.text)

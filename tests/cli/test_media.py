@@ -85,7 +85,7 @@ def test_help_of_media_option_contains_accepted_values(acorn: Acorn) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--xml"]], ids=["tree", "json", "xml"])
-def test_run_with_media_is_printed_without_base64_data(acorn: Acorn, form: list[str]) -> None:
+def test_views_of_run_with_media_contain_no_base64_data(acorn: Acorn, form: list[str]) -> None:
     made = acorn("run", LOOKER, "--photo", "cat.png", "--store", "runs.db", "--save", "run.json")
     assert made.code == 0, made.err
     assert BASE64 not in made.out + made.err

@@ -13,7 +13,7 @@ from tests.cli.conftest import Acorn
 from acorn.models.local.download import KNOWN_MODELS, download_weights
 
 
-def test_new_project_passes_its_generated_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_project_passes_its_own_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = acorn("new", "my-agent")
     assert ended.code == 0
@@ -44,7 +44,7 @@ def test_new_project_passes_its_generated_tests(acorn: Acorn, tmp_path: Path, mo
     assert "`--text` is missing" in acorn("run", "agent.py").err
 
 
-def test_new_in_current_directory_uses_directory_name(
+def test_new_command_with_dot_names_project_after_current_directory(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -55,12 +55,14 @@ def test_new_in_current_directory_uses_directory_name(
     assert tomllib.loads((tmp_path / "here" / "pyproject.toml").read_text())["project"]["name"] == "here"
 
 
-def test_new_prints_quoted_cd_command(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_command_quotes_path_with_space_in_printed_cd_command(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert "  cd 'my projects/agent'\n" in acorn("new", "my projects/agent").out
 
 
-def test_new_project_readme_contains_install_command(acorn: Acorn, tmp_path: Path) -> None:
+def test_generated_readme_contains_install_command(acorn: Acorn, tmp_path: Path) -> None:
     acorn("new", tmp_path / "here")
     readme = (tmp_path / "here" / "README.md").read_text()
     assert "not on the package index yet" in readme
@@ -70,7 +72,7 @@ def test_new_project_readme_contains_install_command(acorn: Acorn, tmp_path: Pat
     assert "# acorn is not on the package index yet" in project
 
 
-def test_new_agent_started_as_program_prints_answer(acorn: Acorn, tmp_path: Path) -> None:
+def test_generated_agent_file_started_with_python_prints_answer(acorn: Acorn, tmp_path: Path) -> None:
     download_weights(KNOWN_MODELS["smollm2"])
     acorn("new", tmp_path / "here")
     done = subprocess.run(
@@ -79,14 +81,14 @@ def test_new_agent_started_as_program_prints_answer(acorn: Acorn, tmp_path: Path
     assert (done.returncode, done.stdout, done.stderr) == (0, "name='Anna Berg' age=29\n", "")
 
 
-def test_new_in_empty_directory_creates_files(acorn: Acorn, tmp_path: Path) -> None:
+def test_new_command_in_existing_empty_directory_creates_files(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     assert acorn("new", tmp_path / "here").code == 0
     assert (tmp_path / "here" / "agent.py").exists()
 
 
 @pytest.mark.parametrize("name", ["1st", "a b", "-x", ".hidden", "x" * 70, "naïve", ""])
-def test_new_with_invalid_name_is_rejected(
+def test_new_command_with_invalid_project_name_exits_with_2(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +99,7 @@ def test_new_with_invalid_name_is_rejected(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_new_with_existing_target_exits_with_2_and_changes_nothing(acorn: Acorn, tmp_path: Path) -> None:
+def test_new_command_with_existing_target_exits_with_2_and_changes_nothing(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")

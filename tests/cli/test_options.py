@@ -168,7 +168,7 @@ def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn, cls: str, wo
         ("Aliased", ["--from_", "there"], {"from_": "there"}),
     ],
 )
-def test_options_set_fields_of_inputs_that_are_not_pydantic_models(
+def test_options_set_values_of_each_input_type(
     acorn: Acorn, cls: str, words: list[str], expected: dict[str, Any]
 ) -> None:
     ended = acorn("run", f"{ECHO}:{cls}", *words)
@@ -176,7 +176,7 @@ def test_options_set_fields_of_inputs_that_are_not_pydantic_models(
     assert {name: ended.output[name] for name in expected} == expected
 
 
-def test_field_named_like_acorn_option_is_set_by_plain_option(acorn: Acorn, tmp_path: Path) -> None:
+def test_option_named_like_input_field_sets_field_instead_of_acorn_option(acorn: Acorn, tmp_path: Path) -> None:
     words = ["--model", "T", "--json", "--input", "here", "--help", "me", "--save", "us", "--acorn-json"]
     ended = acorn("run", f"{ECHO}:Clash", *words, "--acorn-save", tmp_path / "run.json")
     assert ended.code == 0, ended.err
@@ -184,18 +184,18 @@ def test_field_named_like_acorn_option_is_set_by_plain_option(acorn: Acorn, tmp_
     assert (tmp_path / "run.json").exists()
 
 
-def test_long_option_form_sets_option_of_acorn(acorn: Acorn) -> None:
+def test_acorn_prefix_separates_acorn_option_from_field_of_same_name(acorn: Acorn) -> None:
     output = acorn("run", f"{ECHO}:Prefixed", "--acorn_model", "a", "--model", "b", "--no-save", "--acorn-json").output
     assert output["output"] == {"model": "b", "acorn_model": "a", "save": False, "no_save": True}
 
 
-def test_option_before_target_sets_option_of_acorn(acorn: Acorn) -> None:
+def test_option_before_target_is_acorn_option_even_if_field_has_same_name(acorn: Acorn) -> None:
     ended = acorn("run", "--json", f"{ECHO}:Clash", "--model", "T")
     assert ended.output["output"]["model"] == "T"
     assert ended.output["output"]["json"] is False
 
 
-def test_acorn_option_before_and_after_target_is_rejected(acorn: Acorn) -> None:
+def test_acorn_option_given_before_and_after_target_exits_with_2(acorn: Acorn) -> None:
     ended = acorn("run", "--save", "a.json", f"{ECHO}:Kinds", "--save", "b.json")
     assert (ended.code, ended.err) == (
         2,
@@ -203,11 +203,11 @@ def test_acorn_option_before_and_after_target_is_rejected(acorn: Acorn) -> None:
     )
 
 
-def test_long_option_form_without_clash_is_accepted(acorn: Acorn) -> None:
+def test_acorn_prefixed_option_is_accepted_without_name_clash(acorn: Acorn) -> None:
     assert acorn("run", f"{ECHO}:Kinds", "--acorn-json").output["model"] == "scripted"
 
 
-def test_input_file_is_overridden_by_options_per_field(acorn: Acorn, tmp_path: Path) -> None:
+def test_options_override_single_fields_of_input_file(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text(json.dumps({"text": "file", "count": 2, "address": {"city": "Rome", "zip_code": 1}, "tags": ["x"]}))
     words = ["--count", "3", "--address.city", "Oslo", "--tags", "y"]
@@ -216,7 +216,7 @@ def test_input_file_is_overridden_by_options_per_field(acorn: Acorn, tmp_path: P
     assert output["address"] == {"city": "Oslo", "zip_code": 1}
 
 
-def test_input_file_with_aliases_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
+def test_input_file_with_field_aliases_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text('{"from": "file"}')
     assert acorn("run", f"{ECHO}:Aliased", "--input", file).output["from_"] == "file"
@@ -228,7 +228,7 @@ def test_input_option_with_dash_reads_stdin(acorn: Acorn, monkeypatch: pytest.Mo
     assert acorn("run", f"{ECHO}:Kinds", "--input", "-").output["text"] == "piped"
 
 
-def test_input_file_of_plain_input_accepts_any_json(acorn: Acorn, tmp_path: Path) -> None:
+def test_input_file_for_list_input_contains_json_list(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text("[1, 2]")
     assert acorn("run", f"{ECHO}:Numbers", "--input", file).output == {"result": [1, 2]}

@@ -14,18 +14,18 @@ def test_run_prints_output_as_one_line_of_json(acorn: Acorn) -> None:
     assert (ended.code, ended.out) == (0, '{"age":5}\n')
 
 
-def test_text_output_is_printed_as_json_without_terminal_codes(acorn: Acorn) -> None:
+def test_text_output_is_printed_as_json_with_escaped_terminal_codes(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Text")
     assert ended.output == "zwölf\x1b[31m\x9b \u202e\nLines"
     assert "zwölf" in ended.out
     assert not set(ended.out) & {"\x1b", "\x9b", "\u202e"}
 
 
-def test_module_without_output_prints_null(acorn: Acorn) -> None:
+def test_agent_without_output_prints_null(acorn: Acorn) -> None:
     assert acorn("run", f"{ENDS}:NoOutput").out == "null\n"
 
 
-def test_json_option_prints_one_object(acorn: Acorn) -> None:
+def test_json_option_prints_output_and_run_details_as_one_json_line(acorn: Acorn) -> None:
     ended = acorn("run", RESEARCHER, "--question", "Who?", "--json")
     assert ended.code == 0
     assert ended.out.count("\n") == 1
@@ -54,13 +54,13 @@ def test_plain_view_prints_each_tool_call(acorn: Acorn) -> None:
     assert "tokens, $0.00" in lines[-1]
 
 
-def test_plain_view_prints_failed_calls_of_unknown_tools(acorn: Acorn) -> None:
+def test_plain_view_prints_error_of_call_to_unknown_tool(acorn: Acorn) -> None:
     err = acorn("run", f"{ENDS}:WrongCalls").err
     assert 'step 1: serch(query="x") failed: There is no tool `serch`.' in err
     assert "step 1: search(limit=3) failed: " in err
 
 
-def test_plain_view_numbers_branches_of_equal_name(acorn: Acorn) -> None:
+def test_plain_view_numbers_branches_with_same_name(acorn: Acorn) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", AGENTS / "twins.py").err.splitlines()]
     for number, topic in ((1, "alpha"), (2, "beta")):
         assert [line for line in lines if line.startswith(f"[check#{number}")] == [
@@ -96,25 +96,25 @@ def test_plain_view_prints_branch_of_tool_before_tool_result(acorn: Acorn) -> No
     ]
 
 
-def test_plain_view_prints_failing_branch_with_error(acorn: Acorn) -> None:
+def test_plain_view_of_failing_branch_prints_its_error(acorn: Acorn) -> None:
     ended = acorn("run", f"{MANUAL}:Failing")
     assert ended.code == 0
     assert "step 1: branch Broken failed: ParseError: `Broken` got no valid output" in ended.err
 
 
-def test_plain_view_prints_unfinished_calls_at_end(acorn: Acorn) -> None:
+def test_plain_view_prints_call_that_did_not_complete_as_failed(acorn: Acorn) -> None:
     err = acorn("run", f"{RUDE}:Strange").err
     assert "step 1: strange() failed: This call was not completed: the run was stopped." in err.splitlines()
 
 
-def test_plain_view_of_single_turn_prints_no_steps(acorn: Acorn) -> None:
+def test_plain_view_of_single_turn_agent_prints_no_step_numbers(acorn: Acorn) -> None:
     lines = acorn("run", f"{ENDS}:SingleTurn").err.splitlines()
     assert lines[1].startswith('search(query="x") -> found x')
     assert lines[2].startswith("unfinished: ")
     assert "step" not in " ".join(lines[:3])
 
 
-def test_plain_view_counts_steps_of_root_run(acorn: Acorn) -> None:
+def test_plain_view_numbers_steps_but_not_the_final_answer(acorn: Acorn) -> None:
     lines = acorn("run", f"{RUDE}:Talks").err.splitlines()
     assert lines[1:3] == ["answer: first", "answer: second"]  # A single turn has no steps.
     assert "step" not in lines[-1]
@@ -167,7 +167,7 @@ def test_debug_option_prints_traceback_of_failed_run(acorn: Acorn) -> None:
     assert err.splitlines()[-1].startswith("error: KeyError")
 
 
-def test_model_option_replaces_model(acorn: Acorn) -> None:
+def test_model_option_replaces_declared_model(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Fine", "--model", "local/no/such/file.gguf")
     assert ended.code in (1, 2)
     assert "file.gguf" in ended.err.splitlines()[-1]

@@ -38,7 +38,7 @@ def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
         ("Kinds", [], "", {"text": "nothing"}),
     ],
 )
-def test_piped_text_fills_only_remaining_text_field(
+def test_piped_text_fills_the_one_text_field_without_value(
     cls: str, words: list[str], piped: str, expected: dict[str, Any]
 ) -> None:
     ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
@@ -75,21 +75,21 @@ def test_piped_text_fills_only_remaining_text_field(
         ("Needs", [], "", "`--name` is missing (string). `--born` is missing"),
     ],
 )
-def test_piped_text_without_target_field_exits_with_2(cls: str, words: list[str], piped: str, message: str) -> None:
+def test_piped_text_without_free_text_field_exits_with_2(cls: str, words: list[str], piped: str, message: str) -> None:
     ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
-def test_piped_bytes_that_are_not_text_exit_with_2() -> None:
+def test_piped_bytes_that_are_not_utf8_exit_with_2() -> None:
     with subprocess.Popen(["printf", r"\377"], stdout=subprocess.PIPE) as source:
         ended = acorn(f"{ECHO}:Plain", stdin=source.stdout)
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: Standard input is not valid utf-8 text")
 
 
-def test_piped_text_and_input_file_fill_different_fields(tmp_path: Path) -> None:
+def test_redirected_stdin_fills_text_field_unless_input_file_set_it(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("from a file\n")
     (tmp_path / "input.json").write_text('{"name": "Ann"}')
     with open(tmp_path / "text") as file:
@@ -99,19 +99,19 @@ def test_piped_text_and_input_file_fill_different_fields(tmp_path: Path) -> None
         assert "every text field of the input already has a value" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
 
 
-def test_piped_json_with_input_dash_is_parsed_as_input() -> None:
+def test_piped_json_is_parsed_if_input_option_is_dash() -> None:
     ended = acorn(f"{ECHO}:Kinds", "--input", "-", input='{"text": "json"}')
     assert json.loads(ended.stdout)["text"] == "json"
 
 
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
-def test_dev_null_or_closed_stdin_is_not_read_as_input(stdin: Any) -> None:
+def test_dev_null_and_closed_stdin_are_not_read_as_input(stdin: Any) -> None:
     shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
     ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert json.loads(ended.stdout) == {"result": "given"}
 
 
-def test_silent_pipe_is_awaited_only_if_field_is_missing() -> None:
+def test_open_pipe_without_data_is_awaited_only_if_field_is_missing() -> None:
     reading, writing = os.pipe()
     try:
         ended = acorn(f"{ECHO}:Plain", "given", stdin=reading)

@@ -93,7 +93,7 @@ sys.meta_path.insert(0, Interrupting())
 
 
 @pytest.mark.parametrize("script", [["-m", "acorn"], ["-Bm", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
-def test_ctrl_c_while_command_imports_exits_with_130_silently(tmp_path: Path, script: list[str]) -> None:
+def test_ctrl_c_during_imports_of_acorn_command_exits_with_130(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTING)
     ended = tmp_path / "ended"
     paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
@@ -148,7 +148,7 @@ def test_ctrl_c_while_target_file_is_imported_prints_no_traceback(tmp_path: Path
         "--help | head -n 1",
     ],
 )
-def test_closed_output_exits_with_0_and_no_error(command: str) -> None:
+def test_closed_stdout_exits_with_0_and_no_error(command: str) -> None:
     shell = f'set -o pipefail; "{sys.executable}" -m acorn {command}; echo "${{PIPESTATUS[0]}}" >&2'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr
@@ -172,7 +172,7 @@ def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("words", [["run", f"{RUDE}:Parent"], ["run", f"{ECHO}:Kinds", "--help"], ["--version"]])
-def test_unwritable_output_exits_with_1_and_one_line_error(tmp_path: Path, words: list[str]) -> None:
+def test_unwritable_stdout_exits_with_1_and_one_line_error(tmp_path: Path, words: list[str]) -> None:
     done = full("1", tmp_path / "out", *words)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "error: Cannot write the output: File too large"
@@ -185,7 +185,7 @@ def test_unwritable_stderr_does_not_affect_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, '"fine"\n')
 
 
-def test_characters_missing_in_encoding_are_escaped() -> None:
+def test_characters_outside_stdout_encoding_are_escaped() -> None:
     process = start("run", f"{ECHO}:Plain", "zwölf", PYTHONIOENCODING="ascii")
     out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '{"result":"zw\\u00f6lf"}\n')
@@ -199,7 +199,7 @@ def test_tool_prints_are_written_to_stderr() -> None:
 
 
 @pytest.mark.parametrize(("cls", "seen"), [("Parent", ["by a child", "below Python"]), ("Late", ["too late"])])
-def test_stdout_contains_only_output(cls: str, seen: list[str]) -> None:
+def test_stdout_contains_only_run_output(cls: str, seen: list[str]) -> None:
     process = start("run", f"{RUDE}:{cls}")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
@@ -223,7 +223,7 @@ def test_ascii_encoding_prints_only_ascii_characters(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])
-def test_closed_stdout_or_stderr_exits_with_0(closed: str, out: str) -> None:
+def test_run_with_closed_stdout_and_stderr_exits_with_0(closed: str, out: str) -> None:
     shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, out)

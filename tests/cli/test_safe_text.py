@@ -24,25 +24,25 @@ from acorn.cli.output import call_text, clean, end_of, one_line, seconds_text
         ("\x1b", ""),
     ],
 )
-def test_clean_removes_terminal_codes(text: str, cleaned: str) -> None:
+def test_clean_removes_terminal_codes_from_text(text: str, cleaned: str) -> None:
     assert clean(text) == cleaned
 
 
 @given(st.text(st.characters(codec=None) | st.sampled_from("\x1b[]0;m\x07\x9b\x9c\\")))
-def test_clean_removes_control_characters(text: str) -> None:
+def test_text_helpers_remove_control_characters(text: str) -> None:
     for made in (clean(text), one_line(text, 40), end_of(text, 40), call_text("f", text, 40)):
         assert not [c for c in made if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
         made.encode()
 
 
 @given(st.text(), st.integers(8, 100))
-def test_shortened_text_has_at_most_given_width(text: str, limit: int) -> None:
+def test_text_shortened_to_limit_is_not_longer_than_limit(text: str, limit: int) -> None:
     assert len(one_line(text, limit)) <= limit
     assert len(end_of(text, limit)) <= limit
     assert "\n" not in one_line(text, limit)
 
 
-def test_call_text_is_formatted_like_python_call() -> None:
+def test_call_text_formats_tool_call_like_python_call() -> None:
     assert (
         call_text("search", '{"query": "a\\nb", "limit": 3, "deep": null}')
         == 'search(query="a\\nb", limit=3, deep=null)'
@@ -52,7 +52,7 @@ def test_call_text_is_formatted_like_python_call() -> None:
     assert call_text("search", "") == "search()"
 
 
-def test_seconds_text_is_formatted_with_two_digits_and_unit() -> None:
+def test_seconds_text_formats_duration_with_unit() -> None:
     assert [seconds_text(each) for each in (0.004, 0.5, 3.14, 42.2, 125)] == [
         "0.00 s",
         "0.50 s",

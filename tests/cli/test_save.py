@@ -76,7 +76,7 @@ def test_save_option_creates_file_with_default_mode(acorn: Acorn, tmp_path: Path
     assert (tmp_path / "run.json").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_save_option_accepts_longest_file_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_accepts_file_name_of_250_characters(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / ("x" * 250)
     assert acorn("run", f"{ENDS}:Fine", "--save", file).code == 0
     assert last_of(file) == "completion"
@@ -92,7 +92,7 @@ def test_save_option_writes_to_target_of_symlink(acorn: Acorn, tmp_path: Path) -
     assert last_of(tmp_path / "target") == last_of(tmp_path / "second") == "completion"
 
 
-def test_save_option_with_pipe_writes_run_once(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_with_named_pipe_writes_run_to_pipe(acorn: Acorn, tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", list[str]()
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
@@ -105,7 +105,7 @@ def test_save_option_with_pipe_writes_run_once(acorn: Acorn, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", [">(cat >run.json)", "/dev/fd/7 7>run.json", "/dev/stdout | head -n -1 >run.json"])
-def test_save_option_writes_to_file_descriptor_of_shell(tmp_path: Path, place: str) -> None:
+def test_save_option_writes_to_file_descriptor_opened_by_shell(tmp_path: Path, place: str) -> None:
     shell = f"'{sys.executable}' -m acorn run {ENDS}:Fine --save {place}"
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
@@ -178,7 +178,7 @@ class Agent(module):
         ("call('interrupt')", 130, "interrupted: "),
     ],
 )
-def test_save_failure_is_reported_after_each_run_result(
+def test_save_error_is_printed_after_result_or_error_of_run(
     acorn: Acorn, tmp_path: Path, then: str, code: int, end: str
 ) -> None:
     (tmp_path / "place").mkdir()
@@ -191,6 +191,6 @@ def test_save_failure_is_reported_after_each_run_result(
     assert ended.out == ('"x"\n' if code == 0 else "")
 
 
-def test_save_option_of_long_run_writes_all_events(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_of_run_with_600_events_writes_all_events(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", f"{RUDE}:Many", "--save", tmp_path / "run.json").code == 0
     assert len(parse_events((tmp_path / "run.json").read_text())) > 600

@@ -52,7 +52,7 @@ def test_show_prints_steps_and_branches(acorn: Acorn, saved: Path) -> None:
     assert not set(ended.out) & {"\x1b", "\x07"}
 
 
-def test_show_of_record_equals_show_of_events(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_saved_record_and_its_events_identically(acorn: Acorn, tmp_path: Path) -> None:
     class Aside(module):
         """You check it."""
 
@@ -78,7 +78,7 @@ def test_show_of_record_equals_show_of_events(acorn: Acorn, tmp_path: Path) -> N
     assert "└── completed done" in acorn("show", record).out
 
 
-def test_show_prints_plain_answer_once(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_of_run_without_steps_prints_answer_once(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     acorn("run", f"{AGENTS / 'rude.py'}:Checking", "--save", file)
     lines = acorn("show", file).out.splitlines()
@@ -86,7 +86,7 @@ def test_show_prints_plain_answer_once(acorn: Acorn, tmp_path: Path) -> None:
     assert "step" not in " ".join(lines)
 
 
-def test_show_prints_answer_without_step_number(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_final_answer_under_answer_heading_without_step_number(acorn: Acorn, tmp_path: Path) -> None:
     def headings(cls: str) -> list[str]:
         acorn("run", f"{AGENTS / cls}", "--save", tmp_path / "run.json")
         lines = [line.lstrip("│├└─ ").rstrip() for line in acorn("show", tmp_path / "run.json").out.splitlines()]
@@ -143,7 +143,7 @@ def test_show_of_invalid_file_exits_with_2_and_one_line_error(
     assert ended.err.count("\n") == 1
 
 
-def test_show_prints_branch_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_branch_under_tool_call_that_started_it(acorn: Acorn, tmp_path: Path) -> None:
     def event(kind: str, **fields: object) -> dict[str, object]:
         return {"type": kind, "iteration": 1, **fields}
 
@@ -192,7 +192,7 @@ def outline(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_show_prints_branches_started_by_hook_in_step_of_hook(acorn: Acorn, tmp_path: Path, cls: str) -> None:
+def test_show_prints_branches_started_by_hook_under_step_of_that_hook(acorn: Acorn, tmp_path: Path, cls: str) -> None:
     acorn("run", f"{MANUAL}:{cls}", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("├── step 1")
@@ -219,14 +219,14 @@ def test_show_prints_branches_started_by_hook_in_step_of_hook(acorn: Acorn, tmp_
     ]
 
 
-def test_show_prints_branch_of_tool_in_its_step(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_branch_started_by_tool_after_tool_result(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{MANUAL}:InTool", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("│   ├── ✓ work()")
     assert lines[at + 1 : at + 3] == ["│   │   └── → looked into beta", "│   └── branch Review"]
 
 
-def test_show_prints_errors_of_calls_to_unknown_tools(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_error_of_call_to_unknown_tool(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{AGENTS / 'ends.py'}:WrongCalls", "--save", tmp_path / "run.json")
     out = acorn("show", tmp_path / "run.json").out
     assert '├── ✗ serch(query="x")\n│   │   └── → There is no tool `serch`.' in out

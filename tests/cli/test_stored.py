@@ -63,7 +63,7 @@ def test_resume_with_rejection_option_stores_reason(acorn: Acorn, store: Path) -
     assert "The reason: too much" in shown
 
 
-def test_answer_command_without_agent_class_stores_answer(
+def test_answer_command_stores_answer_and_prints_resume_command(
     acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_STORE", str(store))
@@ -77,7 +77,7 @@ def test_answer_command_without_agent_class_stores_answer(
     assert acorn("resume", facts.id[:8]).output == "blue"
 
 
-def test_paused_run_with_json_option_prints_requests_as_json(acorn: Acorn, store: Path) -> None:
+def test_json_option_of_paused_run_prints_open_questions_and_approvals(acorn: Acorn, store: Path) -> None:
     ended = acorn("run", f"{DESK}:Desk", "x", "--store", store, "--json")
     assert ended.code == 3
     assert (ended.output["stop_reason"], ended.output["output"]) == ("paused", None)
@@ -133,7 +133,7 @@ def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],
 )
-def test_stored_run_commands_with_wrong_usage_exit_with_2_and_one_line_error(
+def test_wrong_usage_of_stored_run_commands_exits_with_2_and_one_line_error(
     acorn: Acorn, store: Path, words: list[str], complaint: str
 ) -> None:
     waiting(acorn, store)
@@ -190,7 +190,7 @@ class Unlucky(module[str, str]):
 """
 
 
-def test_retryable_failure_prints_resume_command(tmp_path: Path, store: Path) -> None:
+def test_run_stopped_by_retryable_model_failure_prints_resume_command(tmp_path: Path, store: Path) -> None:
     agent = tmp_path / "unlucky.py"
     agent.write_text(IN_TROUBLE)
     process = start("run", agent, "x", "--store", store)
@@ -281,7 +281,7 @@ def test_batch_reads_csv_rows(acorn: Acorn, tmp_path: Path) -> None:
         ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
     ],
 )
-def test_batch_with_wrong_input_exits_with_2_before_any_run(
+def test_batch_with_invalid_rows_or_options_exits_with_2_before_any_run(
     acorn: Acorn, tmp_path: Path, content: str, words: list[str], complaint: str
 ) -> None:
     rows = tmp_path / "in.jsonl"
@@ -317,7 +317,7 @@ def test_chat_with_class_without_text_field_exits_with_2(acorn: Acorn, store: Pa
     assert "Cannot chat with" in ended.err
 
 
-def test_resume_of_moved_class_reports_agent_option(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+def test_resume_after_agent_file_was_renamed_suggests_agent_option(acorn: Acorn, store: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "old_desk.py", tmp_path / "new_desk.py"
     old.write_text(DESK.read_text())
     acorn("run", f"{old}:Desk", "order 17", "--store", store)
@@ -332,7 +332,7 @@ def test_resume_of_moved_class_reports_agent_option(acorn: Acorn, store: Path, t
     assert (ended.code, ended.output) == (0, "settled")
 
 
-def test_killed_program_is_resumed_by_command_line(store: Path, tmp_path: Path) -> None:
+def test_run_of_killed_python_program_is_resumed_with_acorn_resume(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(
         "import os, signal, sys\n"
@@ -377,7 +377,7 @@ def test_killed_program_is_resumed_by_command_line(store: Path, tmp_path: Path) 
     assert "looked" not in ended.stderr, "what was committed in the branch is not done again"
 
 
-def test_resumed_run_prints_new_progress_and_totals(acorn: Acorn, store: Path) -> None:
+def test_resume_command_prints_only_new_steps_and_total_tokens(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
     (facts,) = library.runs(store).list()

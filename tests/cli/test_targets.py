@@ -29,20 +29,20 @@ def write(directory: Path, name: str, text: str) -> Path:
     return file
 
 
-def test_target_with_one_module_is_found_without_class_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_with_one_agent_class_needs_no_class_name(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "one.py", ONE)).output == "fine"
 
 
-def test_target_file_name_that_is_not_identifier_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_name_that_is_not_python_identifier_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "my-agent.py", ONE)).output == "fine"
 
 
-def test_target_file_named_like_loaded_module_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_named_like_standard_library_module_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "json.py", ONE)).output == "fine"
     assert "tmp" not in str(sys.modules["json"].__file__)
 
 
-def test_target_ignores_classes_used_as_branches(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_with_one_agent_and_its_branch_class_needs_no_class_name(acorn: Acorn, tmp_path: Path) -> None:
     text = TWO.replace("class Only(module):", "class Only(module):\n    branches = {}").replace(
         "class Helper", "class Other"
     )
@@ -50,7 +50,7 @@ def test_target_ignores_classes_used_as_branches(acorn: Acorn, tmp_path: Path) -
     assert acorn("run", write(tmp_path, "two.py", text)).output == "fine"
 
 
-def test_target_with_several_modules_requires_class_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_with_two_agent_classes_requires_class_name(acorn: Acorn, tmp_path: Path) -> None:
     file = write(tmp_path, "two.py", TWO)
     ended = acorn("run", file)
     assert ended.code == 2
@@ -61,7 +61,7 @@ def test_target_with_several_modules_requires_class_name(acorn: Acorn, tmp_path:
     assert acorn("run", f"{file}:Only").output == "fine"
 
 
-def test_target_instance_is_accepted(acorn: Acorn) -> None:
+def test_target_that_names_agent_instance_is_accepted(acorn: Acorn) -> None:
     assert acorn("run", f"{AGENTS / 'ends.py'}:fine").output == {"age": 7}
 
 
@@ -111,13 +111,13 @@ def test_unusable_target_file_exits_with_2_and_line_number(
     assert ended.err.count("\n") == 1
 
 
-def test_target_file_without_module_exits_with_2(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_without_agent_class_exits_with_2(acorn: Acorn, tmp_path: Path) -> None:
     ended = acorn("run", write(tmp_path, "empty.py", "x = 1\n"))
     assert ended.code == 2
     assert "defines no module. Add a class that inherits from `acorn.module`" in ended.err
 
 
-def test_error_in_file_imported_by_target_is_reported_with_line_number(
+def test_error_in_file_imported_by_target_file_is_printed_with_line_number(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "acorn_cli_broken.py", "\n\n1 / 0\n")
@@ -127,7 +127,7 @@ def test_error_in_file_imported_by_target_is_reported_with_line_number(
 
 
 @pytest.mark.parametrize("words", [["--debug", "bad.py"], ["bad.py", "--debug"]])
-def test_debug_option_prints_traceback_of_target(
+def test_debug_option_prints_traceback_of_error_in_target_file(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     write(tmp_path, "bad.py", "def f():\n    return nowhere\n\nf()\n")

@@ -21,7 +21,7 @@ def begun(store: Path, cls: str = "Desk") -> Terminal:
     ("typed", "read"),
     [("y", "20.0 paid"), ("n", "did not approve"), ("", "did not approve"), ("too much", "The reason: too much")],
 )
-def test_terminal_prompt_for_approval_applies_answer(tmp_path: Path, typed: str, read: str) -> None:
+def test_approval_typed_at_terminal_prompt_is_passed_to_tool(tmp_path: Path, typed: str, read: str) -> None:
     terminal = begun(tmp_path / "runs.db")
     terminal.until(lambda screen: "a reason to reject]" in screen.text)
     terminal.type(f"{typed}\n")
@@ -34,7 +34,7 @@ def test_terminal_prompt_for_approval_applies_answer(tmp_path: Path, typed: str,
     assert any(read in each for each in results)
 
 
-def test_terminal_prompt_for_question_sends_answer(tmp_path: Path) -> None:
+def test_answer_typed_at_terminal_prompt_is_passed_to_agent(tmp_path: Path) -> None:
     terminal = begun(tmp_path / "runs.db", "Curious")
     terminal.until(lambda screen: "Which colour?" in screen.text)
     terminal.type("7\n")

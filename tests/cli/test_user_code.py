@@ -33,13 +33,13 @@ def test_user_code_that_exits_is_reported_as_failed_run(acorn: Acorn, cls: str, 
     assert told.output["error"]["message"] == f"The agent's code ended the program: {error}"
 
 
-def test_debug_option_prints_line_that_exited(acorn: Acorn) -> None:
+def test_debug_option_names_function_that_called_sys_exit(acorn: Acorn) -> None:
     assert "in leaves" in acorn("run", f"{RUDE}:Leaves", "--debug").err
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--debug"]])
 @pytest.mark.parametrize("cls", ["ToldKey", "DictKey"])
-def test_error_of_user_code_contains_redacted_key(
+def test_api_key_in_error_of_user_code_is_redacted(
     acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str, words: list[str]
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "swordfish-99")
@@ -50,7 +50,7 @@ def test_error_of_user_code_contains_redacted_key(
         assert key not in ended.out + ended.err
 
 
-def test_error_in_target_file_contains_redacted_key(
+def test_api_key_in_error_of_target_file_is_redacted(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "swordfish-99")
@@ -62,7 +62,7 @@ def test_error_in_target_file_contains_redacted_key(
 
 
 @pytest.mark.parametrize(("size", "error"), [("13", "RuntimeError: the validator is broken"), ("14", "SystemExit: 0")])
-def test_failing_input_validator_is_reported_with_file_and_line(acorn: Acorn, size: str, error: str) -> None:
+def test_failing_input_validator_error_contains_file_and_line(acorn: Acorn, size: str, error: str) -> None:
     ended = acorn("run", f"{RUDE}:Checking", "--name", "x", "--size", size)
     assert (ended.code, ended.out) == (2, "")
     line = ended.err.splitlines()[-1]

@@ -75,7 +75,7 @@ def look() -> str:
     return "there"
 
 
-def test_tree_branch_time_starts_with_branch() -> None:
+def test_run_tree_counts_branch_time_from_start_of_branch() -> None:
     tree = tree_of(
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, CalledTool("1", "look", "{}"), CalledTool("2", "check", "{}")),
@@ -95,7 +95,7 @@ def test_tree_branch_time_starts_with_branch() -> None:
     assert (tree.tokens, tree.cost) == (30, 1.0)
 
 
-def test_tree_contains_result_changed_by_hook() -> None:
+def test_run_tree_contains_tool_result_changed_by_hook() -> None:
     class Agent(Base):
         tools = [look]
         model = ScriptedModel([call("look"), finish(result="x")])
@@ -106,7 +106,7 @@ def test_tree_contains_result_changed_by_hook() -> None:
     assert calls_of(heard(Agent()).root)[0].result == "changed"
 
 
-def test_tree_call_that_was_not_executed_has_error_and_no_time() -> None:
+def test_run_tree_call_that_was_not_executed_has_error_and_no_duration() -> None:
     class Agent(Base):
         tools = [look]
         model = ScriptedModel([call("look", deep=True) & call("lok"), finish(result="x") & call("look")])
@@ -118,7 +118,7 @@ def test_tree_call_that_was_not_executed_has_error_and_no_time() -> None:
     assert [each.seconds for each in (wrong, unknown, skipped)] == [None] * 3
 
 
-def test_tree_invalid_answer_is_marked_as_rejected() -> None:
+def test_run_tree_marks_invalid_answer_as_rejected() -> None:
     class Agent(Base):
         final_output = [("age", int)]
         model = ScriptedModel([finish(age="old"), finish(age=5)])
@@ -130,7 +130,7 @@ def test_tree_invalid_answer_is_marked_as_rejected() -> None:
     assert shown(tree, is_over=True) == ["the answer did not validate, requested again", "age  5"]
 
 
-def test_tree_answer_with_failing_hook_is_not_marked_as_rejected() -> None:
+def test_run_tree_does_not_mark_answer_as_rejected_if_on_finish_hook_raises() -> None:
     class Agent(Base):
         model = ScriptedModel([finish(result="x")])
 
@@ -143,7 +143,7 @@ def test_tree_answer_with_failing_hook_is_not_marked_as_rejected() -> None:
     assert "validate" not in " ".join(shown(tree, is_over=True))
 
 
-def test_tree_excludes_agent_called_inside_tool() -> None:
+def test_run_tree_excludes_calls_of_agent_run_inside_tool() -> None:
     class Inner(Base):
         model = ScriptedModel([Reply("inner") & call("look"), finish(result="y")])
         tools = [look]
@@ -162,7 +162,7 @@ def test_tree_excludes_agent_called_inside_tool() -> None:
     assert tree.root.children == []
 
 
-def test_tree_branch_is_under_call_that_started_branch() -> None:
+def test_run_tree_places_branch_under_tool_call_that_started_it() -> None:
     begun = (
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, CalledTool("1", "one", "{}"), CalledTool("2", "two", "{}")),
@@ -179,7 +179,7 @@ def test_tree_branch_is_under_call_that_started_branch() -> None:
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
-def test_tree_numbers_branches_of_equal_name_in_step() -> None:
+def test_run_tree_numbers_same_named_branches_of_one_step() -> None:
     tree = tree_of(
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 0.0, CalledTool("1", "check", "{}"), CalledTool("2", "check", "{}")),
@@ -194,7 +194,7 @@ def test_tree_numbers_branches_of_equal_name_in_step() -> None:
     assert tree.root.children[3].children[0].label == "Review#2/Deep"
 
 
-def test_tree_finished_branch_contains_outcome() -> None:
+def test_run_tree_branch_ends_with_output_or_error() -> None:
     ended = BranchFinished("a", 1, 2.0, "b", "Review", None, "finish", 1.5, "fine", None, Usage(), None)
     begun = RunStarted("a", 0, 0.0, "m:M", None), BranchStarted("a", 1, 0.5, "b", "Review", None)
     fine = tree_of(*begun, RunFinished("b", 1, 1.5, "finish", "fine", "text"), ended)
@@ -205,7 +205,7 @@ def test_tree_finished_branch_contains_outcome() -> None:
     assert shown(cancelled, 9.0, is_over=True) == ["branch Review"]
 
 
-def test_tree_excludes_interruption_of_resumed_run() -> None:
+def test_run_tree_of_resumed_run_contains_no_interruption_line() -> None:
     begun = (
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, CalledTool("1", "look", "{}")),
@@ -222,7 +222,7 @@ def test_tree_excludes_interruption_of_resumed_run() -> None:
     assert [row.step for row in tree.root.rows] == [1, 2]
 
 
-def test_tree_streamed_calls_grow_in_any_order() -> None:
+def test_run_tree_shows_streamed_tool_calls_in_any_index_order() -> None:
     tree = tree_of(RunStarted("a", 0, 0.0, "m:M", None), ModelRequested("a", 1, 0.0, "model 1", "m", 2, None))
     for index, pieces in ((1, ["{"]), (1, ["{", '"query": "ac']), (3, [""])):
         chunk: StreamChunk[Any] = StreamChunk()
@@ -234,7 +234,7 @@ def test_tree_streamed_calls_grow_in_any_order() -> None:
     assert shown(tree) == ["· tool1()"]
 
 
-def test_tree_contains_redacted_key() -> None:
+def test_run_tree_contains_asterisks_instead_of_api_key() -> None:
     @tool
     def tell(key: str) -> str:
         """Tell a key."""

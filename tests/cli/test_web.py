@@ -86,13 +86,13 @@ def test_serve_without_usable_store_exits_with_error(folder: Path, store: str, s
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_web_without_extra_exits_with_2_and_install_command(folder: Path, missing: str) -> None:
+def test_web_without_web_extra_exits_with_2_and_prints_install_command(folder: Path, missing: str) -> None:
     done = web("agent.py", cwd=folder, script=f"sys.modules[{missing!r}] = None")
     assert "pip install 'acorn-agents[web]'" in done.stderr
     assert done.returncode == 2
 
 
-def test_show_html_without_extra_writes_file(folder: Path) -> None:
+def test_show_html_without_web_extra_writes_html_file(folder: Path) -> None:
     (folder / "run.json").write_text(Greeter().run().to_json())
     script = "sys.modules['starlette'] = sys.modules['uvicorn'] = None"
     done = web("run.json", "--html", "out.html", cwd=folder, script=script, command="show")
@@ -100,7 +100,7 @@ def test_show_html_without_extra_writes_file(folder: Path) -> None:
     assert "hello there" in (folder / "out.html").read_text()
 
 
-def test_browser_is_opened_with_file_instead_of_url_with_key(folder: Path) -> None:
+def test_browser_opens_private_file_instead_of_url_with_login_key(folder: Path) -> None:
     """The browser is a program that records its arguments and ends the server."""
     note = folder / "note.json"
     opener = folder / "opener.py"

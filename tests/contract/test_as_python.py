@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import File, Image, Run, runs
-from acorn._history.saved_form import read_entries, write_entry
+from acorn._history.saved_form import decode_entries, encode_entry
 from acorn.stores.memory import MemoryStore
 from acorn.testing.as_python import as_python
 
@@ -175,7 +175,7 @@ def question(agents: Any, text: str = "Who?") -> dict[str, Any]:
     return {"question": text, "place": agents.Place(city="Łódź", zipCode="1"), "tags": ["a", "'b'"]}
 
 
-def test_as_python_of_concurrent_tools_text_and_correction_gives_passing_test(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_run_with_tool_calls_and_corrections_writes_passing_test(agents: Any, tmp_path: Path) -> None:
     model = agents.ScriptedModel(
         [
             agents.Reply('Let me "see".') & agents.call("search", query="a") & agents.call("search", query="b"),
@@ -193,7 +193,7 @@ def test_as_python_of_concurrent_tools_text_and_correction_gives_passing_test(ag
     passes(tmp_path, text, from_a_store)
 
 
-def test_as_python_test_fails_if_agent_behavior_changes(agents: Any, tmp_path: Path) -> None:
+def test_generated_python_test_fails_after_agent_behavior_changes(agents: Any, tmp_path: Path) -> None:
     model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")])
     text = as_python(agents.Researcher(model=model).run(**question(agents)))
     changed = AGENTS.replace("max_steps = 6", "max_steps = None")
@@ -201,7 +201,7 @@ def test_as_python_test_fails_if_agent_behavior_changes(agents: Any, tmp_path: P
     passes(tmp_path, text, outcome="1 failed")
 
 
-def test_as_python_of_sequential_branches_gives_passing_test(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_run_with_sequential_branches_writes_passing_test(agents: Any, tmp_path: Path) -> None:
     model = agents.ScriptedModel(
         [
             agents.call("check", result="claim"),
@@ -217,7 +217,7 @@ def test_as_python_of_sequential_branches_gives_passing_test(agents: Any, tmp_pa
     passes(tmp_path, as_python(run))
 
 
-def test_as_python_of_concurrent_branches_gives_passing_test(agents: Any) -> None:
+def test_as_python_of_run_with_concurrent_branches_writes_passing_test(agents: Any) -> None:
     def reply(request: Any) -> Any:
         said = str(request.messages[-1]["content"])
         claims = [claim for claim in ("first", "second") if f"<result>{claim}" in said]
@@ -256,9 +256,9 @@ def test_as_python_writes_message_text_as_string_literals_only(agents: Any, text
 def test_as_python_of_hostile_record_imports_only_known_modules(agents: Any) -> None:
     run = agents.Plain(model=agents.ScriptedModel([agents.finish(3)])).run("x")
     for module in ("os\nimport shutil:Evil", "a.b:C; import os", "os:class", "__main__:Main", ":", "x:<locals>.Y"):
-        entries = [write_entry(entry) for entry in run.journal.entries]
+        entries = [encode_entry(entry) for entry in run.journal.entries]
         entries[0]["module"] = module
-        run.journal.entries[:] = read_entries(entries)
+        run.journal.entries[:] = decode_entries(entries)
         made = as_python(run)
         imports = [node for node in ast.walk(ast.parse(made)) if isinstance(node, ast.Import | ast.ImportFrom)]
         known = {"pytest", "pydantic_core", "acorn", "acorn.testing", "your_project"}
@@ -266,12 +266,12 @@ def test_as_python_of_hostile_record_imports_only_known_modules(agents: Any) -> 
         assert "Replace `your_project`" in made
 
 
-def test_as_python_of_plain_input_and_changed_setting_gives_passing_test(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_run_with_single_value_input_and_settings_writes_passing_test(agents: Any, tmp_path: Path) -> None:
     run = agents.Plain(model=agents.ScriptedModel([agents.finish("x"), agents.finish(3)]), parse_retries=1).run("a 'b'")
     passes(tmp_path, as_python(run, settings={"parse_retries": 1, "temperature": 0.5}))
 
 
-def test_as_python_of_prior_conversation_and_fork_gives_passing_test(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_continued_conversation_and_of_fork_writes_passing_tests(agents: Any, tmp_path: Path) -> None:
     model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")] * 2)
     agent = agents.Researcher(model=model)
     run = agent.run(**question(agents))
@@ -281,7 +281,7 @@ def test_as_python_of_prior_conversation_and_fork_gives_passing_test(agents: Any
     passes(tmp_path, as_python(later), as_python(fork))
 
 
-def test_as_python_of_failed_run_gives_test_with_pytest_raises(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_failed_run_writes_test_with_pytest_raises(agents: Any, tmp_path: Path) -> None:
     texts: list[str] = []
     for script, kind in (
         ([agents.finish(wrong=1)] * 3, "ParseError"),
@@ -297,7 +297,7 @@ def test_as_python_of_failed_run_gives_test_with_pytest_raises(agents: Any, tmp_
     passes(tmp_path, *texts)
 
 
-def test_as_python_of_unsupported_run_gives_skipped_test_with_reason(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_run_with_unanswered_human_request_writes_skipped_test(agents: Any, tmp_path: Path) -> None:
     asks = agents.call("ask_human", question="Which?") & agents.call("ask_human", question="When?")
     agent = agents.Asking(model=agents.ScriptedModel([asks]), store=MemoryStore())
     out = agent("x")
@@ -310,7 +310,7 @@ def test_as_python_of_unsupported_run_gives_skipped_test_with_reason(agents: Any
 
 
 @pytest.mark.parametrize("answer", [True, False, "Too much.", {"approved": True, "arguments": {"amount": 3.0}}])
-def test_as_python_test_repeats_human_answers(agents: Any, answer: Any) -> None:
+def test_generated_python_test_repeats_human_answers(agents: Any, answer: Any) -> None:
     script = [agents.call("ask_human", question="Which?"), agents.call("pay", amount=5.0), agents.finish("done")]
     above = [agents.call("asking", result="x"), *script, agents.finish("all done")]
     for cls, replies in ((agents.Asking, script), (agents.Above, above)):
@@ -328,7 +328,7 @@ def test_as_python_test_repeats_human_answers(agents: Any, answer: Any) -> None:
             runs_here(made.replace("'all done'", "'other'", 1).replace("'done'", "'other'", 1))
 
 
-def test_as_python_test_does_not_use_store_of_run(agents: Any, tmp_path: Path) -> None:
+def test_generated_python_test_adds_no_run_to_store(agents: Any, tmp_path: Path) -> None:
     """Check that a class that can ask people, and did not in this run, needs nothing more."""
     agent = agents.Asking(model=agents.ScriptedModel([agents.finish("x")]), store=tmp_path / "runs.db")
     run = agent.run("x")
@@ -336,7 +336,7 @@ def test_as_python_test_does_not_use_store_of_run(agents: Any, tmp_path: Path) -
     assert len(runs(tmp_path / "runs.db").list()) == 1
 
 
-def test_as_python_of_images_and_files_gives_passing_test(agents: Any) -> None:
+def test_as_python_of_run_with_images_and_files_writes_passing_test(agents: Any) -> None:
     photo = Image.from_bytes(b"\x89PNG\r\n\x1a\n" + b"pixels")
     for given in (photo, "https://acorn.invalid/cat.png"):
         agent = agents.Seer(
@@ -347,12 +347,12 @@ def test_as_python_of_images_and_files_gives_passing_test(agents: Any) -> None:
             runs_here(as_python(each))
 
 
-def test_as_python_of_hosted_tools_and_reasoning_gives_passing_test(agents: Any) -> None:
+def test_as_python_of_run_with_hosted_tools_and_reasoning_writes_passing_test(agents: Any) -> None:
     reply = agents.Reply("I looked.", reasoning="Better to look.") & agents.finish("found")
     runs_here(as_python(agents.Web(model=agents.ScriptedModel([reply])).run("look")))
 
 
-def test_as_python_of_compacted_run_gives_passing_test(agents: Any, tmp_path: Path) -> None:
+def test_as_python_of_compacted_run_writes_passing_test(agents: Any, tmp_path: Path) -> None:
     def reply(request: Any) -> Any:
         if not request.tools:
             return agents.Reply("In short: nothing.")
@@ -366,7 +366,7 @@ def test_as_python_of_compacted_run_gives_passing_test(agents: Any, tmp_path: Pa
     passes(tmp_path, as_python(run, settings=settings))
 
 
-def test_as_python_output_equals_readable_example(agents: Any) -> None:
+def test_as_python_output_equals_expected_source_text(agents: Any) -> None:
     model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")])
     run = agents.Researcher(model=model).run(question="Who?", place=agents.Place(city="Oslo"))
     made = as_python(run).replace(agents.__name__, "project.agents")

@@ -113,7 +113,9 @@ def test_branch_example_request_contains_inherited_messages(wire: Wire) -> None:
     assert "is_true" in json.dumps(rest_of(wire, last)[-1])
 
 
-def test_branch_example_usage_prints_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_program_of_branch_example_prints_answer_and_sources(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
     wire.serve(list(SCRIPT))
     example(wire).main()
     assert capsys.readouterr().out.endswith(

@@ -43,7 +43,7 @@ def script() -> list[Any]:
 # Marks
 
 
-def test_cache_auto_marks_only_anthropic_requests(wire: Wire) -> None:
+def test_cache_setting_auto_adds_cache_control_only_to_anthropic_requests(wire: Wire) -> None:
     wire.serve(script())
     assert wire.call(Looking(model=wire.model())) == "done"
     for body in wire.server.bodies():
@@ -52,7 +52,7 @@ def test_cache_auto_marks_only_anthropic_requests(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("setting", [False, []])
-def test_cache_turned_off_for_one_call_sends_no_cache_control(claude: Wire, setting: Any) -> None:
+def test_cache_disabled_with_using_sends_no_cache_control(claude: Wire, setting: Any) -> None:
     claude.serve(script())
     assert claude.call(Looking(model=claude.model()).using(cache=setting)) == "done"
     assert all("cache_control" not in request.raw.decode() for request in claude.server.requests)
@@ -73,7 +73,7 @@ def test_branch_inherits_cache_setting(claude: Wire) -> None:
     assert [body["cache_control"] for body in claude.bodies()] == [EPHEMERAL] * 3
 
 
-def test_default_cache_rejected_by_server_is_omitted_in_later_requests(claude: Wire) -> None:
+def test_default_cache_control_rejected_by_server_is_omitted_in_later_requests(claude: Wire) -> None:
     """Skip servers that speak Anthropic's protocol without a cache."""
     words = "cache_control: Extra inputs are not permitted"
     claude.serve([Fault(status=400, message=words, code="invalid_request_error"), *script(), *script()])
@@ -82,7 +82,7 @@ def test_default_cache_rejected_by_server_is_omitted_in_later_requests(claude: W
     assert ["cache_control" in body for body in claude.bodies()] == [True, *[False] * 6]
 
 
-def test_cache_point_set_by_user_and_rejected_by_server_raises_model_error(claude: Wire) -> None:
+def test_explicit_cache_setting_rejected_by_server_raises_model_error(claude: Wire) -> None:
     words = "cache_control: Extra inputs are not permitted"
     claude.serve(lambda request: Fault(status=400, message=words, code="invalid_request_error"))
     with pytest.raises(ModelError, match="cache_control"):
@@ -90,7 +90,7 @@ def test_cache_point_set_by_user_and_rejected_by_server_raises_model_error(claud
     assert claude.count() == 1
 
 
-def test_cache_point_by_role_marks_first_and_latest_messages(claude: Wire) -> None:
+def test_cache_setting_by_role_marks_system_message_and_latest_tool_results(claude: Wire) -> None:
     """Check the number of marks: Anthropic refuses more than four."""
 
     cache = [{"location": "message", "role": role} for role in ("system", "tool")]
@@ -120,7 +120,7 @@ def value_of(raw: bytes, key: str) -> bytes:
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("cache", ["auto", True])
-def test_bytes_before_cache_point_are_equal_in_every_step(wire: Wire, streams: bool, cache: Any) -> None:
+def test_request_bytes_before_cache_control_mark_are_equal_in_every_step(wire: Wire, streams: bool, cache: Any) -> None:
     class Checking(Looking):
         def on_step(self, step: Step) -> None:
             step.add_to_context("Be quick.")
@@ -167,7 +167,7 @@ def test_cache_write_tokens_are_counted_and_priced(wire: Wire) -> None:
     assert [entry.usage.cache_write_tokens for entry in answered] == [300, 300]
 
 
-def test_cache_prices_in_model_dict_are_used(wire: Wire) -> None:
+def test_cost_uses_cache_prices_given_in_model_dict(wire: Wire) -> None:
     prices = {
         "input_cost_per_token": 1e-6,
         "output_cost_per_token": 2e-6,
@@ -197,7 +197,7 @@ def test_store_contains_cache_write_tokens(tmp_path: Path) -> None:
     store.close()
 
 
-def test_record_json_without_cache_write_tokens_is_loaded_with_zero() -> None:
+def test_saved_run_without_cache_write_tokens_is_loaded_with_zero() -> None:
     new = Looking(model=ScriptedModel([call("look", place="x"), DONE])).run().to_json()
     old = new.replace(',"cache_write_tokens":0', "")
     assert new != old

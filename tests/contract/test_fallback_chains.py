@@ -101,7 +101,7 @@ def answers(run: Run[Any]) -> list[ModelResponded]:
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
-def test_retryable_failure_after_retries_is_retried_with_next_model(wire: Wire, case: str, count: int) -> None:
+def test_request_that_fails_after_all_retries_is_sent_to_next_model(wire: Wire, case: str, count: int) -> None:
     fault, extra = PASSING[case]
     pair = Pair(wire, always(fault), [DONE])
     models = pair.models(num_retries=count, **extra)
@@ -120,7 +120,7 @@ def test_retryable_failure_after_retries_is_retried_with_next_model(wire: Wire, 
 
 
 @pytest.mark.parametrize("case", [case for case in PASSING if case != "reset inside the answer"])
-def test_stream_error_before_first_delta_is_retried_with_next_model(wire: Wire, case: str) -> None:
+def test_stream_error_before_first_delta_is_sent_to_next_model_after_retries(wire: Wire, case: str) -> None:
     fault, extra = PASSING[case]
     pair = Pair(wire, always(fault), [DONE])
     with waiting_for_nothing():
@@ -130,7 +130,7 @@ def test_stream_error_before_first_delta_is_retried_with_next_model(wire: Wire, 
     assert len(answers(run)[0].fallbacks) == 1
 
 
-def test_stream_cut_before_first_delta_is_retried_with_next_model(wire: Wire) -> None:
+def test_stream_cut_before_first_delta_is_sent_to_next_model_after_retries(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(cut=20)), [DONE])
     run = run_streamed(wire, Plain(model=pair.models(num_retries=1)))
     assert run.output == "done"
@@ -150,7 +150,7 @@ def test_stream_error_after_first_delta_raises_model_error(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("case", "streams"), [*((case, False) for case in LASTING), ("400", True), ("401", True)], ids=str
 )
-def test_permanent_failure_raises_without_fallback(wire: Wire, case: str, streams: bool) -> None:
+def test_permanent_failure_raises_without_request_to_next_model(wire: Wire, case: str, streams: bool) -> None:
     pair = Pair(wire, always(LASTING[case]), [])
     with pytest.raises(ModelError) as caught:
         ask(wire, Plain(model=pair.models(num_retries=2)), streams)
@@ -160,7 +160,7 @@ def test_permanent_failure_raises_without_fallback(wire: Wire, case: str, stream
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4o", "anthropic/claude-sonnet-4-5"])
-def test_missing_key_raises_without_request(name: str) -> None:
+def test_missing_api_key_of_first_model_raises_without_any_request(name: str) -> None:
     with Loopback([]) as server:
         with pytest.raises(ModelError, match="is not set") as caught:
             Plain(model=[name, server.openai()]).run()
@@ -169,7 +169,7 @@ def test_missing_key_raises_without_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_closed_port_is_retried_with_next_model(wire: Wire, streams: bool) -> None:
+def test_refused_connection_sends_request_to_next_model(wire: Wire, streams: bool) -> None:
     port = free_port()
     pair = Pair(wire, [], [DONE])
     run = ask(wire, Plain(model=pair.models(api_base=f"http://127.0.0.1:{port}", num_retries=1)), streams)
@@ -178,7 +178,7 @@ def test_closed_port_is_retried_with_next_model(wire: Wire, streams: bool) -> No
     assert "no connection" in answers(run)[0].fallbacks[0].cause
 
 
-def test_failure_of_both_models_raises_error_with_both_reasons(wire: Wire) -> None:
+def test_failure_of_both_models_raises_error_that_contains_both_reasons(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(status=503, message="no room here")), [Fault(status=429, message="too many there")])
     models = pair.models(num_retries=1)
     error = wire.fails(Plain(model=models))
@@ -190,7 +190,7 @@ def test_failure_of_both_models_raises_error_with_both_reasons(wire: Wire) -> No
     assert isinstance(error.__cause__, ExceptionGroup)
 
 
-def test_retry_after_over_a_minute_is_retried_with_next_model(wire: Wire) -> None:
+def test_retry_after_of_more_than_a_minute_sends_request_to_next_model(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(status=429, headers={"Retry-After": "3600"})), [DONE])
     with waiting_for_nothing():
         assert wire.run(Plain(model=pair.models(num_retries=3))).output == "done"
@@ -201,7 +201,7 @@ def test_retry_after_over_a_minute_is_retried_with_next_model(wire: Wire) -> Non
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_open_circuit_is_shared_by_all_classes_of_process(wire: Wire, streams: bool) -> None:
+def test_open_circuit_of_model_is_shared_by_all_agent_classes(wire: Wire, streams: bool) -> None:
     class Other(Plain):
         """You answer too."""
 
@@ -223,7 +223,7 @@ def pair_base(wire: Wire, server: Loopback) -> str:
     return base
 
 
-def test_threads_share_circuit_of_model_list() -> None:
+def test_open_circuit_of_model_is_shared_by_all_os_threads() -> None:
     many = 24
     with ExitStack() as stack:
         first = stack.enter_context(Loopback(always(Fault(status=503))))
@@ -245,7 +245,7 @@ def test_threads_share_circuit_of_model_list() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_cancelled_trial_request_is_not_sent_to_next_model(which: int) -> None:
+def test_cancelled_call_sends_no_request_to_next_model(which: int) -> None:
     hangs = Fault(delay=AGES)
     with ExitStack() as stack:
         servers = [
@@ -268,7 +268,7 @@ def test_cancelled_trial_request_is_not_sent_to_next_model(which: int) -> None:
 # Requests to each model
 
 
-def test_each_model_of_list_is_sent_settings_of_its_model_dict(wire: Wire) -> None:
+def test_each_model_in_list_receives_settings_of_its_model_dict(wire: Wire) -> None:
     pair = Pair(wire, [Fault(status=503)] * 3, [DONE] * 3)
     models = pair.models(temperature=0.1, max_tokens=11)
     wire.run(Plain(model=models, temperature=0.3))
@@ -281,7 +281,7 @@ def test_each_model_of_list_is_sent_settings_of_its_model_dict(wire: Wire) -> No
     assert models[0]["temperature"] == 0.1
 
 
-def test_setting_changed_by_hook_is_sent_to_all_models_of_list(wire: Wire) -> None:
+def test_setting_changed_by_hook_is_sent_to_every_model_in_list(wire: Wire) -> None:
     class Part(module):
         """You answer a part."""
 
@@ -350,7 +350,7 @@ def test_signed_reasoning_is_sent_only_to_model_that_wrote_it(claude: Wire, stre
     assert b"signature" not in gpt.requests[0].raw
 
 
-def test_keys_of_model_list_are_not_in_errors_or_journal(wire: Wire) -> None:
+def test_api_keys_of_model_list_are_absent_from_errors_and_journal(wire: Wire) -> None:
     key, other = "sk-first-0123456789", "another-0123456789"
     pair = Pair(
         wire,

@@ -120,7 +120,7 @@ def tools_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.chat
-def test_full_example_usage_prints_expected_text(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_program_of_full_example_prints_expected_text(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(
         [
             Reply("Let me look.") & call("search", query="Python") & call("calculate", expression="1990 + 1"),
@@ -164,7 +164,9 @@ def test_full_example_usage_prints_expected_text(wire: Wire, capsys: pytest.Capt
         ]
 
 
-def test_full_example_streamed_and_plain_runs_end_equal(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_sends_equal_requests_with_and_without_streaming(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = [Reply("Let me look. ") & call("search", query="Python"), Reply("There.\n") & finish(**ANSWER)]
     printed: list[str] = []
     sent: list[list[dict[str, Any]]] = []
@@ -180,7 +182,7 @@ def test_full_example_streamed_and_plain_runs_end_equal(wire: Wire, capsys: pyte
     assert sent[0] == sent[1]
 
 
-def test_full_example_lowers_temperature_and_is_forced_to_finish(
+def test_full_example_after_many_steps_lowers_temperature_and_must_finish(
     wire: Wire, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wire.serve([*(call("search", query=f"Python {number}") for number in range(15)), finish(**ANSWER)])
@@ -193,7 +195,9 @@ def test_full_example_lowers_temperature_and_is_forced_to_finish(
     assert capsys.readouterr().out.count("Tools called: ['search']") == 15
 
 
-def test_full_example_shortens_results_and_corrects_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_shortens_long_tool_result_and_requests_missing_fields(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
     @tool(name="search")
     def long_search(query: str, limit: int = 5) -> list[str]:
         """Search for information online."""
@@ -212,7 +216,9 @@ def test_full_example_shortens_results_and_corrects_answer(wire: Wire, capsys: p
     assert '<field name="sources">' in str(third["messages"][-1])
 
 
-def test_full_example_with_invalid_outputs_raises_parse_error(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_with_three_invalid_outputs_raises_parse_error(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
     wire.serve([finish(answer="1991")] * 3)
     with pytest.raises(ParseError) as caught:
         wire.run(ResearchAgent(model=wire.model()), question=QUESTION)

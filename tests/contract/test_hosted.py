@@ -268,7 +268,7 @@ def test_branch_inherits_hosted_tool_and_its_results(speaker: tuple[str, str]) -
     assert all(json.dumps(talk.tool) in json.dumps(body["tools"]) for body in talk.server.bodies())
 
 
-def test_user_edit_of_message_with_hosted_results_is_sent(speaker: tuple[str, str]) -> None:
+def test_edited_text_of_message_with_hosted_results_is_sent(speaker: tuple[str, str]) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             turn = next(message for message in self.history if message.get("tool_calls"))
@@ -304,7 +304,7 @@ def test_hosted_tool_results_are_not_sent_to_other_provider(speaker: tuple[str, 
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_interrupted_hosted_search_is_not_sent_back(lane: str, litellm_is_loaded: None) -> None:
+def test_unfinished_hosted_search_of_paused_response_is_not_sent_back(lane: str, litellm_is_loaded: None) -> None:
     body = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [TEXT, USED]}
     paused = {**body, "stop_reason": "pause_turn", "usage": {"input_tokens": 1, "output_tokens": 1}}
     talk = Talk("anthropic", lane, first=Fault(body=json.dumps(paused).encode()))
@@ -337,13 +337,13 @@ REFUSING: list[tuple[Any, Json]] = [
 
 
 @pytest.mark.parametrize(("model", "entry"), REFUSING)
-def test_unsupported_hosted_tool_raises_before_request(model: Any, entry: Json) -> None:
+def test_hosted_tool_that_model_cannot_run_raises_declaration_error_before_request(model: Any, entry: Json) -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(model=model, tools=[entry])()
     assert "cannot run the hosted tool `web_search` of `Looking`, tools[0]" in str(caught.value)
 
 
-def test_model_object_that_rejects_hosted_tool_raises_declaration_error() -> None:
+def test_model_object_without_support_for_hosted_tool_raises_declaration_error() -> None:
     class Mine:
         name = "mine"
 
@@ -362,7 +362,7 @@ def test_model_object_that_rejects_hosted_tool_raises_declaration_error() -> Non
         Looking(model=Mine(), tools=[CLAUDES])()
 
 
-def test_model_changed_in_step_that_rejects_hosted_tool_raises_declaration_error() -> None:
+def test_model_set_by_hook_that_cannot_run_hosted_tool_raises_declaration_error() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = {"model": "openai/gpt-4o", "api_key": "k"}
@@ -373,7 +373,7 @@ def test_model_changed_in_step_that_rejects_hosted_tool_raises_declaration_error
     assert len(talk.server.requests) == 1
 
 
-def test_takes_tool_is_true_only_for_hosted_tool_of_provider() -> None:
+def test_takes_tool_returns_true_only_for_hosted_tool_of_same_provider() -> None:
     from acorn.models.port import takes_tool
 
     model = resolve({"model": "anthropic/claude-sonnet-4-5", "api_key": "k"}, "Test")
@@ -402,7 +402,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("entry", "words"), WRONG)
-def test_invalid_hosted_tool_dict_is_rejected_at_declaration(entry: Any, words: str) -> None:
+def test_invalid_hosted_tool_dict_raises_declaration_error_in_class_statement(entry: Any, words: str) -> None:
     with pytest.raises(DeclarationError) as caught:
 
         class Wrong(module):
@@ -411,14 +411,14 @@ def test_invalid_hosted_tool_dict_is_rejected_at_declaration(entry: Any, words: 
     assert words in str(caught.value)
 
 
-def test_secret_in_invalid_hosted_tool_is_redacted_in_error() -> None:
+def test_secret_in_invalid_hosted_tool_dict_is_absent_from_error() -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(tools=[{"type": 5, "authorization": "sk-secret"}])
     assert "sk-secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_secret_repeated_by_provider_is_redacted_in_error(lane: str) -> None:
+def test_hosted_tool_secret_echoed_by_provider_is_absent_from_error(lane: str) -> None:
     entry = {"type": "mcp", "server_label": "shop", "authorization": "zebra-one", "headers": {"X-Odd": "zebra-two"}}
     refusal = Fault(status=400, message=f"This tool is wrong: {entry}")
     with Loopback([refusal]) as server, pytest.raises(ModelError, match="This tool is wrong") as caught:
@@ -440,14 +440,14 @@ def test_tool_named_like_hosted_tool_raises_tool_conflict_error() -> None:
         Looking(tools=[{"type": "mcp", "server_label": "a", "server_url": "x"}, {"type": "mcp", "server_label": "a"}])
 
 
-def test_equal_hosted_tools_are_sent_once_and_mcp_servers_per_label() -> None:
+def test_equal_hosted_tools_are_sent_once_but_mcp_servers_once_per_label() -> None:
     model = ScriptedModel([DONE])
     servers = [{"type": "mcp", "server_label": label, "server_url": "https://e.org"} for label in ("a", "b")]
     Looking(model=model, tools=[CLAUDES, dict(CLAUDES), *servers])()
     assert model.requests[0].tools[:3] == [CLAUDES, *servers]
 
 
-def test_hosted_tool_dict_changed_later_is_sent_changed() -> None:
+def test_change_of_hosted_tool_dict_between_calls_is_sent_in_next_call() -> None:
     entry: Json = dict(CLAUDES)
     model = ScriptedModel([DONE] * 2)
     agent = Looking(model=model, tools=[entry])
@@ -457,7 +457,7 @@ def test_hosted_tool_dict_changed_later_is_sent_changed() -> None:
     assert [request.tools[0]["max_uses"] for request in model.requests] == [3, 9]
 
 
-def test_hosted_tool_added_and_removed_by_hook_is_sent_only_in_between() -> None:
+def test_hosted_tool_added_by_hook_is_sent_until_hook_removes_it() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
@@ -472,13 +472,13 @@ def test_hosted_tool_added_and_removed_by_hook_is_sent_only_in_between() -> None
     assert [OPENAIS in request.tools for request in model.requests] == [False, True, False]
 
 
-def test_hosted_tool_called_as_function_returns_tool_error() -> None:
+def test_function_call_to_hosted_tool_is_answered_with_tool_error() -> None:
     model = ScriptedModel([call("web_search", query="x"), DONE])
     Looking(model=model, tools=[CLAUDES])()
     assert "`web_search` is run by the provider" in model.requests[1].messages[-1]["content"]
 
 
-def test_single_turn_with_hosted_tool_is_not_forced_to_finish() -> None:
+def test_single_turn_agent_with_hosted_tool_is_not_forced_to_finish() -> None:
     class Single(module):
         """You answer."""
 

@@ -54,7 +54,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("agent", [Plain, Looping, Bounded])
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize(("name", "variable", "provider"), NEEDS)
-def test_missing_key_error_contains_variable_name(
+def test_missing_api_key_error_contains_variable_name(
     name: str, variable: str, provider: str, lane: str, agent: Any
 ) -> None:
     for act in (
@@ -69,7 +69,7 @@ def test_missing_key_error_contains_variable_name(
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4o", "groq/llama-3.3-70b-versatile", "gpt-4o"])
-def test_missing_key_check_imports_no_heavy_packages(name: str) -> None:
+def test_missing_api_key_check_imports_no_heavy_packages(name: str) -> None:
     code = f"""
 import sys
 from acorn import ModelError, module
@@ -105,14 +105,14 @@ GIVEN: dict[str, Json] = {
 
 @pytest.mark.parametrize("case", GIVEN)
 @pytest.mark.parametrize("provider", _PROVIDERS)
-def test_credential_in_model_dict_satisfies_key_check(case: str, provider: str) -> None:
+def test_credential_in_model_dict_passes_api_key_check(case: str, provider: str) -> None:
     check_key(f"{provider}/m", provider, GIVEN[case])
     with pytest.raises(ModelError):
         check_key(f"{provider}/m", provider, {})
 
 
 @pytest.mark.parametrize("provider", _PROVIDERS)
-def test_each_key_variable_satisfies_key_check(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_api_key_variable_of_provider_passes_api_key_check(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].address_variables):
         with monkeypatch.context() as patch:
             patch.setenv(name, "http://127.0.0.1:9")
@@ -121,7 +121,7 @@ def test_each_key_variable_satisfies_key_check(provider: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize(("name", "variable", "provider"), NEEDS)
-def test_key_of_whitespace_is_reported_as_missing(
+def test_api_key_of_only_whitespace_is_reported_as_missing(
     name: str, variable: str, provider: str, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, " ")
@@ -130,14 +130,14 @@ def test_key_of_whitespace_is_reported_as_missing(
             Plain(model={"model": name, "lane": lane, **given})()
 
 
-def test_explicit_address_of_provider_requires_key() -> None:
+def test_official_address_given_in_model_dict_still_requires_api_key() -> None:
     with pytest.raises(ModelError, match="`OPENAI_API_KEY` is not set"):
         Plain(model={"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1/"})()
 
 
 @pytest.mark.parametrize("where", ["dict", "environment"])
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
-def test_custom_server_without_key_is_called_without_credentials(
+def test_custom_server_without_api_key_is_called_without_credentials(
     spoken: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Loopback([finish(result="done")]) as server:
@@ -152,7 +152,7 @@ def test_custom_server_without_key_is_called_without_credentials(
         assert not {"authorization", "x-api-key"} & server.requests[0].headers.keys()
 
 
-def test_anthropic_auth_token_variable_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anthropic_auth_token_variable_is_sent_as_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "t")
     with Loopback([finish(result="done")] * 2) as server:
         for lane in ("native", "litellm"):
@@ -162,13 +162,13 @@ def test_anthropic_auth_token_variable_is_sent(monkeypatch: pytest.MonkeyPatch) 
         assert [request.headers.get("authorization") for request in server.requests] == ["Bearer t"] * 2
 
 
-def test_provider_outside_key_table_is_passed_to_litellm() -> None:
+def test_missing_api_key_of_provider_unknown_to_acorn_is_left_to_litellm() -> None:
     with pytest.raises(ModelError) as caught:
         Plain(model={"model": "replicate/meta/m", "num_retries": 0})()
     assert "is not set, but" not in str(caught.value)
 
 
-def test_missing_key_of_later_model_in_list_is_ignored_until_needed() -> None:
+def test_missing_api_key_of_unused_fallback_model_is_ignored() -> None:
     with Loopback([finish(result="done")]) as server:
         assert Plain(model=[server.openai(), "anthropic/claude-sonnet-4-5", "groq/llama-3.3-70b-versatile"])() == "done"
     assert "sk-test" not in json.dumps(server.bodies())

@@ -412,7 +412,7 @@ def test_native_lane_reports_errors_like_litellm(spoken: str, status: int) -> No
         ("groq/llama-3.3-70b-versatile", "LiteLLM"),
     ],
 )
-def test_native_lane_is_selected_only_for_known_settings(
+def test_native_lane_is_selected_only_for_models_and_settings_it_supports(
     config: Any, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ACORN_LANE")

@@ -192,7 +192,7 @@ def test_local_model_without_tools_returns_text() -> None:
     assert not reply.tool_calls
 
 
-def test_local_model_usage_is_counted_and_cost_is_zero() -> None:
+def test_local_model_call_counts_tokens_and_costs_zero() -> None:
     run = Person().run(text="Tom is 5 years old.")
     assert run.usage.requests == 1
     assert run.usage.input_tokens > 20
@@ -202,7 +202,7 @@ def test_local_model_usage_is_counted_and_cost_is_zero() -> None:
     assert LocalModel({"model": MODEL}).price() == Price(0, 0)
 
 
-def test_local_model_cut_off_response_has_stop_reason_length() -> None:
+def test_local_model_response_cut_at_max_tokens_has_stop_reason_length() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", WORD, max_tokens=3))
     assert reply.stop_reason == "length"
 
@@ -242,7 +242,7 @@ def test_local_model_streams_partial_outputs() -> None:
     assert chunks[-1].result == Person()(text="Maria Lopez is 34 years old.")
 
 
-def test_leaving_local_stream_early_stops_generation() -> None:
+def test_closed_local_stream_stops_generation() -> None:
     model = LocalModel({"model": MODEL})
     stream = model.stream(asked("Count without end.", ENDLESS, max_tokens=8000))
     for _ in range(5):
@@ -288,7 +288,7 @@ def test_local_async_calls_do_not_block_event_loop() -> None:
     assert ticks > 10
 
 
-def test_cancelled_local_call_releases_engine() -> None:
+def test_cancelled_local_call_leaves_engine_usable() -> None:
     async def main() -> int:
         writing = asyncio.create_task(Essay().acall(topic="Paris"))
         await asyncio.sleep(0.5)
@@ -301,14 +301,14 @@ def test_cancelled_local_call_releases_engine() -> None:
     assert asyncio.run(main()) == 34
 
 
-def test_local_model_without_remaining_time_raises_model_error() -> None:
+def test_local_request_with_expired_time_limit_raises_model_error() -> None:
     request = asked("Paris", WORD, timeout=0.001)
     with pytest.raises(ModelError, match="did not answer in"):
         LocalModel({"model": MODEL}).complete(request)
 
 
 @pytest.mark.parametrize("left", [None, 30])
-def test_local_model_that_exceeds_timeout_raises_model_error(left: float | None) -> None:
+def test_local_request_that_exceeds_timeout_setting_raises_retryable_model_error(left: float | None) -> None:
     model = LocalModel({"model": MODEL, "timeout": 0.001})
     with pytest.raises(ModelError, match=r"0\.0 s") as caught:
         model.complete(asked("Paris", WORD, timeout=left))
@@ -332,7 +332,7 @@ class Watched(EngineJob):
         self._is_stopped = value
 
 
-def test_abandoned_local_prompt_releases_engine() -> None:
+def test_local_request_abandoned_while_reading_prompt_leaves_engine_usable() -> None:
     pieces: SimpleQueue[Any] = SimpleQueue()
     body = {"messages": [{"role": "user", "content": "hello " * 6000}], "stream": True, "return_progress": True}
     job = Watched(body, pieces.put)
@@ -408,7 +408,7 @@ def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
     return caught.value
 
 
-def test_too_long_local_prompt_error_contains_length_and_fix() -> None:
+def test_too_long_local_prompt_error_contains_length_and_solution() -> None:
     for model, words in (
         (MODEL, ("the limit is 6000", "the tools have 54", "'max_prompt': 54")),
         ({"model": MODEL, "max_prompt": 10**6}, ("8192", "n_ctx")),
@@ -419,7 +419,9 @@ def test_too_long_local_prompt_error_contains_length_and_fix() -> None:
     assert Person()(text="Maria is 34 years old.").age == 34
 
 
-def test_local_prompt_length_is_checked_before_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_local_prompt_raises_before_weights_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
     assert "the limit is 6000" in str(failing(MODEL, "hello " * 2000))
 
@@ -454,17 +456,17 @@ def test_missing_local_weights_error_contains_pull_command(tmp_path: Path, monke
     assert "incomplete" in str(failing(MODEL))
 
 
-def test_missing_and_broken_local_files_raise_different_errors(tmp_path: Path, weights: Path) -> None:
+def test_missing_local_file_and_broken_local_file_raise_different_errors(tmp_path: Path, weights: Path) -> None:
     missing, text, cut = (tmp_path / f"{name}.gguf" for name in ("missing", "text", "cut"))
     text.write_text("hello")
     cut.write_bytes(weights.read_bytes()[:3_000_000])
-    assert "no file" in str(failing(f"local/{missing}"))
-    assert "no file" in str(failing("local/~nobody-of-that-name/x.gguf"))
+    assert "cannot be opened" in str(failing(f"local/{missing}"))
+    assert "cannot be opened" in str(failing("local/~nobody-of-that-name/x.gguf"))
     assert "not a GGUF file" in str(failing(f"local/{text}"))
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
 
-def test_local_path_to_known_weights_shares_engine(
+def test_path_to_already_loaded_weights_file_uses_same_engine(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = tmp_path / "mine.gguf"
@@ -490,13 +492,13 @@ def test_local_path_to_known_weights_shares_engine(
         ("local/a\0b.gguf", "smollm2"),
     ],
 )
-def test_wrong_local_declaration_raises_before_load(model: Any, word: str) -> None:
+def test_invalid_local_model_declaration_raises_before_weights_are_loaded(model: Any, word: str) -> None:
     with pytest.raises(DeclarationError, match=word) as caught:
         Person(model=model)(text="x")
     assert "secret-1" not in str(caught.value)
 
 
-def test_loaded_local_file_with_other_settings_raises() -> None:
+def test_second_use_of_loaded_weights_with_other_n_ctx_raises() -> None:
     Person()(text="Tom is 5.")
     assert "n_ctx" in str(failing({"model": MODEL, "n_ctx": 100}))
 
@@ -504,7 +506,7 @@ def test_loaded_local_file_with_other_settings_raises() -> None:
 def test_local_model_rejects_images() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with pytest.raises(ModelError, match="supports text only, and there is an image in"):
+    with pytest.raises(ModelError, match="supports only text, but the request contains an image in"):
         LocalModel({"model": MODEL}).complete(request)
 
 
@@ -541,12 +543,12 @@ def process(script: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_local_model_prints_nothing_and_exits_with_process() -> None:
+def test_program_with_local_model_prints_nothing_and_exits_with_0() -> None:
     done = process("assert ask() == 34")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_process_that_exits_during_local_response_exits_with_0() -> None:
+def test_program_that_ends_during_local_generation_exits_with_0() -> None:
     done = process(
         """
 def write():
@@ -564,7 +566,7 @@ for _ in range(3):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_process_that_exits_during_local_prompt_exits_without_waiting() -> None:
+def test_program_that_ends_while_local_model_reads_prompt_exits_with_0() -> None:
     done = process(
         """
 import time
@@ -585,7 +587,7 @@ time.sleep(1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_process_with_loaded_local_engine_raises() -> None:
+def test_forked_child_that_uses_engine_loaded_by_parent_raises() -> None:
     done = process(
         """
 import warnings
@@ -607,7 +609,7 @@ assert ask() == 34
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_process_loads_local_model() -> None:
+def test_forked_child_of_parent_without_engine_loads_local_model() -> None:
     done = process(
         """
 import warnings
@@ -621,7 +623,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 34
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_local_model_without_extra_raises_error_with_install_command() -> None:
+def test_local_model_without_local_extra_raises_error_with_install_command() -> None:
     done = process(
         """
 sys.modules["xllamacpp"] = None

@@ -37,7 +37,7 @@ def told(model: object) -> str:
 
 
 @pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
-def test_id_without_provider_raises_before_litellm_loads(model: object) -> None:
+def test_model_id_without_provider_raises_before_litellm_is_imported(model: object) -> None:
     words = told(model)
     assert words.startswith(
         "DeclarationError `Agent.model` cannot be used: `gpt4` does not contain a provider. Check the"
@@ -57,21 +57,21 @@ def test_id_without_provider_raises_before_litellm_loads(model: object) -> None:
         ("deepseek-chat", "`deepseek/deepseek-chat`"),
     ],
 )
-def test_similar_ids_are_suggested_with_provider(wrong: str, near: str) -> None:
+def test_error_for_misspelled_model_id_suggests_similar_id_with_provider(wrong: str, near: str) -> None:
     assert near in unknown_model_message(wrong)
 
 
-def test_unknown_provider_is_reported_with_suggestion() -> None:
+def test_error_for_unknown_provider_suggests_similar_model_id() -> None:
     words = unknown_model_message("opnai/gpt-4o")
     assert words.startswith("`opnai/gpt-4o` has a provider that LiteLLM does not know.")
     assert "`openai/gpt-4o`" in words
 
 
-def test_dissimilar_id_gets_no_suggestion() -> None:
+def test_error_for_model_id_without_similar_id_contains_no_suggestion() -> None:
     assert "Did you mean" not in unknown_model_message("zzzzqqqq")
 
 
-def test_bare_ids_known_to_litellm_are_accepted() -> None:
+def test_model_ids_without_provider_that_litellm_knows_are_accepted() -> None:
     known = [name for name in library().model_list_set if "/" not in name]
     assert "gpt-4o" in known
     known += ["claude-newfamily-5", "ft:gpt-4o:team::id", "gpt-image-9", "anthropic.claude-next-9"]
@@ -82,7 +82,7 @@ def test_bare_ids_known_to_litellm_are_accepted() -> None:
     "config",
     [{"api_base": "http://localhost:1"}, {"base_url": "http://localhost:1"}, {"custom_llm_provider": "openai"}],
 )
-def test_id_with_custom_address_is_not_checked(config: dict[str, str]) -> None:
+def test_model_id_with_custom_address_is_not_checked(config: dict[str, str]) -> None:
     assert is_unknown("home-made", {})
     assert not is_unknown("home-made", config)
 
@@ -91,14 +91,14 @@ class Agent(module[None, str]):
     """Answer."""
 
 
-def test_bare_ids_known_to_litellm_return_output(wire: Wire) -> None:
+def test_call_with_model_id_without_provider_returns_output(wire: Wire) -> None:
     wire.serve([finish(result="x")])
     bare = wire.either(openai="gpt-4o", anthropic="claude-sonnet-4-5")
     assert wire.run(Agent(model={**wire.model(), "model": bare})).output == "x"
 
 
 @pytest.mark.parametrize("name", ["gpt4", "deepseek-chat"])
-def test_unknown_id_with_loaded_litellm_raises_error_of_acorn(gpt: Wire, name: str) -> None:
+def test_unknown_model_id_with_imported_litellm_raises_model_error_of_acorn(gpt: Wire, name: str) -> None:
     with pytest.raises(ModelError) as caught:
         gpt.run(Agent(model=name))
     assert str(caught.value).startswith(

@@ -86,7 +86,7 @@ def root_of(spans: list[Span]) -> Span:
 
 
 @pytest.mark.parametrize("content", ["", "content"])
-def test_resumed_run_has_second_trace_with_link_to_first(collector: Collector, tmp_path: Path, content: str) -> None:
+def test_trace_of_resumed_run_links_to_trace_of_paused_run(collector: Collector, tmp_path: Path, content: str) -> None:
     store = str(tmp_path / "runs.db")
     begun = program(collector, store, "begin", ACORN_TELEMETRY=content)
     assert begun.returncode == 0, begun.stderr
@@ -116,7 +116,9 @@ def test_resumed_run_has_second_trace_with_link_to_first(collector: Collector, t
     assert [span.name for span in second] == ["chat scripted", "invoke_agent Clerk"]
 
 
-def test_resumed_run_of_dead_process_has_link_to_sent_trace(collector: Collector, tmp_path: Path) -> None:
+def test_trace_of_run_resumed_after_crash_links_to_trace_of_crashed_process(
+    collector: Collector, tmp_path: Path
+) -> None:
     store = str(tmp_path / "runs.db")
     assert program(collector, store, "crash").returncode == 3
     (chat,) = collector.take()
@@ -150,7 +152,7 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "acorn.
 
 
 @pytest.mark.parametrize("is_absent", [True, False])
-def test_telemetry_is_not_imported_without_setup(is_absent: bool) -> None:
+def test_opentelemetry_is_not_imported_without_telemetry_setup(is_absent: bool) -> None:
     source = SCRIPT.format(is_absent=is_absent)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.stdout.split("\n")[:2] == ["said", "[]"], done.stderr

@@ -53,7 +53,7 @@ def with_port(url: str, port: int, login: str = "postgres") -> str:
 # Tables
 
 
-def test_concurrent_first_users_create_tables_once(postgres: str) -> None:
+def test_first_users_of_empty_database_concurrently_create_tables_once(postgres: str) -> None:
     stores = [PostgresStore(postgres) for _ in range(6)]
     threads = [threading.Thread(target=begin, args=(store, f"r{number}")) for number, store in enumerate(stores)]
     for thread in threads:
@@ -66,7 +66,7 @@ def test_concurrent_first_users_create_tables_once(postgres: str) -> None:
         store.close()
 
 
-def test_concurrently_starting_processes_create_runs_without_conflict(postgres: str) -> None:
+def test_processes_that_start_concurrently_create_runs_without_conflict(postgres: str) -> None:
     script = "import sys; from tests.commits import begin; from acorn.stores import PostgresStore\n"
     script += "begin(PostgresStore(sys.argv[1]), sys.argv[2])"
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -108,7 +108,7 @@ def test_existing_empty_database_schema_is_used(postgres: str) -> None:
         begin(store, "r")
 
 
-def test_prepare_with_failing_statement_creates_no_schema(postgres: str) -> None:
+def test_failing_statement_during_table_creation_leaves_no_database_schema(postgres: str) -> None:
     with (
         psycopg.connect(postgres, autocommit=True, cursor_factory=psycopg.RawCursor) as connection,
         pytest.raises(psycopg.Error, match="NONSENSE"),
@@ -120,7 +120,7 @@ def test_prepare_with_failing_statement_creates_no_schema(postgres: str) -> None
 # Opening
 
 
-def test_url_opened_twice_returns_one_store(postgres: str) -> None:
+def test_open_store_called_twice_with_one_url_returns_same_store(postgres: str) -> None:
     store = open_store(postgres, "a test")
     assert isinstance(store, PostgresStore)
     assert open_store(postgres, "a test") is store
@@ -188,7 +188,7 @@ def test_user_without_write_permission_raises_store_error(postgres: str, store: 
             assert "geheim" not in str(caught.value)
 
 
-def test_user_without_create_permission_uses_existing_schema(postgres: str) -> None:
+def test_user_without_create_permission_can_use_existing_schema(postgres: str) -> None:
     with another_user(postgres) as (role, login), closing(PostgresStore(login)) as store:
         ask(postgres, f"CREATE SCHEMA acorn AUTHORIZATION {role}")
         with pytest.raises(StoreError, match="Allow the user to create and write the schemas `acorn` and `acorn_jobs`"):
@@ -207,14 +207,14 @@ def test_user_without_create_permission_uses_existing_schema(postgres: str) -> N
         ("postgresql://me:geheim@a:1,b:2/db", "postgresql://me@a:1,b:2/db"),
     ],
 )
-def test_store_name_and_repr_contain_no_password(url: str, name: str) -> None:
+def test_name_and_repr_of_postgres_store_contain_no_password(url: str, name: str) -> None:
     with closing(PostgresStore(url)) as store:
         assert store.name == name
         assert repr(store) == f"PostgresStore({name!r})"
 
 
 @pytest.mark.parametrize("url", ["me:ge@heim@host/db", "me:ge/heim@host/db", "me:ge?heim@host/db", "host/db?ge=heim"])
-def test_invalid_url_is_rejected_without_password_in_error(url: str) -> None:
+def test_invalid_database_url_raises_error_without_password(url: str) -> None:
     with pytest.raises(
         DeclarationError, match=r"is not the URL of a PostgreSQL database. Use the form 'postgresql://user"
     ) as caught:
@@ -246,7 +246,7 @@ CUT_OFF = """
 """
 
 
-def test_connection_cut_between_commits_is_reopened(store: PostgresStore, postgres: str) -> None:
+def test_commit_after_cut_connection_opens_new_connection(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     for since in range(1, 6):
         store.list()
@@ -255,7 +255,7 @@ def test_connection_cut_between_commits_is_reopened(store: PostgresStore, postgr
         assert len(store.read("r")[0].entries) == since + 1
 
 
-def test_connections_cut_during_commits_lose_and_repeat_no_entries(store: PostgresStore, postgres: str) -> None:
+def test_commits_during_cut_connections_store_each_entry_exactly_once(store: PostgresStore, postgres: str) -> None:
     steps = 300 if TORTURE else 60
     done: list[int] = []
 
@@ -329,7 +329,7 @@ def test_commit_with_lost_reply_is_written_exactly_once(
             go_on(store, "r", go_on_from)
 
 
-def test_process_frozen_in_transaction_does_not_block_commits(
+def test_commit_is_not_blocked_by_row_lock_of_frozen_acorn_process(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
@@ -343,7 +343,7 @@ def test_process_frozen_in_transaction_does_not_block_commits(
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_commit_waits_for_rows_locked_by_administrator(
+def test_commit_waits_for_row_locked_by_psql_session(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.1")
@@ -389,7 +389,7 @@ def test_commits_during_server_restart_are_retried() -> None:
 # Notifications
 
 
-def test_follower_receives_commits_of_other_stores(store: PostgresStore, postgres: str) -> None:
+def test_follower_receives_commits_made_through_other_store_objects(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     with closing(PostgresStore(postgres)) as other, closing(other.watch("r")) as watch:
         watch.wait(PATIENCE)  # The first message only says that it listens.
@@ -443,7 +443,7 @@ def test_cancel_request_is_delivered_before_next_heartbeat(
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 
-def test_listener_reconnects_after_lost_connection(store: PostgresStore, postgres: str) -> None:
+def test_postgres_listener_reconnects_after_lost_connection(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     told = threading.Event()
     hush = store.on_cancel_request(this_process(), told.set)
@@ -457,7 +457,7 @@ def test_listener_reconnects_after_lost_connection(store: PostgresStore, postgre
     hush()
 
 
-def test_store_closed_while_listener_starts_stays_closed(store: PostgresStore) -> None:
+def test_store_close_during_start_of_listener_does_not_deadlock(store: PostgresStore) -> None:
     for _ in range(40):
         hushes = [store.on_cancel_request(this_process(), lambda: None)]
         closing_down = threading.Thread(target=store.close, daemon=True)

@@ -45,7 +45,7 @@ def declare(base: type[module[Any, Any]] = Agent, /, **attributes: Any) -> Any:
 # Precedence of levels
 
 
-def test_using_value_replaces_model_dict_value_of_class_and_instance(gpt: Wire, name: str) -> None:
+def test_setting_passed_to_using_replaces_setting_in_model_dict(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     model = {**single(gpt), name: one}
     of_class = declare(model=model)
@@ -57,7 +57,7 @@ def test_using_value_replaces_model_dict_value_of_class_and_instance(gpt: Wire, 
     assert model[name] == one
 
 
-def test_instance_value_replaces_model_dict_value_of_class(gpt: Wire, name: str) -> None:
+def test_setting_of_instance_replaces_setting_in_model_dict_of_class(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     gpt.run(declare(model={**single(gpt), name: one})(**{name: two}))
     agent = declare(model={**gpt.model(), name: one})()
@@ -66,7 +66,7 @@ def test_instance_value_replaces_model_dict_value_of_class(gpt: Wire, name: str)
     assert sent(gpt, name) == [two, two]
 
 
-def test_model_dict_value_replaces_attribute_set_earlier(gpt: Wire, name: str) -> None:
+def test_setting_in_later_model_dict_replaces_attribute_set_earlier(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     model = {**single(gpt), name: two}
     of_class = declare(**{name: one})
@@ -78,7 +78,7 @@ def test_model_dict_value_replaces_attribute_set_earlier(gpt: Wire, name: str) -
     assert sent(gpt, name) == [two] * 5
 
 
-def test_model_dict_value_is_dropped_with_replaced_model(gpt: Wire, name: str) -> None:
+def test_setting_in_model_dict_is_dropped_if_model_is_replaced(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     plain = single(gpt)
     agent = declare(model={**plain, name: one})
@@ -89,7 +89,7 @@ def test_model_dict_value_is_dropped_with_replaced_model(gpt: Wire, name: str) -
     assert sent(gpt, name) == [default, default, two]
 
 
-def test_value_of_most_derived_class_is_sent(gpt: Wire, name: str) -> None:
+def test_setting_declared_in_most_derived_class_is_sent(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     model = {**single(gpt), name: one}
     with_dict, with_value = declare(model=model), declare(**{name: two})
@@ -101,7 +101,7 @@ def test_value_of_most_derived_class_is_sent(gpt: Wire, name: str) -> None:
 
 
 @pytest.mark.chat
-def test_max_completion_tokens_follows_precedence_of_max_tokens(gpt: Wire) -> None:
+def test_max_completion_tokens_in_model_dict_has_same_precedence_as_max_tokens(gpt: Wire) -> None:
     model = {**single(gpt), "max_completion_tokens": 77}
     gpt.run(Agent(model=model, temperature=0.1))
     gpt.run(declare(model=model)(max_tokens=5))
@@ -112,7 +112,7 @@ def test_max_completion_tokens_follows_precedence_of_max_tokens(gpt: Wire) -> No
         Agent(model={**model, "max_tokens": 5})
 
 
-def test_override_value_replaces_using_value_and_step_value_replaces_override(gpt: Wire, name: str) -> None:
+def test_setting_from_override_replaces_using_and_setting_from_step_replaces_override(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     model = {**single(gpt), name: one}
     with Agent.override(**{name: two}):
@@ -135,7 +135,7 @@ def test_override_value_replaces_using_value_and_step_value_replaces_override(gp
 # Twice in one place
 
 
-def test_attribute_and_model_dict_key_set_together_raise(name: str) -> None:
+def test_setting_given_as_attribute_and_in_model_dict_raises_declaration_error(name: str) -> None:
     one, two, _ = NAMES[name]
     both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
     words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` set the same value\. Remove one"
@@ -158,7 +158,7 @@ def test_attribute_and_model_dict_key_set_together_raise(name: str) -> None:
         ("max_completion_tokens", "9", "a whole number of at least 1, got '9'"),
     ],
 )
-def test_invalid_model_dict_value_is_rejected_like_attribute(key: str, value: Any, words: str) -> None:
+def test_invalid_setting_in_model_dict_raises_same_error_as_attribute(key: str, value: Any, words: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model={"model": "openai/gpt-4o", key: value})
     assert str(caught.value) == f"`Agent.model['{key}']` must be {words}."
@@ -200,7 +200,7 @@ def setting(**values: Any) -> Any:
     return act
 
 
-def test_step_value_replaces_model_dict_value_and_step_returns_effective_value(gpt: Wire) -> None:
+def test_setting_changed_on_step_replaces_setting_in_model_dict(gpt: Wire) -> None:
     def read(step: Step) -> None:
         step.temperature = 0.2
         assert step.temperature == 0.2
@@ -213,7 +213,7 @@ def test_step_value_replaces_model_dict_value_and_step_returns_effective_value(g
     assert sent(gpt, "max_tokens") == [11] * 4
 
 
-def test_model_dict_set_in_step_replaces_earlier_settings(gpt: Wire) -> None:
+def test_model_dict_assigned_to_step_replaces_earlier_settings(gpt: Wire) -> None:
     def change(step: Step) -> None:
         step.model = {**gpt.model(), "temperature": 0.3}
         assert step.temperature == 0.3
@@ -227,7 +227,7 @@ def test_model_dict_set_in_step_replaces_earlier_settings(gpt: Wire) -> None:
     assert sent(gpt, "temperature") == [0.2, 0.1, 0.3, 0.4, 0.3, 0.2]
 
 
-def test_model_dict_changed_in_place_in_step_applies_only_changed_keys(gpt: Wire) -> None:
+def test_model_dict_edited_on_step_changes_only_edited_settings(gpt: Wire) -> None:
     def change(step: Step) -> None:
         step.model["timeout"] = 50
         assert step.temperature == 0.1
@@ -247,7 +247,7 @@ def test_model_dict_changed_in_place_in_step_applies_only_changed_keys(gpt: Wire
     assert sent(gpt, "max_tokens") == [11] * 5
 
 
-def test_attribute_and_model_dict_key_set_in_one_step_raise(gpt: Wire, name: str) -> None:
+def test_setting_given_on_step_and_in_step_model_dict_raises_declaration_error(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
 
     def in_place(step: Step) -> None:
@@ -261,7 +261,7 @@ def test_attribute_and_model_dict_key_set_in_one_step_raise(gpt: Wire, name: str
             gpt.run(agent)
 
 
-def test_invalid_value_in_step_model_dict_is_rejected(gpt: Wire) -> None:
+def test_invalid_setting_in_model_dict_of_step_raises_declaration_error(gpt: Wire) -> None:
     def change(step: Step) -> None:
         step.model["temperature"] = 9
 
@@ -290,7 +290,7 @@ def branching(wire: Wire, inner: type[module[Any, Any]], act: Any = None, **sett
     return [wire.bodies()[2], wire.bodies()[3]]
 
 
-def test_branch_inherits_values_unless_branch_sets_them(gpt: Wire, name: str) -> None:
+def test_branch_inherits_settings_that_branch_class_does_not_declare(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     branch, parent = branching(gpt, Inner, dict={name: one})
     assert (branch[name], parent[name]) == (one, one)
@@ -302,7 +302,7 @@ def test_branch_inherits_values_unless_branch_sets_them(gpt: Wire, name: str) ->
     assert (branch[name], parent[name]) == (two, three)
 
 
-def test_branch_with_declared_model_uses_values_of_its_model_dict(gpt: Wire, name: str) -> None:
+def test_branch_class_with_model_uses_settings_of_its_own_model_dict(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
 
     def own(**extra: Any) -> Any:
@@ -321,7 +321,7 @@ def test_branch_with_declared_model_uses_values_of_its_model_dict(gpt: Wire, nam
     assert (branch[name], parent[name]) == (three, three)
 
 
-def test_agent_tool_values_replace_model_dict_values_of_caller(gpt: Wire, name: str) -> None:
+def test_settings_of_agent_used_as_tool_replace_model_dict_settings_of_caller(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     for own, expected in (({}, one), ({name: two}, two)):
         gpt.serve([call("inner"), finish(result="in"), finish(result="out")])
@@ -330,7 +330,7 @@ def test_agent_tool_values_replace_model_dict_values_of_caller(gpt: Wire, name: 
         assert sent(gpt, name) == [one, expected, one]
 
 
-def test_settings_of_step_model_dict_are_saved_without_secrets() -> None:
+def test_model_dict_assigned_to_step_is_saved_without_api_key() -> None:
     given = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9, "api_key": "sk-secret"}
     kept = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9}
     assert settings_from_json(settings_to_json({"model": given})) == {"model": kept}

@@ -236,7 +236,7 @@ def test_reasoning_between_text_and_call_is_sent_back_in_order(how: str) -> None
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_reasoning_of_removed_call_is_not_sent_as_last_block(lane: str, litellm_is_loaded: None) -> None:
+def test_reasoning_before_removed_tool_call_is_not_sent_back(lane: str, litellm_is_loaded: None) -> None:
     class Removing(Looking):
         def on_step(self, step: Step) -> None:
             del self.history[-1]["tool_calls"]
@@ -317,7 +317,7 @@ def test_gemini_signature_in_call_id_is_sent_only_to_gemini(lane: str, litellm_i
     assert {signature(1, 0), signature(1, 1)} <= set(signed)
 
 
-def test_fallback_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
+def test_request_to_fallback_model_of_gemini_contains_no_gemini_signature(litellm_is_loaded: None) -> None:
     answer = gemini_answers([FIRST])
     with (
         Loopback(lambda request: Fault(status=503) if len(first.requests) > 1 else answer(request)) as first,
@@ -340,7 +340,7 @@ CALLED: list[Message] = [
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/responses/gpt-4o"])
-def test_call_ids_are_shortened_for_openai_and_unchanged_for_custom_server(model: str) -> None:
+def test_long_call_ids_are_shortened_for_openai_but_not_for_custom_server(model: str) -> None:
     def sent(**config: Any) -> Json:
         made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
         conversation = SentMessages()

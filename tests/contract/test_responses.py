@@ -88,7 +88,7 @@ def test_encrypted_reasoning_is_sent_back_throughout_tool_loop(how: str) -> None
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_encrypted_reasoning_on_litellm_lane_is_sent_back_if_requested(how: str, lane: str) -> None:
+def test_encrypted_reasoning_requested_with_include_setting_is_sent_back(how: str, lane: str) -> None:
     script = [Reply(reasoning="Hm.") & call("look", place="here"), DONE]
     with Loopback(script) as server:
         model = server.responses("gpt-5", lane=lane, store=False, include=[SEALED])
@@ -182,7 +182,7 @@ def test_responses_refusal_raises_model_error_with_text(how: str) -> None:
         run(Looking(model=server.responses()), how)
 
 
-def test_repeated_call_ids_of_responses_are_replaced_by_item_ids() -> None:
+def test_repeated_tool_call_ids_of_responses_api_are_replaced_by_item_ids() -> None:
     made = [{**called("call_0", "here"), "id": f"fc_{number}"} for number in range(2)]
     with Loopback([whole(made[0]), whole(made[1]), DONE]) as server:
         assert Looking(model=server.responses())() == "done"
@@ -190,7 +190,7 @@ def test_repeated_call_ids_of_responses_are_replaced_by_item_ids() -> None:
     assert ids == ["fc_0", "fc_0", "fc_1", "fc_1"]
 
 
-def test_responses_stream_variants_give_equal_result() -> None:
+def test_responses_stream_without_deltas_returns_text_and_output() -> None:
     """Return variants of a stream: some servers send no deltas, and some send no items at the end."""
     made = {**called("x", "here"), "arguments": '{"result": "done"}', "name": "__finish__"}
     said = {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}
@@ -219,7 +219,7 @@ FAILURES: dict[str, tuple[Json, int]] = {
 
 @pytest.mark.parametrize("case", FAILURES)
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_responses_stream_error_is_retried_according_to_error_code(case: str, way: str) -> None:
+def test_responses_stream_error_is_retried_unless_its_code_means_status_400(case: str, way: str) -> None:
     event, status = FAILURES[case]
     how = "streamed" if way == "sync" else "streamed, async"
     created = {"type": "response.created", "response": {}}
@@ -231,7 +231,7 @@ def test_responses_stream_error_is_retried_according_to_error_code(case: str, wa
     assert (caught.value.status, len(server.requests)) == (status, 1 if status == 400 else 2)
 
 
-def test_failed_response_is_retried_and_cancelled_response_raises() -> None:
+def test_failed_response_is_retried_but_cancelled_response_raises() -> None:
     error = {"code": "server_error", "message": "busy"}
     with Loopback([whole(status="failed", error=error), DONE]) as server:
         assert Looking(model=server.responses(num_retries=1))() == "done"
@@ -264,7 +264,7 @@ def test_rejected_default_max_tokens_is_omitted_in_later_requests() -> None:
     assert ["max_output_tokens" in body for body in server.bodies()] == [True, False, False]
 
 
-def test_conversation_with_only_system_message_is_sent_as_input() -> None:
+def test_system_message_without_other_messages_is_sent_in_input_field() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
     request = ModelRequest([{"role": "system", "content": "You answer."}], [], 0.5, 10)
     body = json.loads(lane.body(request, (), is_stream=False))
@@ -274,7 +274,7 @@ def test_conversation_with_only_system_message_is_sent_as_input() -> None:
     assert "instructions" not in body
 
 
-def test_changed_history_is_encoded_again() -> None:
+def test_leading_system_messages_are_sent_as_instructions_after_each_history_change() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
     system, again, user = (Message(role=role, content=role) for role in ("system", "system", "user"))
 

@@ -66,7 +66,7 @@ LASTING: dict[str, tuple[Any, int | None]] = {
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
-def test_retryable_failure_is_sent_num_retries_plus_one_times(wire: Wire, case: str, count: int) -> None:
+def test_request_with_retryable_failure_is_sent_num_retries_plus_one_times(wire: Wire, case: str, count: int) -> None:
     fault, status, extra = PASSING[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=count, retry_delay=0.001, **extra)))
@@ -78,7 +78,7 @@ def test_retryable_failure_is_sent_num_retries_plus_one_times(wire: Wire, case: 
 
 
 @pytest.mark.parametrize("case", LASTING)
-def test_permanent_failure_is_sent_once(wire: Wire, case: str) -> None:
+def test_request_with_permanent_failure_is_sent_once(wire: Wire, case: str) -> None:
     fault, status = LASTING[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=3, retry_delay=0.001)))
@@ -89,7 +89,7 @@ def test_permanent_failure_is_sent_once(wire: Wire, case: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_closed_port_is_retried_and_raises_model_error(wire: Wire, count: int) -> None:
+def test_refused_connection_raises_retryable_model_error(wire: Wire, count: int) -> None:
     port = free_port()
     wire.serve([])
     model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.001)
@@ -104,7 +104,7 @@ def test_closed_port_is_retried_and_raises_model_error(wire: Wire, count: int) -
 )
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="before")], ids=["503", "reset"])
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_providers_of_litellm_are_sent_no_additional_retries(gpt: Wire, name: str, fault: Fault) -> None:
+def test_litellm_adds_no_retries_to_retries_of_acorn(gpt: Wire, name: str, fault: Fault) -> None:
     gpt.serve(lambda request: fault)
     model = gpt.model(model=name, num_retries=2, retry_delay=0.001, api_version="2024-02-01")
     error = gpt.fails(Plain(model=model))
@@ -120,13 +120,13 @@ def test_default_number_of_retries_is_two(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("theirs", [{"max_retries": 5}, {"max_retries": 5, "num_retries": 0}])
-def test_retries_of_litellm_are_disabled(wire: Wire, theirs: dict[str, Any]) -> None:
+def test_max_retries_setting_of_litellm_is_ignored(wire: Wire, theirs: dict[str, Any]) -> None:
     wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model(**theirs)))
     assert wire.count() == theirs.get("num_retries", 2) + 1
 
 
-def test_retried_request_is_identical(wire: Wire) -> None:
+def test_retried_request_has_identical_body(wire: Wire) -> None:
     server = wire.serve([Fault(status=503), Fault(reset="before"), Fault(status=429), DONE])
     run = wire.run(Plain(model=wire.model(num_retries=3)))
     assert run.output == "done"
@@ -134,13 +134,13 @@ def test_retried_request_is_identical(wire: Wire) -> None:
     assert len({request.raw for request in server.requests}) == 1
 
 
-def test_each_request_of_run_has_separate_retries(wire: Wire) -> None:
+def test_each_request_of_run_can_use_all_retries(wire: Wire) -> None:
     wire.serve([Fault(status=503), "Hm.", Fault(status=503), "Hm.", Fault(status=503), DONE])
     assert wire.run(Plain(model=wire.model(num_retries=1))).output == "done"
     assert wire.count() == 6
 
 
-def test_failure_after_retries_raises_last_error(wire: Wire) -> None:
+def test_permanent_failure_after_retryable_failures_raises_last_error(wire: Wire) -> None:
     wire.serve([Fault(status=503), Fault(status=429), Fault(status=401, message="no such key")])
     error = wire.fails(Plain(model=wire.model(num_retries=5)))
     assert (error.status, error.retryable) == (401, False)
@@ -148,7 +148,7 @@ def test_failure_after_retries_raises_last_error(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_redirect_is_followed(wire: Wire) -> None:
+def test_http_redirect_is_followed_with_identical_request_body(wire: Wire) -> None:
     moved = wire.either(openai="/moved/chat/completions", anthropic="/moved/messages")
     server = wire.serve([Fault(status=307, headers={"Location": moved}), DONE])
     assert wire.run(Plain(model=wire.model(num_retries=0))).output == "done"
@@ -235,7 +235,9 @@ def test_retry_after_over_a_minute_raises_without_retry(wire: Wire, asked: str) 
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
     ],
 )
-def test_retry_after_header_forms_are_parsed(header: str | None, seconds: float | None) -> None:
+def test_parse_retry_after_returns_seconds_or_none_for_each_header_form(
+    header: str | None, seconds: float | None
+) -> None:
     assert parse_retry_after(header) == seconds
 
 
@@ -411,7 +413,7 @@ def test_model_error_contains_provider_text_and_advice(wire: Wire, case: str) ->
     assert (error.status, error.provider) == (fault.status, wire.protocol)
 
 
-def test_context_length_error_is_not_treated_as_rejected_default(claude: Wire) -> None:
+def test_context_length_error_that_mentions_max_tokens_keeps_default_max_tokens(claude: Wire) -> None:
     words = "input length and `max_tokens` exceed context limit: 197202 + 4096 > 200000, decrease input length"
     claude.serve([Fault(status=400, code="invalid_request_error", message=words), DONE])
     agent = Plain(model=claude.model())
@@ -423,7 +425,7 @@ def test_context_length_error_is_not_treated_as_rejected_default(claude: Wire) -
 
 
 @pytest.mark.parametrize("name", ["nonsense", "no_such_provider/model"])
-def test_unknown_provider_error_contains_id_format(gpt: Wire, name: str) -> None:
+def test_unknown_provider_error_contains_model_id_format(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Plain(model={"model": name, "api_base": gpt.server.url, "api_key": "k"}))
     assert f"Check the model id `{name}`" in str(error)
@@ -432,7 +434,7 @@ def test_unknown_provider_error_contains_id_format(gpt: Wire, name: str) -> None
     assert gpt.count() == 0
 
 
-def test_model_error_contains_record_of_failed_run(wire: Wire) -> None:
+def test_model_error_contains_failed_run(wire: Wire) -> None:
     wire.serve([call("nothing"), Fault(status=401)])
     error = wire.fails(Plain(model=wire.model()))
     assert error.run.stop_reason == "error"
@@ -441,7 +443,7 @@ def test_model_error_contains_record_of_failed_run(wire: Wire) -> None:
     assert error.run.usage.requests == 1
 
 
-def test_exception_handled_by_caller_is_not_changed_or_chained(wire: Wire) -> None:
+def test_exception_being_handled_by_caller_is_not_changed_by_model_error(wire: Wire) -> None:
     wire.serve(lambda request: Fault(body=b"no JSON"))
     agent = Plain(model=wire.model())
     theirs = ConnectionResetError("sk-theirs-and-nothing-of-ours")
@@ -458,7 +460,7 @@ def test_exception_handled_by_caller_is_not_changed_or_chained(wire: Wire) -> No
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_request_resent_without_rejected_default_counts_twice_in_rate_limit(wire: Wire, streams: bool) -> None:
+def test_request_resent_without_rejected_default_setting_counts_twice_in_rate_limit(wire: Wire, streams: bool) -> None:
     class Limited(Plain):
         rate_limit = {"requests": 2, "per": AGES}
 

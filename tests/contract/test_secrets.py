@@ -167,7 +167,7 @@ def watch(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_key_in_each_form_echoed_by_provider_is_not_in_error(wire: Wire, watch: Watch, given: Any, fault: str) -> None:
+def test_api_key_echoed_by_provider_is_absent_from_error(wire: Wire, watch: Watch, given: Any, fault: str) -> None:
     wire.serve(lambda request: FAULTS[fault](echo(request, given)))
     agent = Plain(model={**given(wire), "num_retries": 0})
     error = wire.fails(agent)
@@ -177,7 +177,7 @@ def test_key_in_each_form_echoed_by_provider_is_not_in_error(wire: Wire, watch: 
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_credentials_in_each_form_are_sent_to_provider(wire: Wire, watch: Watch, given: Any) -> None:
+def test_credentials_given_in_each_way_are_sent_to_provider(wire: Wire, watch: Watch, given: Any) -> None:
     server = wire.serve([call("look", place="here"), finish(result="done")])
     agent = Plain(model=given(wire))
     run = wire.run(agent)
@@ -194,7 +194,7 @@ def test_credentials_in_each_form_are_sent_to_provider(wire: Wire, watch: Watch,
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_key_is_not_in_connection_error(wire: Wire, watch: Watch, given: Any) -> None:
+def test_api_key_is_absent_from_connection_error(wire: Wire, watch: Watch, given: Any) -> None:
     wire.serve([])
     config = {**given(wire), "num_retries": 0}
     config["api_base"] = config["api_base"].replace(str(wire.server.port), "9")
@@ -204,13 +204,13 @@ def test_key_is_not_in_connection_error(wire: Wire, watch: Watch, given: Any) ->
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_key_is_not_in_timeout_error(wire: Wire, watch: Watch, given: Any) -> None:
+def test_api_key_is_absent_from_timeout_error(wire: Wire, watch: Watch, given: Any) -> None:
     wire.serve(lambda request: Fault(delay=0.6))
     error = wire.fails(Plain(model={**given(wire), "num_retries": 0, "timeout": 0.1}))
     watch.add_error(error)
 
 
-def test_key_of_known_format_is_redacted_in_error(wire: Wire) -> None:
+def test_unknown_key_with_known_api_key_format_is_redacted_in_error(wire: Wire) -> None:
     shapes = [
         "sk-proj-Abc123_def456Ghi789",
         "sk-ant-api03-abcdefghijkl",
@@ -233,7 +233,7 @@ def test_ordinary_words_are_not_redacted(wire: Wire) -> None:
     assert words.rstrip(".") in str(wire.fails(Plain(model=wire.model(api_key=KEY))))
 
 
-def test_saved_run_contains_no_key(wire: Wire, watch: Watch) -> None:
+def test_saved_run_contains_no_api_key(wire: Wire, watch: Watch) -> None:
     wire.serve([call("look", place="here"), call("look", place="there"), finish(result="done")])
     config = {
         **in_the_address(wire),
@@ -269,14 +269,14 @@ def test_saved_run_contains_no_key(wire: Wire, watch: Watch) -> None:
     watch.add(loop.run, loop.run.history)
 
 
-def test_key_is_not_in_declaration_error(watch: Watch) -> None:
+def test_api_key_is_absent_from_declaration_error(watch: Watch) -> None:
     for wrong in ({"api_key": KEY}, {"model": "", "api_key": KEY}, {"model": "x", "api_key": KEY, "num_retries": -1}):
         with pytest.raises(Exception, match=r"Plain\.model") as caught:
             Plain(model=wrong)
         watch.add(caught.value, "".join(traceback.format_exception(caught.value)))
 
 
-def test_refusal_error_contains_no_key(wire: Wire, watch: Watch) -> None:
+def test_refusal_error_contains_no_api_key(wire: Wire, watch: Watch) -> None:
     wire.serve([Reply(refusal="I will not.")])
     error = wire.fails(Plain(model=in_the_dict(wire)))
     watch.add(error, error.run, error.run.history)
@@ -300,13 +300,13 @@ def test_refusal_error_contains_no_key(wire: Wire, watch: Watch) -> None:
         ({"api_key": "short"}, "short", "short"),
     ],
 )
-def test_value_of_secret_setting_name_is_redacted(
+def test_values_of_settings_with_secret_names_are_redacted(
     config: dict[str, Any], text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert redact(text, find_secrets(config)) == expected
 
 
-def test_reraised_error_contains_no_key(wire: Wire, watch: Watch) -> None:
+def test_exception_raised_from_model_error_contains_no_api_key(wire: Wire, watch: Watch) -> None:
     wire.serve([Fault(status=401, message=f"Wrong key: {KEY}")])
     error = wire.fails(Plain(model=in_the_dict(wire)))
     try:

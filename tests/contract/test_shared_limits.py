@@ -38,7 +38,7 @@ def model(*replies: Any) -> ScriptedModel:
 
 
 @pytest.mark.parametrize("store", [None, "memory", "runs.db"])
-def test_shared_limit_without_shared_store_raises_before_call(store: Any, tmp_path: Path) -> None:
+def test_shared_rate_limit_without_shared_store_raises_before_model_call(store: Any, tmp_path: Path) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -53,7 +53,7 @@ def test_shared_limit_without_shared_store_raises_before_call(store: Any, tmp_pa
     assert not asked.requests
 
 
-def test_branch_with_shared_limit_raises_before_parent_starts() -> None:
+def test_shared_rate_limit_of_branch_without_shared_store_raises_before_parent_starts() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -64,7 +64,7 @@ def test_branch_with_shared_limit_raises_before_parent_starts() -> None:
     assert not asked.requests
 
 
-def test_override_with_rate_limit_none_removes_shared_limit() -> None:
+def test_override_with_rate_limit_none_removes_shared_rate_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -93,7 +93,7 @@ def order(
     return WindowOrder("a", 10, most, requests, tokens, need, seconds, reports)
 
 
-def test_store_grants_at_most_limit_requests(store: PostgresStore) -> None:
+def test_store_grants_no_more_requests_than_shared_rate_limit(store: PostgresStore) -> None:
     assert store.take(order(4)).requests == 4
     assert store.take(order(4)).requests == 4
     assert store.take(order(4)).requests == 2
@@ -102,25 +102,25 @@ def test_store_grants_at_most_limit_requests(store: PostgresStore) -> None:
     assert 0 < refused.seconds <= AGES
 
 
-def test_unused_part_of_grant_is_available_to_other_processes(store: PostgresStore) -> None:
+def test_requests_reported_as_unused_are_granted_again(store: PostgresStore) -> None:
     first = store.take(order(10))
     assert store.take(order(1)).requests == 0
     assert store.take(order(9, 0, 0, WindowReport(first.number, 4, 0, AGES))).requests == 6
     assert store.take(order(9, 0, 0, WindowReport(first.number, 0, 0, 0.0))).requests == 4
 
 
-def test_grant_without_report_expires(store: PostgresStore) -> None:
+def test_grant_whose_process_never_reports_expires(store: PostgresStore) -> None:
     assert store.take(order(10, seconds=0.05)).requests == 10
     assert comes_true(lambda: store.take(order(10)).requests == 10)
 
 
-def test_token_grant_covers_at_least_first_request(store: PostgresStore) -> None:
+def test_token_grant_is_reduced_to_remaining_tokens_of_limit(store: PostgresStore) -> None:
     assert store.take(order(4, 400, 100, most=1000))[1:3] == (4, 400)
     assert store.take(order(4, 800, 200, most=1000))[1:3] == (4, 600)
     assert store.take(order(1, 1, 1, most=1000)).requests == 0
 
 
-def test_request_larger_than_shared_limit_is_granted_alone(store: PostgresStore) -> None:
+def test_single_request_larger_than_shared_token_limit_is_granted_alone(store: PostgresStore) -> None:
     big = order(3, 5000, 5000, most=1000)
     assert store.take(big)[1:3] == (1, 5000)
     assert store.take(big).requests == 0
@@ -143,7 +143,7 @@ def spent(agent: Any) -> bool:
     return False
 
 
-def test_shared_limit_is_counted_per_class_and_value(store: PostgresStore) -> None:
+def test_shared_rate_limit_with_other_value_is_counted_separately(store: PostgresStore) -> None:
     limited = shared(store, requests=3, per=AGES)
     for _ in range(3):
         assert limited(model=model())(number=1) == 1
@@ -152,13 +152,13 @@ def test_shared_limit_is_counted_per_class_and_value(store: PostgresStore) -> No
         assert limited(rate_limit={"requests": 4, "per": AGES, "shared": True}, model=model())(number=1) == 1
 
 
-def test_branch_requests_count_in_parent_shared_limit(store: PostgresStore) -> None:
+def test_branch_requests_count_in_shared_rate_limit_of_parent(store: PostgresStore) -> None:
     limited = type("Outer", (shared(store, requests=3, per=AGES),), {"branches": {"inner": Agent}, "max_steps": 3})
     assert limited(model=model(calling("inner", number=1), finish(1), finish(1)))(number=1) == 1
     assert spent(limited())
 
 
-def test_shared_token_limit_counts_reported_usage(store: PostgresStore) -> None:
+def test_shared_token_limit_counts_reported_usage_instead_of_estimate(store: PostgresStore) -> None:
     limited = shared(store, tokens=100_000, per=AGES)
 
     def used(tokens: int) -> Reply:
@@ -180,7 +180,7 @@ def test_request_rejected_with_429_does_not_count_in_shared_token_limit(store: P
         assert agent.using(model=model())(number=1) == 1
 
 
-def test_shared_limit_queries_store_for_few_requests(postgres: str) -> None:
+def test_shared_rate_limit_queries_store_less_than_once_per_request(postgres: str) -> None:
     class Counting(PostgresStore):
         orders = 0
 
@@ -196,7 +196,7 @@ def test_shared_limit_queries_store_for_few_requests(postgres: str) -> None:
     store.close()
 
 
-def test_cancelled_wait_for_shared_limit_does_not_block_later_requests(store: PostgresStore) -> None:
+def test_cancelled_wait_for_shared_rate_limit_does_not_block_later_requests(store: PostgresStore) -> None:
     agent = shared(store, requests=1, per=AGES)(model=model())
     assert agent(number=1) == 1
 
@@ -216,7 +216,7 @@ def test_cancelled_wait_for_shared_limit_does_not_block_later_requests(store: Po
 # Unreachable store
 
 
-def test_unreachable_store_of_shared_limit_raises_and_sends_no_request(postgres: str) -> None:
+def test_unreachable_store_of_shared_rate_limit_raises_and_sends_no_request(postgres: str) -> None:
     class Away(PostgresStore):
         def take(self, order: WindowOrder) -> Any:
             raise StoreError("`it` did not answer for 30 s")
@@ -256,7 +256,7 @@ class Senders:
             assert child.wait(AGES) == 0
 
 
-def test_processes_with_shared_limit_never_exceed_limit_in_any_window(postgres: str, tmp_path: Path) -> None:
+def test_processes_with_shared_rate_limit_together_never_exceed_limit(postgres: str, tmp_path: Path) -> None:
     # So few after the first window that those of a slow process do not exceed the limit.
     senders = Senders(postgres, tmp_path / "sent", 3, {"requests": 30, "per": 3.0}, 14)
     senders.join()
@@ -265,7 +265,7 @@ def test_processes_with_shared_limit_never_exceed_limit_in_any_window(postgres: 
     assert most_in_any_window(sent, 3.0)[0] <= 30
 
 
-def test_grant_of_dead_process_becomes_available(postgres: str, tmp_path: Path) -> None:
+def test_requests_granted_to_dead_process_become_available_again(postgres: str, tmp_path: Path) -> None:
     limit = {"requests": 5, "per": 2.0}
     senders = Senders(postgres, tmp_path / "sent", 1, limit, 1000)
     assert comes_true(lambda: len(senders.sent()) >= 5)
@@ -279,7 +279,9 @@ def test_grant_of_dead_process_becomes_available(postgres: str, tmp_path: Path) 
 
 @pytest.mark.skipif(not os.environ.get("ACORN_TORTURE"), reason="long, and no test of ordinary days: it judges speed")
 @pytest.mark.parametrize("limit", [{"requests": 300, "per": 20.0}, {"tokens": 30_000, "per": 20.0}])
-def test_eight_processes_use_shared_limit_fully(postgres: str, tmp_path: Path, limit: dict[str, Any]) -> None:
+def test_eight_processes_together_use_95_percent_of_shared_rate_limit(
+    postgres: str, tmp_path: Path, limit: dict[str, Any]
+) -> None:
     senders, per, windows = Senders(postgres, tmp_path / "sent", 8, limit, 1_000_000), limit["per"], 5
     assert comes_true(senders.sent)
     began = senders.sent()[0][0]

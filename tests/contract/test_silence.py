@@ -123,7 +123,7 @@ def test_import_acorn_opens_no_connection_and_imports_no_litellm() -> None:
 
 
 @by_every_lane
-def test_sync_async_and_stream_runs_print_nothing_and_leave_no_threads(lane: str) -> None:
+def test_runs_of_each_kind_print_nothing_and_leave_no_threads(lane: str) -> None:
     run("""
     with Loopback(answer) as server:
         for agent in agents(server):
@@ -171,7 +171,7 @@ def test_sync_async_and_stream_runs_print_nothing_and_leave_no_threads(lane: str
 
 
 @by_every_lane
-def test_threads_that_make_first_calls_together_return_answers(lane: str) -> None:
+def test_first_calls_made_concurrently_in_many_threads_return_output(lane: str) -> None:
     run("""
     outcomes = []
 
@@ -276,7 +276,7 @@ def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
 
 
 @by_every_lane
-def test_program_that_also_uses_litellm_directly_returns_outputs(lane: str, program: Program) -> None:
+def test_acorn_calls_return_output_in_program_that_also_calls_litellm(lane: str, program: Program) -> None:
     program(
         """
         litellm.drop_params = False
@@ -298,7 +298,7 @@ def test_program_that_also_uses_litellm_directly_returns_outputs(lane: str, prog
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_litellm_accounting_is_skipped_only_for_acorn_calls(
+def test_litellm_accounting_threads_start_only_for_direct_litellm_calls(
     program: Program,
 ) -> None:
     program(

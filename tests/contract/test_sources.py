@@ -252,7 +252,7 @@ EVERY = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both,
 
 
 @EVERY
-def test_source_is_opened_listed_and_closed(driver: Driver, kind: Any) -> None:
+def test_tool_source_is_opened_then_listed_and_closed_once(driver: Driver, kind: Any) -> None:
     source = kind("a", [])
     ask, *_ = driver.open(source)
     assert source.diary == ["open a", "list a"]
@@ -264,7 +264,7 @@ def test_source_is_opened_listed_and_closed(driver: Driver, kind: Any) -> None:
 
 
 @ASYNC
-def test_source_is_entered_and_left_by_one_task(driver: Driver, kind: Any) -> None:
+def test_tool_source_is_entered_and_exited_in_same_task(driver: Driver, kind: Any) -> None:
     source = kind()
     driver.open(source)
     assert source.is_serving
@@ -275,7 +275,7 @@ def test_source_is_entered_and_left_by_one_task(driver: Driver, kind: Any) -> No
     assert not source.is_serving
 
 
-def test_async_source_runs_on_loop_of_caller_or_private_loop(driver: Driver) -> None:
+def test_async_tool_source_runs_on_event_loop_of_async_caller(driver: Driver) -> None:
     source, other = Entered(), Opened()
     driver.open(source)
     driver.open(other)
@@ -284,7 +284,7 @@ def test_async_source_runs_on_loop_of_caller_or_private_loop(driver: Driver) -> 
     driver.close()
 
 
-def test_sync_run_inside_loop_opens_source_on_private_loop() -> None:
+def test_sync_run_inside_event_loop_opens_tool_source_on_private_loop() -> None:
     async def main() -> None:
         sources, source = OpenSources(), Entered()
         (ask,) = sources.open(source)
@@ -297,7 +297,7 @@ def test_sync_run_inside_loop_opens_source_on_private_loop() -> None:
     asyncio.run(main())
 
 
-def test_source_without_context_manager_is_only_listed(driver: Driver) -> None:
+def test_tool_source_without_context_manager_is_only_listed(driver: Driver) -> None:
     async def ask() -> Any:
         return asyncio.get_running_loop()
 
@@ -318,7 +318,7 @@ def test_source_without_context_manager_is_only_listed(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("listed", [None, "search", 5, {"a": 1}])
-def test_source_listing_that_is_not_a_list_is_returned_unchanged(driver: Driver, listed: Any) -> None:
+def test_invalid_tool_list_of_tool_source_is_returned_unchanged(driver: Driver, listed: Any) -> None:
     class Odd(Entered):
         async def tools(self) -> Any:
             return listed
@@ -327,7 +327,7 @@ def test_source_listing_that_is_not_a_list_is_returned_unchanged(driver: Driver,
     driver.close()
 
 
-def test_sources_are_closed_in_reverse_order(driver: Driver) -> None:
+def test_tool_sources_are_closed_in_reverse_order(driver: Driver) -> None:
     diary: list[str] = []
     for source in (Entered("a", diary), Plain("b", diary), Opened("c", diary)):
         driver.open(source)
@@ -335,7 +335,7 @@ def test_sources_are_closed_in_reverse_order(driver: Driver) -> None:
     assert diary[-3:] == ["close c", "close b", "close a"]
 
 
-def test_sources_opened_in_many_threads_return_results() -> None:
+def test_tool_sources_opened_in_many_threads_answer_their_own_callers() -> None:
     diary: list[str] = []
 
     def one(at: int) -> Any:
@@ -355,7 +355,7 @@ def test_sources_opened_in_many_threads_return_results() -> None:
 
 
 @EVERY
-def test_source_that_fails_to_open_leaves_nothing_open(driver: Driver, kind: Any) -> None:
+def test_tool_source_that_fails_to_open_raises_and_stays_closed(driver: Driver, kind: Any) -> None:
     source = kind("a", [], "open")
     with pytest.raises((OSError, ExceptionGroup)) as caught:
         driver.open(source)
@@ -368,7 +368,7 @@ def test_source_that_fails_to_open_leaves_nothing_open(driver: Driver, kind: Any
 
 
 @EVERY
-def test_source_that_fails_to_list_is_closed(driver: Driver, kind: Any) -> None:
+def test_tool_source_that_fails_to_list_tools_is_closed(driver: Driver, kind: Any) -> None:
     source = kind("a", [], "list")
     with pytest.raises(OSError, match="a cannot list"):
         driver.open(source)
@@ -377,7 +377,7 @@ def test_source_that_fails_to_list_is_closed(driver: Driver, kind: Any) -> None:
 
 
 @EVERY
-def test_first_close_error_is_raised_with_other_errors_as_notes(driver: Driver, kind: Any) -> None:
+def test_first_tool_source_close_error_is_raised_with_later_errors_as_notes(driver: Driver, kind: Any) -> None:
     diary: list[str] = []
     for source in (kind("a", diary, "close"), kind("b", diary), kind("c", diary, "close")):
         driver.open(source)
@@ -390,7 +390,7 @@ def test_first_close_error_is_raised_with_other_errors_as_notes(driver: Driver, 
     assert "a cannot close" in note
 
 
-def test_close_errors_are_reported_to_driver(driver: Driver) -> None:
+def test_each_tool_source_close_error_is_passed_to_error_callback(driver: Driver) -> None:
     told: list[str] = []
 
     def failed(error: BaseException) -> None:
@@ -409,7 +409,9 @@ def test_close_errors_are_reported_to_driver(driver: Driver) -> None:
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_exit_in_source_is_raised_and_loop_continues(driver: Driver, end: type[BaseException], when: str) -> None:
+def test_exit_exception_in_tool_source_is_raised_and_other_sources_are_closed(
+    driver: Driver, end: type[BaseException], when: str
+) -> None:
     class Ending(Opened):
         async def open(self) -> None:
             await super().open()
@@ -438,7 +440,7 @@ def test_exit_in_source_is_raised_and_loop_continues(driver: Driver, end: type[B
 
 
 @ASYNC
-def test_source_that_dies_while_open_leaves_loop_running(driver: Driver, kind: Any) -> None:
+def test_tool_source_that_crashes_while_open_does_not_stop_other_sources(driver: Driver, kind: Any) -> None:
     source, other = kind(), Entered("other")
     (ask,) = driver.open(source)
     (alive,) = driver.open(other)
@@ -455,7 +457,7 @@ def test_source_that_dies_while_open_leaves_loop_running(driver: Driver, kind: A
     assert other.left is other.entered
 
 
-def test_cancelled_source_is_closed_without_cancelling_run(driver: Driver) -> None:
+def test_tool_source_with_cancelled_task_is_closed_without_error(driver: Driver) -> None:
     source = Entered()
     driver.open(source)
     source.loop.call_soon_threadsafe(source.entered.cancel)
@@ -466,7 +468,7 @@ def test_cancelled_source_is_closed_without_cancelling_run(driver: Driver) -> No
     assert source.left is source.entered
 
 
-def test_source_cancelled_while_opening_raises_acorn_error(driver: Driver) -> None:
+def test_tool_source_cancelled_while_opening_raises_acorn_error(driver: Driver) -> None:
     class Quitting(Entered):
         async def __aenter__(self) -> Entered:
             raise asyncio.CancelledError
@@ -504,7 +506,7 @@ class Slow(Entered):
 
 
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_cancelling_run_ends_task_that_opened_source(when: str) -> None:
+def test_cancelled_run_ends_task_that_opens_or_closes_tool_source(when: str) -> None:
     source = Slow(when)
 
     async def main() -> None:
@@ -531,7 +533,7 @@ def test_cancelling_run_ends_task_that_opened_source(when: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("when", ["open", "close"])
 @pytest.mark.parametrize("comes", ["in the wait", "just before the wait"])
-def test_ctrl_c_ends_task_that_opened_source(when: str, comes: str) -> None:
+def test_ctrl_c_ends_task_that_opens_or_closes_tool_source(when: str, comes: str) -> None:
     source, sources = Slow(when), OpenSources()
     if when == "close":
         sources.open(source)
@@ -554,7 +556,7 @@ def test_ctrl_c_ends_task_that_opened_source(when: str, comes: str) -> None:
     sources.close()
 
 
-def test_ending_event_loop_closes_its_sources() -> None:
+def test_tool_sources_are_closed_when_their_event_loop_ends() -> None:
     source, sources = Entered(), OpenSources()
 
     async def main() -> Any:
@@ -591,7 +593,7 @@ class Where(Entered):
         return threading.current_thread()
 
 
-def test_async_source_tool_runs_on_loop_that_opened_source() -> None:
+def test_async_tool_runs_on_event_loop_that_opened_its_tool_source() -> None:
     source, sources = Where(), OpenSources()
 
     async def on_another_loop(function: Any) -> Any:
@@ -609,7 +611,7 @@ def test_async_source_tool_runs_on_loop_that_opened_source() -> None:
     sources.close()
 
 
-def test_source_on_running_loop_is_called_from_threads() -> None:
+def test_tool_of_source_on_running_event_loop_is_callable_from_other_threads() -> None:
     source = Where()
 
     async def main() -> None:
@@ -623,7 +625,7 @@ def test_source_on_running_loop_is_called_from_threads() -> None:
     asyncio.run(main())
 
 
-def test_source_tools_run_concurrently(driver: Driver) -> None:
+def test_tools_of_one_source_run_concurrently(driver: Driver) -> None:
     (ask,) = driver.open(Entered())
     texts = [str(at) for at in range(50)]
 
@@ -637,7 +639,7 @@ def test_source_tools_run_concurrently(driver: Driver) -> None:
     driver.close()
 
 
-def test_source_tool_that_opens_other_sources_synchronously_returns_result(driver: Driver) -> None:
+def test_tool_that_opens_other_tool_sources_synchronously_returns_result(driver: Driver) -> None:
     """Call a module, which blocks the loop it runs on."""
 
     class Nested(Entered):
@@ -718,7 +720,7 @@ def listed() -> list[Any]:
 
 
 @pytest.mark.parametrize("at", range(9))
-def test_wrapped_source_tool_has_schema_and_options_of_original(driver: Driver, at: int) -> None:
+def test_wrapped_tool_of_source_has_schema_and_options_of_original(driver: Driver, at: int) -> None:
     original = listed()[at]
 
     class Shelf:
@@ -737,7 +739,7 @@ def test_wrapped_source_tool_has_schema_and_options_of_original(driver: Driver, 
 mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
 
 
-def test_source_tool_has_context_variables_of_caller(driver: Driver) -> None:
+def test_tool_of_source_sees_context_variables_of_caller(driver: Driver) -> None:
     class Curious(Entered):
         async def tools(self) -> list[Any]:
             return [self.look]
@@ -762,7 +764,7 @@ def test_source_tool_has_context_variables_of_caller(driver: Driver) -> None:
     driver.close()
 
 
-def test_cancelling_caller_cancels_source_call(driver: Driver) -> None:
+def test_cancelled_caller_cancels_its_call_to_tool_of_source(driver: Driver) -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
     class Hanging(Entered):
@@ -792,7 +794,7 @@ def test_cancelling_caller_cancels_source_call(driver: Driver) -> None:
     driver.close()
 
 
-def test_source_call_interrupted_inside_source_raises_error() -> None:
+def test_interruption_inside_tool_of_source_raises_error_in_caller() -> None:
     class Quitting(Entered):
         async def tools(self) -> list[Any]:
             return [self.quit, self.interrupt]
@@ -813,7 +815,7 @@ def test_source_call_interrupted_inside_source_raises_error() -> None:
     sources.close()
 
 
-def test_sync_run_that_would_block_loop_of_source_raises() -> None:
+def test_sync_tool_listing_that_would_block_event_loop_of_source_raises() -> None:
     async def main() -> None:
         sources = OpenSources()
         held = await sources.aadd(Entered())
@@ -824,7 +826,7 @@ def test_sync_run_that_would_block_loop_of_source_raises() -> None:
     asyncio.run(main())
 
 
-def test_closing_sources_on_their_loop_does_not_deadlock() -> None:
+def test_closing_tool_sources_from_their_own_event_loop_does_not_deadlock() -> None:
     """Python may close a dropped iterator anywhere."""
     source = Entered()
 
@@ -844,7 +846,7 @@ class Question(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Entered, Opened, Disguised])
-def test_current_run_in_source_is_run_that_opened_source(driver: Driver, kind: Any) -> None:
+def test_current_run_inside_tool_source_is_run_that_opened_source(driver: Driver, kind: Any) -> None:
     seen: list[Any] = []
 
     class Curious(kind):  # type: ignore[misc]
@@ -869,7 +871,7 @@ def test_current_run_in_source_is_run_that_opened_source(driver: Driver, kind: A
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_process_opens_sources_again() -> None:
+def test_forked_child_process_opens_its_own_tool_sources() -> None:
     program = """
         import asyncio, os, threading
         from acorn._drive.bridge import call_sync

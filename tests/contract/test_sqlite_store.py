@@ -108,13 +108,13 @@ def test_garbage_collected_sqlite_store_is_closed(path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
 
 
-def test_idle_writer_thread_of_sqlite_store_ends(store: SQLiteStore) -> None:
+def test_idle_writer_thread_of_sqlite_store_ends_and_restarts_on_commit(store: SQLiteStore) -> None:
     begin(store, "r")
     assert comes_true(lambda: not any(thread.name == "acorn-store" for thread in threading.enumerate()))
     go_on(store, "r", 1)
 
 
-def test_empty_file_is_initialized_as_store(store: SQLiteStore, path: Path) -> None:
+def test_empty_existing_file_is_initialized_as_store(store: SQLiteStore, path: Path) -> None:
     path.touch()
     begin(store, "r")
     assert [facts.id for facts in store.list()] == ["r"]
@@ -158,7 +158,7 @@ def test_truncated_file_is_rejected_without_changes(store: SQLiteStore, path: Pa
         assert "The file was not changed" in refusal(path), length
 
 
-def test_commits_that_fail_together_have_separate_errors(tmp_path: Path) -> None:
+def test_commits_to_broken_file_each_raise_their_own_error_object(tmp_path: Path) -> None:
     """Check that each error has its own record: the errors of batch items belong to one run each."""
     (tmp_path / "text.db").write_text("This is no database at all. " * 50)
     broken = SQLiteStore(tmp_path / "text.db")
@@ -275,7 +275,7 @@ def test_full_disk_raises_store_error_and_store_recovers(path: Path) -> None:
     assert rest == "1"
 
 
-def test_removed_file_is_recreated_instead_of_written(store: SQLiteStore, path: Path) -> None:
+def test_store_file_removed_while_store_is_open_is_created_again(store: SQLiteStore, path: Path) -> None:
     begin(store, "r")
     store.list()
     for entry in path.parent.iterdir():
@@ -296,7 +296,7 @@ def test_removed_file_is_recreated_instead_of_written(store: SQLiteStore, path: 
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
 
 
-def test_file_system_of_path_is_detected_from_mounts() -> None:
+def test_file_system_returns_type_of_longest_matching_mount() -> None:
     mounts = "proc /proc proc rw 0 0\n/dev/sda / ext4 rw 0 0\nhost:/x /mnt/with\\040blank nfs4 rw 0 0\n"
     assert file_system(Path("/home/me/runs.db"), mounts) == "ext4"
     assert file_system(Path("/mnt/with blank/runs.db"), mounts) == "nfs4"
@@ -343,7 +343,7 @@ def assert_holds_a_prefix(folder: Path, most: int) -> int:
         store.close()
 
 
-def test_truncated_write_ahead_log_contains_prefix_of_commits(path: Path, tmp_path: Path) -> None:
+def test_truncated_write_ahead_log_yields_only_earlier_complete_commits(path: Path, tmp_path: Path) -> None:
     commits = 40 if TORTURE else 12
     committed(path, commits)
     log = (tmp_path / "live" / "runs.db-wal").read_bytes()
@@ -368,7 +368,7 @@ def test_truncated_write_ahead_log_contains_prefix_of_commits(path: Path, tmp_pa
 # The schema
 
 
-def test_create_tables_with_failing_statement_leaves_file_empty(path: Path) -> None:
+def test_failing_statement_during_table_creation_leaves_sqlite_file_empty(path: Path) -> None:
     broken = (*TABLES, "CREATE TABLE runs (x)")
     for _ in range(2):
         with pytest.raises(StoreError, match="already exists"):
@@ -383,7 +383,9 @@ def test_create_tables_with_failing_statement_leaves_file_empty(path: Path) -> N
 # Store settings
 
 
-def test_path_opened_twice_returns_one_store_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_store_called_with_spellings_of_one_path_returns_same_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_store("runs.db", "`Desk.store`")
     assert store.name == "runs.db"
@@ -397,20 +399,20 @@ def test_path_opened_twice_returns_one_store_per_process(tmp_path: Path, monkeyp
     assert open_store("~/runs.db", "`Desk.store`") is store
 
 
-def test_store_object_is_returned_unchanged() -> None:
+def test_open_store_called_with_store_object_returns_that_object() -> None:
     store = MemoryStore()
     assert open_store(store, "`Desk.store`") is store
     assert open_store("memory", "`Desk.store`") is open_store("memory", "`Other.store`")
 
 
 @pytest.mark.parametrize("declared", ["", ":memory:", 3, b"runs.db", MemoryStore, "mysql://me:secret@host/x", "a\0b"])
-def test_invalid_store_raises_declaration_error(declared: object) -> None:
+def test_open_store_called_with_invalid_value_raises_declaration_error(declared: object) -> None:
     with pytest.raises(DeclarationError, match=r"`Desk\.store` must be a file path") as caught:
         open_store(declared, "`Desk.store`")
     assert "secret" not in str(caught.value)
 
 
-def test_large_branch_and_header_are_stored_in_one_file(store: SQLiteStore) -> None:
+def test_run_with_values_of_three_megabytes_is_stored_and_read(store: SQLiteStore) -> None:
     large = "x" * 3_000_000
     changes = [change("r", [large], born=birth(input=large), state=large, record=large)]
     store.commit(Commit("r", this_process(), changes)).result()
@@ -421,7 +423,7 @@ def test_large_branch_and_header_are_stored_in_one_file(store: SQLiteStore) -> N
 # Ctrl-C
 
 
-def test_ctrl_c_at_any_line_of_commit_leaves_usable_store(store: SQLiteStore) -> None:
+def test_ctrl_c_at_any_line_of_commit_leaves_store_usable(store: SQLiteStore) -> None:
     """Check that the commit is written or not, and that later commits follow it."""
     begin(store, "r")
     for at in range(1, 1_000_000, 1 if TORTURE else 3):
@@ -437,7 +439,7 @@ def test_ctrl_c_at_any_line_of_commit_leaves_usable_store(store: SQLiteStore) ->
             break
 
 
-def test_ctrl_c_at_any_line_of_list_leaves_usable_store(store: SQLiteStore) -> None:
+def test_ctrl_c_at_any_line_of_list_leaves_store_usable(store: SQLiteStore) -> None:
     begin(store, "r")
     for at in range(1, 1_000_000, 1 if TORTURE else 3):
         strike = Strike(at)

@@ -18,7 +18,7 @@ from tests.commits import begin, birth, change, elsewhere, go_on
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError
-from acorn.stores.lease import claim_of, claim_run, start_heartbeat, stop_heartbeat, this_process
+from acorn.stores.lease import claim_run, shared_claim, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Commit, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
@@ -101,7 +101,7 @@ def test_eight_processes_commit_concurrently_to_one_store(store: Store, path: st
         assert list(kept.entries) == [str(number) for number in range(count)]
 
 
-def test_concurrent_claims_of_two_processes_succeed_for_one_process(store: Store, start: Callable[..., Child]) -> None:
+def test_run_claimed_by_two_processes_concurrently_is_granted_to_one(store: Store, start: Callable[..., Child]) -> None:
     children = [start(), start()]
     for number in range(10):
         begin(store, f"r{number}", status="waiting")
@@ -130,7 +130,9 @@ def test_run_of_killed_process_is_claimed_immediately(store: Store, start: Calla
     go_on(store, "r", 2)
 
 
-def test_frozen_process_whose_run_was_claimed_is_rejected_on_commit(store: Store, start: Callable[..., Child]) -> None:
+def test_commit_of_frozen_process_is_rejected_after_its_run_was_claimed(
+    store: Store, start: Callable[..., Child]
+) -> None:
     child = start(ACORN_LEASE="0.2")
     child.do("begin", "r")
     child.do("begin", "kept")
@@ -146,7 +148,7 @@ def test_frozen_process_whose_run_was_claimed_is_rejected_on_commit(store: Store
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_process_that_drives_run_renews_its_lease(store: Store, start: Callable[..., Child]) -> None:
+def test_process_that_executes_run_renews_its_lease(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="4")
     child.do("begin", "r")
     child.do("hold", "r")
@@ -186,7 +188,7 @@ def forked(act: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_forked_child_process_has_separate_process_identity(store: Store) -> None:
+def test_forked_child_process_is_distinct_process_for_store(store: Store) -> None:
     here = this_process()
     begin(store, "parent")
     store.list()
@@ -206,9 +208,9 @@ def test_forked_child_process_has_separate_process_identity(store: Store) -> Non
     assert list(store.read("child")[0].entries) == ["0", "1"]
 
 
-def test_forked_child_process_claims_during_claim_of_parent(store: Store) -> None:
+def test_forked_child_process_can_claim_while_parent_claims(store: Store) -> None:
     begin(store, "r", status="waiting")
-    seat = claim_of(store, "r")
+    seat = shared_claim(store, "r")
     with seat.lock:
 
         def in_child() -> None:
@@ -242,7 +244,7 @@ def test_forked_child_process_commits_after_parent_closed_store(store: Store, pa
     assert len(store.read("child")[0].entries) == 20
 
 
-def test_forks_during_commits_lose_no_commits(store: Store) -> None:
+def test_forks_during_commits_do_not_lose_commits(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 30):
@@ -292,7 +294,7 @@ for since in range(1, 300):
 """
 
 
-def test_commits_at_process_exit_are_written(store: Store, path: str) -> None:
+def test_commits_started_before_process_exit_are_written(store: Store, path: str) -> None:
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", ENDING, str(path)],
@@ -304,7 +306,7 @@ def test_commits_at_process_exit_are_written(store: Store, path: str) -> None:
     assert len(store.read("r")[0].entries) == 300
 
 
-def test_process_on_other_machine_is_alive_until_lease_expires(store: Store) -> None:
+def test_run_of_process_on_other_machine_is_claimable_after_lease_expires(store: Store) -> None:
     begin(store, "r", elsewhere())
     with pytest.raises(StoreError, match="driven by process 812 on host-a"):
         store.claim("r", this_process())

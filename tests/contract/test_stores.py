@@ -95,7 +95,7 @@ def test_later_commit_appends_entries_and_replaces_state(store: Store) -> None:
     assert (kept.facts.stop_reason, kept.facts.error) == ("error", "No luck")
 
 
-def test_commit_without_state_preserves_stored_state(store: Store) -> None:
+def test_commit_without_state_leaves_stored_state_unchanged(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, record=None, state=None)
     (kept,) = store.read("r")
@@ -105,7 +105,7 @@ def test_commit_without_state_preserves_stored_state(store: Store) -> None:
     assert (kept.record, kept.state, list(kept.entries)) == ("{}", '{"state": 1}', ["0", "1", "2"])
 
 
-def test_tree_of_runs_is_written_in_one_commit_and_returned_by_one_read(store: Store) -> None:
+def test_run_and_its_branches_are_written_in_one_commit_and_read_together(store: Store) -> None:
     changes = [
         change("r", ["r0"], born=birth()),
         change("b", ["b0"], born=birth("r", agent="desk:Branch")),
@@ -123,7 +123,7 @@ def test_tree_of_runs_is_written_in_one_commit_and_returned_by_one_read(store: S
     assert store.read("nobody") == []
 
 
-def test_commit_of_branch_updates_timestamp_of_root(store: Store) -> None:
+def test_commit_of_branch_updates_timestamp_of_root_run(store: Store) -> None:
     begin(store, "r")
     before = store.list()[0].updated
     store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
@@ -137,7 +137,7 @@ def with_media(store: Store, run_id: str, *names: str) -> None:
     store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
 
 
-def test_media_is_stored_once_until_last_run_is_deleted(store: Store) -> None:
+def test_media_used_by_several_runs_is_stored_until_last_run_is_deleted(store: Store) -> None:
     with_media(store, "r", "one", "two", "two")
     with_media(store, "s", "two")
     more = Commit(
@@ -159,7 +159,7 @@ def test_media_of_rejected_commit_is_not_stored(store: Store) -> None:
     assert store.media(["one"]) == {}
 
 
-def test_lone_surrogate_in_commit_does_not_lose_run(store: Store) -> None:
+def test_run_with_lone_surrogate_in_commit_is_still_readable(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \udcff", state='{"name": "\udcff"}')
     (kept,) = store.read("r")
@@ -168,7 +168,7 @@ def test_lone_surrogate_in_commit_does_not_lose_run(store: Store) -> None:
     assert list(kept.entries) == ["0", "1"]
 
 
-def test_nul_character_in_commit_does_not_lose_run(store: Store) -> None:
+def test_run_with_nul_character_in_commit_is_still_readable(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \0", stop_reason="\0")
     (kept,) = store.read("r")
@@ -197,7 +197,7 @@ def test_commit_that_creates_existing_run_is_rejected(store: Store) -> None:
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_entries_that_do_not_continue_stored_entries_are_rejected(store: Store) -> None:
+def test_commit_with_gap_before_new_entries_is_rejected(store: Store) -> None:
     begin(store, "r")
     for since in (0, 2):
         torn = Commit("r", this_process(), [change("r", ["x"], since=since)])
@@ -239,7 +239,7 @@ def test_commit_without_claim_is_rejected(store: Store) -> None:
 # Claims
 
 
-def test_paused_run_is_claimable(store: Store) -> None:
+def test_paused_run_can_be_claimed_and_becomes_running(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting")
     kept = store.claim("r", elsewhere())
@@ -252,7 +252,7 @@ def test_paused_run_is_claimable(store: Store) -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "stopped", "failed"])
-def test_claim_of_resumable_run_sets_status_running(store: Store, status: Status) -> None:
+def test_claim_of_queued_stopped_and_failed_run_sets_status_running(store: Store, status: Status) -> None:
     begin(store, "r", status=status)
     kept = store.claim("r", elsewhere())
     assert kept is not None
@@ -262,7 +262,7 @@ def test_claim_of_resumable_run_sets_status_running(store: Store, status: Status
     assert status_of(store, "r") == status
 
 
-def test_claim_of_finished_run_returns_run_without_claiming(store: Store) -> None:
+def test_claim_of_finished_run_returns_run_and_leaves_status_unchanged(store: Store) -> None:
     begin(store, "done")
     go_on(store, "done", 1, status="done")
     begin(store, "cancelled", status="waiting")
@@ -274,7 +274,7 @@ def test_claim_of_finished_run_returns_run_without_claiming(store: Store) -> Non
         assert status_of(store, run_id) == run_id
 
 
-def test_claim_of_run_driven_by_live_process_is_rejected(store: Store) -> None:
+def test_claim_of_run_executed_by_live_process_is_rejected(store: Store) -> None:
     begin(store, "mine")
     begin(store, "theirs", elsewhere())
     for run_id, pid in (("mine", this_process().pid), ("theirs", 812)):
@@ -319,7 +319,7 @@ def test_process_with_reused_pid_is_treated_as_dead(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_run_with_expired_lease_is_claimable(store: Store) -> None:
+def test_run_with_expired_lease_can_be_claimed(store: Store) -> None:
     begin(store, "r", elsewhere())
     assert comes_true(lambda: status_of(store, "r") == "stopped")
     go_on(store, "r", 1, elsewhere())  # It was not claimed.
@@ -352,7 +352,7 @@ def test_release_as_queued_clears_error(store: Store) -> None:
         assert store.claim("r", this_process())
 
 
-def test_run_after_five_dead_processes_is_failed(store: Store) -> None:
+def test_run_whose_step_killed_five_processes_is_failed(store: Store) -> None:
     begin(store, "r", dead_here())
     for turn in range(4):
         assert store.claim("r", dead_here(str(turn)))
@@ -367,7 +367,7 @@ def test_run_after_five_dead_processes_is_failed(store: Store) -> None:
         assert store.claim("r", dead_here("again"))
 
 
-def test_takeovers_are_counted_per_step(store: Store) -> None:
+def test_processes_that_died_in_earlier_steps_do_not_fail_run(store: Store) -> None:
     holder = dead_here()
     begin(store, "r", holder)
     for turn in range(12):
@@ -376,7 +376,7 @@ def test_takeovers_are_counted_per_step(store: Store) -> None:
         assert store.claim("r", holder)
 
 
-def test_pause_and_resume_is_not_counted_as_takeover(store: Store) -> None:
+def test_repeated_pause_and_resume_does_not_fail_run(store: Store) -> None:
     begin(store, "r", status="waiting")
     for turn in range(8):
         assert store.claim("r", elsewhere(str(turn)))
@@ -386,7 +386,7 @@ def test_pause_and_resume_is_not_counted_as_takeover(store: Store) -> None:
 # Cancelling and deleting
 
 
-def test_cancel_of_paused_run_is_immediate(store: Store) -> None:
+def test_cancel_of_paused_run_sets_status_cancelled_immediately(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
     store.cancel("r")
@@ -395,7 +395,7 @@ def test_cancel_of_paused_run_is_immediate(store: Store) -> None:
     store.cancel("r")
 
 
-def test_cancel_of_driven_run_rejects_next_commit(store: Store) -> None:
+def test_commit_after_cancel_of_running_run_raises_run_cancelled_error(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     assert store.renew_lease(this_process(), 20) == []
@@ -414,14 +414,16 @@ def test_cancel_of_driven_run_rejects_next_commit(store: Store) -> None:
 @pytest.mark.parametrize(
     ("told", "kept"), [("done", "done"), ("failed", "failed"), ("cancelled", "cancelled"), ("stopped", "cancelled")]
 )
-def test_cancel_of_run_that_finishes_first_has_no_effect(store: Store, told: Status, kept: Status) -> None:
+def test_cancelled_run_that_still_commits_final_status_retains_that_status(
+    store: Store, told: Status, kept: Status
+) -> None:
     begin(store, "r")
     store.cancel("r")
     go_on(store, "r", 1, status=told)
     assert status_of(store, "r") == kept
 
 
-def test_cancel_of_run_of_dead_process_is_immediate(store: Store) -> None:
+def test_cancel_of_run_of_dead_process_sets_status_cancelled_immediately(store: Store) -> None:
     here = this_process()
     begin(store, "r", here)
     store.cancel("r")
@@ -430,7 +432,7 @@ def test_cancel_of_run_of_dead_process_is_immediate(store: Store) -> None:
     assert status_of(store, "dead") == "cancelled"
 
 
-def test_cancel_of_finished_or_unknown_run_is_rejected(store: Store) -> None:
+def test_cancel_of_finished_run_and_of_unknown_run_raise_store_error(store: Store) -> None:
     begin(store, "r", status="done")
     with pytest.raises(StoreError, match=r"Cannot cancel run r: it is already finished \(status `done`\)"):
         store.cancel("r")
@@ -468,13 +470,13 @@ def test_list_returns_newest_runs_first(store: Store) -> None:
     assert [facts.id for facts in store.list(before=NOON + timedelta(minutes=2))] == ["r1"]
 
 
-def test_list_default_limit_is_fifty(store: Store) -> None:
+def test_list_without_limit_argument_returns_at_most_fifty_runs(store: Store) -> None:
     for number in range(52):
         begin(store, f"r{number}")
     assert len(store.list()) == 50
 
 
-def test_list_filters_by_status_agent_and_batch(store: Store) -> None:
+def test_list_returns_only_runs_with_given_status_agent_and_batch(store: Store) -> None:
     known: list[tuple[str, Status, str, str | None]] = [
         ("a", "done", "shop.desk:Desk", None),
         ("b", "waiting", "shop.desk:Desk", "night"),
@@ -499,7 +501,7 @@ def test_list_filters_by_status_agent_and_batch(store: Store) -> None:
     assert ids(batch="night", status=["running"], agent="Desk") == "c"
 
 
-def test_find_by_id_prefix_returns_run_ids(store: Store) -> None:
+def test_find_returns_ids_of_runs_that_start_with_prefix(store: Store) -> None:
     for run_id in ("4f2a", "4f2b", "4f", "order-17", "order-170", "a%b", "é1"):
         begin(store, run_id)
     store.commit(Commit("4f2a", this_process(), [change("4f2a-b", [], born=birth("4f2a"))])).result()
@@ -514,7 +516,7 @@ def test_find_by_id_prefix_returns_run_ids(store: Store) -> None:
     assert len(store.find("")) == 7
 
 
-def test_follow_returns_entries_of_run_and_branches(store: Store) -> None:
+def test_follow_returns_new_entries_of_run_and_its_branches(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     first = store.follow("r")
@@ -533,7 +535,7 @@ def test_follow_returns_entries_of_run_and_branches(store: Store) -> None:
     assert store.follow("nobody") == (None, [])
 
 
-def test_follow_position_is_unique_after_delete(store: Store) -> None:
+def test_follow_position_is_not_reused_after_run_is_deleted(store: Store) -> None:
     begin(store, "r", status="done")
     position = store.follow("r")[1][-1].position
     store.delete("r")
@@ -544,7 +546,7 @@ def test_follow_position_is_unique_after_delete(store: Store) -> None:
 # Human input
 
 
-def test_requests_are_stored_and_answers_are_returned(store: Store) -> None:
+def test_human_input_requests_and_their_answers_are_stored(store: Store) -> None:
     begin(store, "r")
     asked = [
         request("q2", "r", after=2, choices=("blue", "red")),
@@ -570,7 +572,7 @@ def test_requests_are_stored_and_answers_are_returned(store: Store) -> None:
     assert store.answers("other") == store.answers("nobody") == []
 
 
-def test_request_answered_twice_raises_store_error(store: Store) -> None:
+def test_second_answer_to_human_input_request_raises_store_error(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
     with pytest.raises(StoreError, match="Request 'x' is not open in"):
@@ -583,7 +585,7 @@ def test_request_answered_twice_raises_store_error(store: Store) -> None:
     assert [one.value for one in store.answers("r")] == [None]
 
 
-def test_commit_replaces_open_requests(store: Store) -> None:
+def test_commit_replaces_unanswered_human_input_requests(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, requests=[request("a", "r"), request("b", "r"), request("c", "r")])
     store.answer("a", 1)
@@ -600,7 +602,7 @@ def test_commit_replaces_open_requests(store: Store) -> None:
 # Threads, event loops, closing
 
 
-def test_threads_commit_concurrently_in_order_per_run(store: Store) -> None:
+def test_commits_from_many_threads_are_stored_in_order_for_each_run(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 20):
@@ -618,7 +620,7 @@ def test_threads_commit_concurrently_in_order_per_run(store: Store) -> None:
         assert list(store.read(run_id)[0].entries) == [str(number) for number in range(20)]
 
 
-def test_unawaited_commits_are_written_in_call_order(store: Store) -> None:
+def test_commits_without_awaited_results_are_written_in_call_order(store: Store) -> None:
     begin(store, "r")
     futures = [
         store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)])) for since in range(1, 100)
@@ -652,7 +654,7 @@ async def awaited(store: Store) -> None:
     await asyncio.wrap_future(store.commit(more))
 
 
-def test_abandoned_wait_for_commit_does_not_stop_commit(store: Store) -> None:
+def test_commit_continues_after_its_waiting_task_is_cancelled(store: Store) -> None:
     begin(store, "r")
     asyncio.run(awaited(store))
     assert list(store.read("r")[0].entries) == ["0", "1", "2"]
@@ -673,7 +675,7 @@ def test_closed_store_is_reopened_by_next_call(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_process_lease_is_renewed_while_driving_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_renewed_until_process_stops_executing_its_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(store, "r")
     begin(store, "s")
     assert comes_true(lambda: status_of(store, "r") == "stopped")
@@ -710,7 +712,7 @@ def test_enqueue_stores_run_with_status_queued(store: Store) -> None:
     assert store.follow("r") == ("queued", [])
 
 
-def test_enqueue_with_known_run_id_is_ignored(store: Store) -> None:
+def test_enqueue_of_existing_run_id_is_ignored(store: Store) -> None:
     begin(store, "known")
     runs = [QueuedRun(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
     assert sorted(store.enqueue(runs)) == ["a", "b"]
@@ -720,7 +722,7 @@ def test_enqueue_with_known_run_id_is_ignored(store: Store) -> None:
     assert [store.read(name)[0].header.input for name in ("a", "b")] == ['"1"', '"2"']
 
 
-def test_claim_of_queued_run_returns_run_that_has_not_started(store: Store) -> None:
+def test_claim_of_queued_run_returns_run_marked_as_not_started(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     kept = store.claim("r", this_process())
     assert kept is not None
@@ -733,7 +735,7 @@ def test_claim_of_queued_run_returns_run_that_has_not_started(store: Store) -> N
     assert (begun.has_started, list(begun.entries), begun.record) == (True, ["0"], '{"record": 1}')
 
 
-def test_queued_run_that_was_claimed_is_released_to_queue(store: Store) -> None:
+def test_claimed_run_released_as_queued_can_be_claimed_again(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     store.claim("r", this_process())
     store.release("r", this_process(), "queued")
@@ -744,7 +746,7 @@ def test_queued_run_that_was_claimed_is_released_to_queue(store: Store) -> None:
     assert store.claim("r", elsewhere()) is not None
 
 
-def test_queued_run_is_cancelled_and_deleted(store: Store) -> None:
+def test_queued_run_can_be_cancelled_or_deleted(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth()), QueuedRun("s", birth())])
     store.cancel("r")
     assert status_of(store, "r") == "cancelled"
@@ -753,7 +755,7 @@ def test_queued_run_is_cancelled_and_deleted(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_queued_run_of_dead_process_is_taken_over_four_times(store: Store) -> None:
+def test_queued_run_claimed_by_five_dead_processes_is_failed(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     assert store.claim("r", dead_here("first")) is not None
     for at in range(4):
@@ -765,7 +767,7 @@ def test_queued_run_of_dead_process_is_taken_over_four_times(store: Store) -> No
     assert status_of(store, "r") == "failed"
 
 
-def test_statuses_of_many_runs_are_returned_together(store: Store) -> None:
+def test_statuses_of_1500_runs_are_returned_by_one_call(store: Store) -> None:
     store.enqueue([QueuedRun(f"q{at}", birth()) for at in range(1500)])
     begin(store, "running")
     begin(store, "gone", dead_here())
@@ -778,7 +780,7 @@ def test_statuses_of_many_runs_are_returned_together(store: Store) -> None:
     assert store.statuses([]) == {}
 
 
-def test_enqueue_to_store_without_workers_raises_store_error(store: Store) -> None:
+def test_enqueue_for_workers_in_store_without_workers_raises_store_error(store: Store) -> None:
     if store.name.startswith("postgres"):
         pytest.skip("it has workers")
     with pytest.raises(StoreError, match=r"cannot deliver runs to workers. Workers need a PostgreSQL store"):

@@ -162,7 +162,7 @@ def assert_alike(acts: Sequence[Act], memory: Store, file: Store) -> None:
 # Shrinking takes long with a disk, and the time of an example depends on the machine.
 @settings(max_examples=RUNS, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(histories())
-def test_any_sequence_of_operations_gives_equal_results_in_memory_and_sqlite(acts: list[Act]) -> None:
+def test_random_operations_return_equal_results_in_memory_store_and_sqlite_store(acts: list[Act]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = SQLiteStore(f"{folder}/runs.db")
         try:
@@ -175,7 +175,7 @@ def test_any_sequence_of_operations_gives_equal_results_in_memory_and_sqlite(act
     max_examples=RUNS // 2, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )  # fmt: skip
 @given(histories())
-def test_any_sequence_of_operations_gives_equal_results_in_memory_and_postgres(
+def test_random_operations_return_equal_results_in_memory_store_and_postgres_store(
     postgres_store: PostgresStore, acts: list[Act]
 ) -> None:
     postgres_store.transact(empty)

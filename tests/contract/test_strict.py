@@ -76,19 +76,19 @@ def azure_model(server: Loopback, **extra: Any) -> Json:
     return {"model": "azure/gpt-4o", "api_base": server.url, **given, **extra}
 
 
-def test_strict_compatible_schema_is_sent_as_strict_to_azure(azure: Loopback) -> None:
+def test_schema_that_meets_strict_rules_is_sent_as_strict_to_azure(azure: Loopback) -> None:
     assert Answering(model=azure_model(azure))() == Tight(**RIGHT)
     assert [flags(body) for body in azure.bodies()] == [{"look": None, "__finish__": True}] * 2
     assert len({json.dumps(body["tools"]) for body in azure.bodies()}) == 1
 
 
-def test_incompatible_schema_or_strict_false_is_not_sent_as_strict(azure: Loopback) -> None:
+def test_schema_is_not_sent_as_strict_if_incompatible_or_strict_is_false(azure: Loopback) -> None:
     Casual(model=azure_model(azure))()
     Answering(model=azure_model(azure), strict=False)()
     assert [flags(body) for body in azure.bodies()] == [{"look": None, "__finish__": None}] * 4
 
 
-def test_schema_is_not_sent_as_strict_to_custom_address(wire: Wire) -> None:
+def test_schema_is_not_sent_as_strict_to_custom_server_address(wire: Wire) -> None:
     wire.serve([call("look", place="here"), finish(**RIGHT)])
     assert wire.call(Answering(model=wire.model())) == Tight(**RIGHT)
     said = False if wire.is_responses else None
@@ -114,17 +114,17 @@ def test_schema_is_not_sent_as_strict_to_custom_address(wire: Wire) -> None:
         (["openai/gpt-4o", "anthropic/claude-sonnet-4-5"], False),
     ],
 )
-def test_strict_is_supported_for_known_models_only(config: Any, expected: bool) -> None:
+def test_takes_strict_returns_true_only_for_models_known_to_support_strict(config: Any, expected: bool) -> None:
     assert takes_strict(resolve(config, "Test")) is expected
 
 
-def test_strict_is_not_supported_for_address_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takes_strict_returns_false_for_custom_address_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "https://example.org/v1")
     assert not takes_strict(resolve("openai/gpt-4o", "Test"))
     assert not takes_strict(resolve({"model": "openai/gpt-4o", "lane": "litellm"}, "Test"))
 
 
-def test_model_changed_during_run_is_sent_strict_only_if_supported(azure: Loopback) -> None:
+def test_model_set_by_hook_without_strict_support_is_sent_no_strict(azure: Loopback) -> None:
     class Changing(Answering):
         def on_step(self, step: Step) -> None:
             step.model = azure.openai()
@@ -137,7 +137,7 @@ def test_model_changed_during_run_is_sent_strict_only_if_supported(azure: Loopba
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_strict_true_is_sent_on_each_lane(wire: Wire, streams: bool) -> None:
+def test_strict_setting_true_is_sent_in_each_protocol(wire: Wire, streams: bool) -> None:
     @tool(strict=True)
     def search(query: str) -> str:
         """Search."""
@@ -162,7 +162,7 @@ def test_strict_true_is_sent_on_each_lane(wire: Wire, streams: bool) -> None:
         assert schema.get("additionalProperties") is (False if function.get("strict") else None)
 
 
-def test_strict_is_sent_for_agent_tools_and_schema_tools() -> None:
+def test_strict_true_is_sent_for_agents_used_as_tools_and_tools_with_given_schema() -> None:
     given = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
     @tool(schema=given, strict=True)
@@ -185,7 +185,7 @@ def test_strict_is_sent_for_agent_tools_and_schema_tools() -> None:
     assert functions["helper"]["parameters"]["additionalProperties"] is False
 
 
-def test_strict_setting_is_accepted_in_using_and_rejected_if_not_bool() -> None:
+def test_strict_setting_accepts_bool_in_using_and_rejects_other_values() -> None:
     model = ScriptedModel([finish(**RIGHT)] * 2)
     Casual(model=model).using(strict=True)()
     Casual(model=model, strict=None)()
@@ -200,7 +200,7 @@ def test_strict_setting_is_accepted_in_using_and_rejected_if_not_bool() -> None:
         def f() -> None: ...
 
 
-def test_branch_strict_setting_is_independent_of_parent() -> None:
+def test_branch_does_not_inherit_strict_setting_of_parent() -> None:
     class Checking(module):
         """Check it."""
 
@@ -226,7 +226,7 @@ def request(*, declared: frozenset[str] = frozenset()) -> ModelRequest:
 
 
 @pytest.mark.parametrize("words", [REFUSED, "Unknown parameter: 'tools[0].function.strict'."])
-def test_rejected_default_strict_is_omitted_in_later_requests(gpt: Wire, words: str) -> None:
+def test_default_strict_rejected_by_server_is_omitted_in_later_requests(gpt: Wire, words: str) -> None:
     gpt.serve([Fault(status=400, message=words), *[finish(**RIGHT)] * 3])
     model = resolve(gpt.model(num_retries=0), "Test")
     for _ in range(2):
@@ -238,7 +238,7 @@ def test_rejected_default_strict_is_omitted_in_later_requests(gpt: Wire, words: 
     assert [flags(body)["__finish__"] for body in gpt.server.bodies()] == [True, said, said, True]
 
 
-def test_strict_rejected_by_azure_is_omitted_for_whole_run(litellm_is_loaded: None) -> None:
+def test_default_strict_rejected_by_azure_is_omitted_in_later_runs(litellm_is_loaded: None) -> None:
     script: list[Any] = [
         Fault(status=400, message=REFUSED),
         call("look", place="here"),
@@ -251,14 +251,14 @@ def test_strict_rejected_by_azure_is_omitted_for_whole_run(litellm_is_loaded: No
     assert [flags(body)["__finish__"] for body in server.bodies()] == [True, None, None, None]
 
 
-def test_rejected_strict_set_by_user_raises(wire: Wire) -> None:
+def test_strict_set_by_user_and_rejected_by_server_raises_model_error(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=400, message=REFUSED))
     error = wire.fails(Casual(model=wire.model(), strict=True))
     assert "The model does not support the `strict` that was set. Change or remove it." in str(error)
     assert (error.status, wire.count()) == (400, 1)
 
 
-def test_rejected_strict_set_on_tool_raises(wire: Wire) -> None:
+def test_strict_set_on_tool_and_rejected_by_server_raises_model_error(wire: Wire) -> None:
     @tool(strict=True)
     def search(query: str = "x") -> str:
         """Search."""
@@ -270,7 +270,7 @@ def test_rejected_strict_set_on_tool_raises(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_other_errors_are_not_treated_as_rejected_strict(gpt: Wire) -> None:
+def test_error_400_with_word_restricted_is_not_treated_as_rejected_strict(gpt: Wire) -> None:
     gpt.serve(lambda request: Fault(status=400, message="The model is restricted to members."))
     with pytest.raises(ModelError):
         resolve(gpt.model(num_retries=0), "Test").complete(request())
@@ -331,7 +331,9 @@ class Pair(BaseModel):
         (Pair, False),
     ],
 )
-def test_strict_is_sent_only_for_schemas_that_need_no_change(schema: type[BaseModel], expected: bool) -> None:
+def test_default_strict_is_sent_only_for_schemas_that_meet_strict_rules(
+    schema: type[BaseModel], expected: bool
+) -> None:
     model = ScriptedModel([Reply("no")])
     model.takes_strict = True  # type: ignore[attr-defined]
 
@@ -346,7 +348,7 @@ def test_strict_is_sent_only_for_schemas_that_need_no_change(schema: type[BaseMo
     assert not expected or is_strict(function["parameters"])
 
 
-def test_deep_or_unusual_schemas_are_not_strict() -> None:
+def test_is_strict_returns_false_for_schema_deeper_than_ten_levels() -> None:
     deep: Json = {"type": "string"}
     for _ in range(11):
         deep = {"type": "object", "properties": {"a": deep}, "required": ["a"], "additionalProperties": False}

@@ -59,14 +59,14 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_requests_of_run_share_connection(way: str) -> None:
+def test_requests_of_one_run_use_one_connection(way: str) -> None:
     steps = [call("look", place=f"the {number}th tree") for number in range(4)]
     with Loopback([*steps, DONE]) as server:
         assert run(Looking(model=server.openai()), way) == "done"
         assert (len(server.requests), server.accepted) == (5, 1)
 
 
-def test_consecutive_runs_share_connection() -> None:
+def test_consecutive_runs_use_one_connection() -> None:
     with Loopback(lambda request: DONE) as server:
         for _ in range(5):
             Plain(model=server.openai())()
@@ -103,7 +103,7 @@ def test_stream_read_to_end_returns_connection_to_pool(way: str) -> None:
         assert len(server.requests) == 2
 
 
-def test_threads_receive_responses_to_their_requests() -> None:
+def test_concurrent_threads_each_receive_response_to_their_own_request() -> None:
     def answer(request: Any) -> Any:
         return finish(result=request.body["messages"][-1]["content"])
 
@@ -120,7 +120,7 @@ def test_threads_receive_responses_to_their_requests() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_forked_child_process_opens_separate_connections() -> None:
+def test_forked_child_process_opens_its_own_connection() -> None:
     with Loopback(lambda request: DONE) as server:
         agent = Plain(model=server.openai(num_retries=0))
         assert agent() == "done"
@@ -136,7 +136,7 @@ def test_forked_child_process_opens_separate_connections() -> None:
         assert server.accepted == 2
 
 
-def test_request_on_broken_connection_is_sent_once() -> None:
+def test_request_on_connection_reset_by_server_is_not_sent_twice() -> None:
     with Loopback(lambda request: Fault(reset="before")) as server:
         for way in WAYS:
             with pytest.raises(ModelError, match="no connection"):
@@ -145,7 +145,7 @@ def test_request_on_broken_connection_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_request_contains_user_agent_header(way: str) -> None:
+def test_user_agent_header_is_acorn_unless_user_sets_it(way: str) -> None:
     with Loopback([DONE, DONE]) as server:
         run(Plain(model=server.openai()), way)
         run(Plain(model=server.openai(headers={"user-agent": "mine"})), way)
@@ -153,7 +153,7 @@ def test_request_contains_user_agent_header(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_slow_response_headers_are_abandoned_after_max_seconds(way: str) -> None:
+def test_slow_response_headers_raise_limit_error_after_max_seconds(way: str) -> None:
     endless = Fault(reply=DONE, headers={f"X-{number}": "a" * 6000 for number in range(90)}, drip=0.05)
     limit = pytest.raises(LimitError, match="max_seconds")
     with Loopback(lambda request: endless) as server, waiting_for_nothing(), limit:
@@ -165,7 +165,7 @@ def _gzipped(data: bytes, *, cut: int | None = None) -> Fault:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_unrequested_compression_is_decompressed(way: str) -> None:
+def test_gzip_response_that_was_not_requested_is_decompressed(way: str) -> None:
     whole = json.dumps(openai_completion(call("look", place="here" * 50_000), {}, 1)).encode()
     with Loopback([_gzipped(whole), _gzipped(json.dumps(openai_completion(DONE, {}, 2)).encode())]) as server:
         assert run(Looking(model=server.openai(num_retries=0)), way) == "done"
@@ -174,7 +174,7 @@ def test_unrequested_compression_is_decompressed(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_compressed_error_is_decompressed(way: str) -> None:
+def test_gzip_error_response_is_decompressed(way: str) -> None:
     told = Fault(
         status=400, body=gzip.compress(b'{"error": {"message": "no way"}}'), headers={"Content-Encoding": "gzip"}
     )
@@ -184,14 +184,14 @@ def test_compressed_error_is_decompressed(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_incomplete_compressed_response_raises_model_error(way: str, is_cut: bool) -> None:
+def test_incomplete_gzip_response_raises_model_error(way: str, is_cut: bool) -> None:
     whole = json.dumps(openai_completion(DONE, {}, 1)).encode()
     broken = _gzipped(whole, cut=60) if is_cut else Fault(body=whole, headers={"Content-Encoding": "gzip"})
     with Loopback([broken]) as server, pytest.raises(ModelError):
         run(Plain(model=server.openai(num_retries=0)), way)
 
 
-def test_compressed_stream_is_decompressed_incrementally() -> None:
+def test_gzip_stream_is_decompressed_incrementally() -> None:
     events = gzip.compress(openai_stream(DONE, {"stream_options": {"include_usage": True}}, 1, 8))
     told = Fault(body=events, content_type=EVENTS, headers={"Content-Encoding": "gzip"})
     with Loopback([told]) as server:
@@ -200,7 +200,7 @@ def test_compressed_stream_is_decompressed_incrementally() -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("timeout", ["soon", -1, 0, float("nan"), float("inf"), [5]])
-def test_invalid_timeout_is_rejected_before_call(timeout: Any, lane: str) -> None:
+def test_invalid_timeout_setting_raises_before_request(timeout: Any, lane: str) -> None:
     with Loopback([]) as server:
         with pytest.raises(
             DeclarationError, match="`timeout` must be a number of seconds greater than 0, or None for no limit"
@@ -310,7 +310,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_proxy_of_environment_receives_request(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_set_in_environment_receives_request(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.url)
     with Loopback([DONE]) as server:
         assert run(Plain(model=server.openai()), way) == "done"

@@ -69,7 +69,7 @@ def completion(result: str) -> bytes:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_interim_responses_before_answer_are_skipped(way: str) -> None:
+def test_http_interim_responses_before_answer_are_skipped(way: str) -> None:
     said = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     with Loopback([said + http(completion("one")), http(completion("two"))]) as server:
         agent = Plain(model=server.openai(num_retries=0))
@@ -97,7 +97,7 @@ def test_finished_stream_returns_connection_to_pool(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("limits", [{}, {"max_seconds": AGES}])
-def test_stream_after_done_event_is_not_read_further(way: str, limits: dict[str, Any]) -> None:
+def test_stream_is_not_read_after_done_event(way: str, limits: dict[str, Any]) -> None:
     events = openai_stream(DONE, {}, 1, 8)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     with Loopback([head + b"%x\r\n%s\r\n" % (len(events), events)]) as server, waiting_for_nothing():
@@ -121,7 +121,7 @@ def test_connections_closed_by_server_are_not_reused() -> None:
         assert server.accepted == 3
 
 
-def test_event_loop_closed_by_user_prints_no_warnings() -> None:
+def test_program_that_closes_its_event_loop_prints_no_warnings() -> None:
     code = """
 import asyncio, sys
 from acorn import module
@@ -141,7 +141,7 @@ for must_close in (True, True, False):
     assert (ran.stdout.split(), ran.stderr) == (["done"] * 3, "")
 
 
-def test_concurrent_conversations_of_one_model_are_sent_separately() -> None:
+def test_concurrent_conversations_with_one_model_object_are_not_mixed() -> None:
     lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
 
     def talk(name: str) -> None:
@@ -192,7 +192,7 @@ REFUSED = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("said", [REFUSED, b"lalala\r\n\r\n"], ids=["refused", "garbage"])
-def test_proxy_password_is_not_in_error(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_password_is_absent_from_error(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with saying(said) as port:
         monkeypatch.setenv("https_proxy", f"http://me:opensesame@127.0.0.1:{port}")
         with pytest.raises(ModelError) as caught:
@@ -201,7 +201,7 @@ def test_proxy_password_is_not_in_error(way: str, said: bytes, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_key_in_address_is_not_in_error(way: str) -> None:
+def test_api_key_in_server_address_is_absent_from_error(way: str) -> None:
     with saying(b"lalala\r\n\r\n") as port:
         base = f"http://127.0.0.1:{port}/v1?api_key=opensesame"
         with pytest.raises(ModelError) as caught:
@@ -228,7 +228,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNSENDABLE)
-def test_setting_with_characters_invalid_in_http_raises_immediately(way: str, case: str) -> None:
+def test_setting_with_characters_invalid_in_http_raises_without_retry(way: str, case: str) -> None:
     config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[case]}
     with pytest.raises(ModelError, match="is not valid") as caught:
         run(Plain(model=config), way)
@@ -251,7 +251,7 @@ def test_space_in_address_is_percent_encoded(way: str) -> None:
         assert server.requests[0].path == "/my%20server/v1/chat/completions"
 
 
-def test_setting_with_value_none_is_not_sent() -> None:
+def test_setting_with_value_none_is_not_sent_to_provider() -> None:
     with Loopback([DONE, DONE]) as server:
         Plain(model=server.openai(top_p=None, stop=None, seed=None))()
         Plain(model=server.anthropic(top_p=None, thinking=None, stop=None))()
@@ -319,14 +319,14 @@ def test_permanent_error_in_response_with_status_200_is_raised() -> None:
 
 
 @pytest.mark.parametrize("code", [1302, True, 0])
-def test_error_code_that_is_not_http_status_gives_status_none(code: int) -> None:
+def test_error_code_that_is_not_http_status_raises_error_with_status_none(code: int) -> None:
     body = f"data: {json.dumps({'error': {'code': code, 'message': 'no'}})}\n\n".encode()
     with Loopback([Fault(body=body, content_type=EVENTS)]) as server, pytest.raises(ModelError) as caught:
         run_stream(Plain(model=server.openai()), "sync")
     assert (caught.value.status, caught.value.retryable) == (None, False)
 
 
-def test_error_field_with_null_in_response_is_ignored() -> None:
+def test_error_field_with_null_in_successful_response_is_ignored() -> None:
     block = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
     body = {"error": None, "content": [block], "stop_reason": "tool_use"}
     with Loopback([Fault(body=json.dumps(body).encode())]) as server:
@@ -334,20 +334,20 @@ def test_error_field_with_null_in_response_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, 5])
-def test_content_that_is_not_text_raises_model_error(content: Any) -> None:
+def test_response_content_that_is_not_text_raises_model_error(content: Any) -> None:
     body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
     with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="unreadable response"):
         Plain(model=server.openai())()
 
 
-def test_usage_numbers_sent_as_text_are_counted() -> None:
+def test_token_counts_sent_as_text_are_added_to_usage() -> None:
     body = json.loads(completion("done")) | {"usage": {"prompt_tokens": "3", "completion_tokens": 2.0}}
     with Loopback([Fault(body=json.dumps(body).encode())]) as server:
         done = Plain(model=server.openai()).run()
     assert (done.usage.input_tokens, done.usage.output_tokens) == (3, 2)
 
 
-def test_tool_call_executed_by_provider_is_ignored() -> None:
+def test_tool_call_executed_by_provider_is_not_executed_by_acorn() -> None:
     theirs = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     ours = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
     events: list[dict[str, Any]] = [

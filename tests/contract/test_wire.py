@@ -188,7 +188,7 @@ def test_first_request_contains_prompt_input_settings_and_tools(wire: Wire) -> N
 
 
 @pytest.mark.chat
-def test_key_is_sent_only_in_protocol_header(wire: Wire) -> None:
+def test_api_key_is_sent_only_in_header_of_protocol(wire: Wire) -> None:
     server = wire.serve([finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     headers = server.requests[0].headers
@@ -202,7 +202,7 @@ def test_key_is_sent_only_in_protocol_header(wire: Wire) -> None:
     assert b"sk-" not in server.requests[0].raw
 
 
-def test_second_request_contains_call_and_result(wire: Wire) -> None:
+def test_second_request_contains_tool_call_and_its_result(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -255,7 +255,7 @@ def test_parallel_calls_and_results_are_sent_together(wire: Wire) -> None:
     )
 
 
-def test_text_response_is_followed_by_reminder(wire: Wire) -> None:
+def test_text_response_without_tool_call_is_answered_with_reminder(wire: Wire) -> None:
     wire.serve(["I wonder.", finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert wire.bodies()[1] == wire.either(
@@ -267,7 +267,7 @@ def test_text_response_is_followed_by_reminder(wire: Wire) -> None:
     )
 
 
-def test_correction_is_sent_as_result_of_invalid_finish_call(wire: Wire) -> None:
+def test_validation_errors_are_sent_as_result_of_invalid_finish_call(wire: Wire) -> None:
     wire.serve([finish(answer="Because.", confidence=7), finish(**RIGHT)])
     run = wire.run(Researcher(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -296,7 +296,7 @@ def test_correction_is_sent_as_result_of_invalid_finish_call(wire: Wire) -> None
     )
 
 
-def test_forced_request_adds_only_tool_choice(wire: Wire) -> None:
+def test_forced_request_differs_from_normal_request_only_in_tool_choice(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     run = wire.run(Hurried(model=wire.model()), question="Why?")
     assert run.stop_reason == "forced"
@@ -309,7 +309,7 @@ def test_forced_request_adds_only_tool_choice(wire: Wire) -> None:
     assert forced["messages"][: len(first["messages"])] == first["messages"]
 
 
-def test_single_turn_forces_finish_in_first_request(wire: Wire) -> None:
+def test_single_turn_agent_is_forced_to_finish_in_first_request(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(Single(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -318,7 +318,7 @@ def test_single_turn_forces_finish_in_first_request(wire: Wire) -> None:
     )
 
 
-def test_ignored_tool_choice_is_followed_by_xml_form(wire: Wire) -> None:
+def test_model_that_ignores_tool_choice_is_asked_to_fill_in_xml_form(wire: Wire) -> None:
     wire.serve([call("search", query="why"), "I do not know.", FILLED_IN])
     run = wire.run(Hurried(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -336,7 +336,7 @@ def test_ignored_tool_choice_is_followed_by_xml_form(wire: Wire) -> None:
     )
 
 
-def test_model_that_ignored_tool_choice_receives_xml_form_directly(wire: Wire) -> None:
+def test_model_that_ignored_tool_choice_before_is_sent_xml_form_immediately(wire: Wire) -> None:
     wire.serve([call("search", query="why"), "I do not know.", FILLED_IN, call("search", query="why"), FILLED_IN])
     agent = Hurried(model=wire.model())
     wire.run(agent, question="Why?")
@@ -398,7 +398,7 @@ def marked_anthropic(*later: Json) -> Json:
 
 @pytest.mark.parametrize("kind", [Cached, CachedAsInTheSeeds])
 @pytest.mark.chat
-def test_system_and_first_user_message_have_cache_marks(wire: Wire, kind: type[Researcher]) -> None:
+def test_cache_setting_adds_cache_control_to_system_and_first_user_message(wire: Wire, kind: type[Researcher]) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(kind(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -408,7 +408,7 @@ def test_system_and_first_user_message_have_cache_marks(wire: Wire, kind: type[R
 
 
 @pytest.mark.chat
-def test_cache_index_zero_without_system_prompt_marks_first_user_message(wire: Wire) -> None:
+def test_cache_index_zero_without_system_prompt_adds_cache_control_to_user_message(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(Cached(model=wire.model(), system_prompt=""), question="Why?")
     body = wire.bodies()[0]
@@ -420,7 +420,7 @@ def test_cache_index_zero_without_system_prompt_marks_first_user_message(wire: W
 
 
 @pytest.mark.chat
-def test_cache_point_with_ttl_is_sent_with_ttl(wire: Wire) -> None:
+def test_cache_setting_with_ttl_sends_cache_control_with_ttl(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(CachedByHand(model=wire.model()), question="Why?")
     hour = {"type": "ephemeral", "ttl": "1h"}
@@ -434,7 +434,7 @@ def test_cache_point_with_ttl_is_sent_with_ttl(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_negative_cache_index_counts_from_end(wire: Wire) -> None:
+def test_negative_cache_index_adds_cache_control_counted_from_last_message(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(CachedAtTheEnd(model=wire.model()), question="Why?")
     first, second = wire.bodies()
@@ -448,7 +448,7 @@ def test_negative_cache_index_counts_from_end(wire: Wire) -> None:
         assert second == anthropic(ANTHROPIC_ASKED, {"role": "user", "content": [marked]})
 
 
-def test_cache_index_beyond_messages_sends_no_mark(wire: Wire) -> None:
+def test_cache_index_beyond_messages_sends_no_cache_control(wire: Wire) -> None:
     class CachedFarAway(Researcher):
         cache = [{"location": "message", "index": 9}]
 
@@ -458,7 +458,7 @@ def test_cache_index_beyond_messages_sends_no_mark(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_cache_marks_of_earlier_requests_are_not_sent_again(wire: Wire) -> None:
+def test_cache_control_of_earlier_requests_is_not_sent_again(wire: Wire) -> None:
     class Shown(CachedAtTheEnd):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": [{"type": "text", "text": f"Look {step.counter}."}]})
@@ -482,7 +482,7 @@ class Illustrated(Researcher):
         self.history.append({"role": "user", "content": parts})
 
 
-def test_images_of_user_message_are_sent_in_protocol_form(wire: Wire) -> None:
+def test_images_of_user_message_are_sent_in_format_of_protocol(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     run = wire.run(Illustrated(model=wire.model()), question="Why?")
     assert wire.bodies()[1] == wire.either(
@@ -521,7 +521,7 @@ class Seeing(Researcher):
         step.tool_results[0].output = {"photo": Photo(f"data:image/png;base64,{PNG}")}
 
 
-def test_image_returned_by_tool_is_sent_after_results(wire: Wire) -> None:
+def test_image_returned_by_tool_is_sent_after_tool_results(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Seeing(model=wire.model()), question="Why?")
     text = '{"photo":{"media":1,"kind":"image"}}'
@@ -813,7 +813,7 @@ ODD_CALLS: dict[str, Json] = {
 
 @pytest.mark.parametrize("odd", ODD_CALLS.values(), ids=ODD_CALLS.keys())
 @pytest.mark.chat
-def test_tool_calls_in_formats_of_small_servers_are_parsed(gpt: Wire, odd: Json) -> None:
+def test_tool_calls_in_nonstandard_formats_of_small_servers_are_parsed(gpt: Wire, odd: Json) -> None:
     class Plain(module):
         """You answer."""
 
@@ -980,7 +980,7 @@ def expected_settings(row: Row) -> Json:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_model_dict_settings_are_sent(row: Row, way: str) -> None:
+def test_settings_in_model_dict_are_sent(row: Row, way: str) -> None:
     request = run_row(row, way, lambda config, url: config)
     body = {name: value for name, value in request.body.items() if name not in ("messages", "tools", "system")}
     assert body == expected_settings(row)
@@ -1006,7 +1006,7 @@ def _with_a_slash(config: Json, url: str) -> Json:
 
 @pytest.mark.parametrize("change", [_with_id, _with_base_url, _with_a_slash])
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
-def test_model_dict_synonyms_are_accepted(protocol: str, way: str, change: Callable[[Json, str], Json]) -> None:
+def test_synonyms_of_model_dict_keys_are_accepted(protocol: str, way: str, change: Callable[[Json, str], Json]) -> None:
     request = run_row((protocol, {}, {}, {}), way, change)
     assert request.path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[protocol]
     assert request.body["model"] == SETTINGS[protocol]["model"]
@@ -1021,7 +1021,7 @@ def test_model_dict_synonyms_are_accepted(protocol: str, way: str, change: Calla
         ("claude-sonnet-4-5", "/v1/messages", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
     ],
 )
-def test_model_id_without_dict_uses_key_and_address_of_environment(
+def test_model_given_as_string_uses_api_key_and_address_of_environment(
     name: str, path: str, key: str, base: str, gpt: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = gpt.serve([finish(**RIGHT)])
@@ -1032,7 +1032,7 @@ def test_model_id_without_dict_uses_key_and_address_of_environment(
     assert "sk-from-the-environment" in str(server.requests[0].headers)
 
 
-def test_organization_in_environment_is_sent(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_organization_in_environment_is_sent_as_header(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-oak")
     request = run_row(("openai", {}, {}, {}), way, lambda config, url: config)
     assert request.headers["openai-organization"] == "org-oak"
@@ -1050,7 +1050,7 @@ def test_unsupported_setting_raises_error_with_setting_name(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_model_not_listed_with_tools_accepts_tools_if_allowed(gpt: Wire) -> None:
+def test_tools_for_model_without_listed_tool_support_require_allowed_openai_params(gpt: Wire) -> None:
     gpt.serve([finish(**RIGHT)])
     model = gpt.model(model="perplexity/sonar")
     error = gpt.fails(Single(model=model), question="Why?")
@@ -1062,7 +1062,7 @@ def test_model_not_listed_with_tools_accepts_tools_if_allowed(gpt: Wire) -> None
     assert gpt.bodies()[0]["tools"] == [OPENAI_FINISH]
 
 
-def test_changes_by_litellm_do_not_affect_request_object(wire: Wire) -> None:
+def test_litellm_does_not_change_messages_and_tools_of_request_object(wire: Wire) -> None:
     wire.serve([Fault(status=400)])
     messages: list[Message] = [
         {"role": "system", "content": [{"type": "text", "text": "Hi", "cache_control": EPHEMERAL}]},
@@ -1077,7 +1077,7 @@ def test_changes_by_litellm_do_not_affect_request_object(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "hosted_vllm/x", "groq/llama-3.3-70b-versatile"])
-def test_schema_changes_by_litellm_do_not_affect_tools(name: str) -> None:
+def test_litellm_does_not_change_tool_schemas(name: str) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "cache_control": {"type": "string"}},
@@ -1093,7 +1093,7 @@ def test_schema_changes_by_litellm_do_not_affect_tools(name: str) -> None:
     assert tools == before
 
 
-def test_cookies_are_not_sent_back(wire: Wire) -> None:
+def test_cookies_set_by_provider_are_not_sent_back(wire: Wire) -> None:
     sticky = Fault(status=200, headers={"Set-Cookie": "session=mine; Path=/"}, reply=call("search", query="why"))
     server = wire.serve([sticky, finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
@@ -1116,7 +1116,7 @@ def test_reasoning_model_is_called_without_default_temperature(gpt: Wire, name: 
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
-def test_temperature_of_user_rejected_by_model_raises(gpt: Wire, name: str) -> None:
+def test_temperature_set_by_user_for_reasoning_model_raises_before_request(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Single(model=gpt.model(name), temperature=0.2), question="Why?")
     assert "`temperature`" in str(error)
@@ -1132,7 +1132,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_rejected_default_is_omitted_in_later_requests(wire: Wire, name: str) -> None:
+def test_default_setting_rejected_by_server_is_omitted_in_later_requests(wire: Wire, name: str) -> None:
     # Anthropic requires `max_tokens`: LiteLLM then adds one that fits the model.
     wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
     refusal = Fault(status=400, message=REFUSALS[name])
@@ -1154,7 +1154,7 @@ def test_rejected_default_is_omitted_in_later_requests(wire: Wire, name: str) ->
 
 @pytest.mark.parametrize("name", ["temperature", "max_tokens"])
 @pytest.mark.parametrize("how", ["on the class", "in the dict", "by step"])
-def test_rejected_value_of_user_raises_instead_of_being_omitted(wire: Wire, name: str, how: str) -> None:
+def test_setting_of_user_rejected_by_server_raises_model_error(wire: Wire, name: str, how: str) -> None:
     wire.serve(
         [*([call("search", query="why")] if how == "by step" else []), Fault(status=400, message=REFUSALS[name])]
     )
@@ -1178,7 +1178,7 @@ def test_rejected_value_of_user_raises_instead_of_being_omitted(wire: Wire, name
     assert wire.count() == (2 if how == "by step" else 1)
 
 
-def test_value_set_later_is_sent_after_rejected_default(wire: Wire) -> None:
+def test_temperature_set_after_rejected_default_temperature_is_sent(wire: Wire) -> None:
     refusal = Fault(status=400, message=REFUSALS["temperature"])
     wire.serve([refusal, finish(**RIGHT), refusal])
     agent = Researcher(model=wire.model())
@@ -1188,7 +1188,7 @@ def test_value_set_later_is_sent_after_rejected_default(wire: Wire) -> None:
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.3]
 
 
-def test_error_that_only_mentions_name_of_default_is_raised(wire: Wire) -> None:
+def test_error_400_that_only_mentions_temperature_in_name_is_raised(wire: Wire) -> None:
     told = Fault(status=400, message="Invalid schema for function 'set_temperature'.")
     wire.serve([told, told, finish(**RIGHT)])
     agent = Researcher(model=wire.model())
@@ -1198,14 +1198,14 @@ def test_error_that_only_mentions_name_of_default_is_raised(wire: Wire) -> None:
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.7]
 
 
-def test_default_rejected_between_failures_is_omitted_in_retries(wire: Wire) -> None:
+def test_rejected_default_temperature_is_also_omitted_in_retry(wire: Wire) -> None:
     refusal = Fault(status=400, message=REFUSALS["temperature"])
     wire.serve([refusal, Fault(status=503), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model(num_retries=1)), question="Why?")
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, None]
 
 
-def test_rejected_default_is_stored_per_endpoint(wire: Wire) -> None:
+def test_rejected_default_setting_is_remembered_only_for_same_server_address(wire: Wire) -> None:
     wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     wire.serve([finish(**RIGHT)])
@@ -1213,7 +1213,7 @@ def test_rejected_default_is_stored_per_endpoint(wire: Wire) -> None:
     assert wire.bodies()[0]["temperature"] == 0.7
 
 
-def test_rejected_default_is_stored_per_settings(wire: Wire) -> None:
+def test_rejected_default_setting_is_remembered_per_combination_of_settings(wire: Wire) -> None:
     wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model(top_p=0.9)), question="Why?")
     wire.run(Researcher(model=wire.model(top_p=0.8)), question="Why?")

@@ -74,7 +74,7 @@ def run(wire: Wire, how: str, agent: module[Any, Any], **given: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_media_input_is_sent_in_protocol_form(wire: Wire, how: str) -> None:
+def test_media_input_is_sent_in_format_of_protocol(wire: Wire, how: str) -> None:
     wire.serve([DONE])
     paper = File.from_bytes(PDF, name="a.pdf")
     run(wire, how, Botanist(model=wire.model()), photo=PNG, paper=paper)
@@ -95,7 +95,7 @@ def test_media_input_is_sent_in_protocol_form(wire: Wire, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_media_returned_by_tool_is_sent_after_result_with_name(wire: Wire, how: str) -> None:
+def test_media_returned_by_tool_is_sent_after_line_with_tool_name(wire: Wire, how: str) -> None:
     wire.serve([call("shoot"), DONE])
     run(wire, how, Botanist(model=wire.model()))
     parts = said(wire, 1)
@@ -116,29 +116,29 @@ def test_image_url_is_sent_without_download(wire: Wire) -> None:
 def test_audio_is_sent_to_models_that_support_audio(gpt: Wire) -> None:
     if gpt.is_responses:
         gpt.serve([])
-        assert "It does not support audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
+        assert "The model does not support audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
         return
     gpt.serve([DONE])
     gpt.run(Botanist(model=gpt.model()), song=WAV)
     assert said(gpt, 0)[1] == {"type": "input_audio", "input_audio": {"data": coded(WAV), "format": "wav"}}
 
 
-def test_unsupported_audio_raises_model_error(claude: Wire) -> None:
+def test_audio_for_model_without_audio_support_raises_model_error(claude: Wire) -> None:
     claude.serve([])
     words = str(claude.fails(Botanist(model=claude.model()), song=WAV))
-    assert "It does not support audio, and there is audio in `song`" in words
+    assert "The model does not support audio, but the request contains audio in `song`" in words
     assert claude.count() == 0
     claude.serve([call("record")])
     words = str(claude.fails(Botanist(model=claude.model())))
-    assert "there is audio in the result of `record`" in words
+    assert "the request contains audio in the result of `record`" in words
     assert claude.count() == 1
 
 
 @pytest.mark.chat
-def test_unsupported_media_url_raises_error_with_field_name(gpt: Wire) -> None:
+def test_unsupported_audio_url_raises_error_with_field_name(gpt: Wire) -> None:
     gpt.serve([])
     words = str(gpt.fails(Botanist(model=gpt.model()), song="https://example.org/song.wav"))
-    assert "It does not support URLs of audio, and there is one in `song`" in words
+    assert "The model does not support URLs of audio, but there is one in `song`" in words
     assert "acorn.Audio.from_bytes" in words
     assert gpt.count() == 0
 
@@ -157,7 +157,7 @@ def test_text_files_are_sent_as_text_documents_to_anthropic(
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_document_url_is_sent_to_anthropic(lane: str, litellm_is_loaded: None) -> None:
+def test_url_of_document_is_sent_to_anthropic(lane: str, litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server:
         Botanist(model=server.anthropic(lane=lane))(paper="https://example.org/a.pdf")
         source = {"type": "url", "url": "https://example.org/a.pdf"}
@@ -166,20 +166,20 @@ def test_document_url_is_sent_to_anthropic(lane: str, litellm_is_loaded: None) -
 
 @pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}])
 @pytest.mark.parametrize("spoken", ["responses", "anthropic"])
-def test_empty_content_part_raises_model_error(part: Json, spoken: str) -> None:
+def test_media_part_without_data_raises_model_error(part: Json, spoken: str) -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
-        with pytest.raises(ModelError, match=f"A message has a part of type `{part['type']}` without"):
+        with pytest.raises(ModelError, match=f"A message contains a part of type `{part['type']}`, but"):
             agent()
         assert not server.requests
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_url_in_place_of_file_id_raises_without_download(lane: str, litellm_is_loaded: None) -> None:
+def test_url_given_as_file_id_raises_without_download(lane: str, litellm_is_loaded: None) -> None:
     part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
-        with pytest.raises(ModelError, match="It does not support URLs of files"):
+        with pytest.raises(ModelError, match="The model does not support URLs of files"):
             agent()
         assert not server.requests
 
@@ -215,7 +215,7 @@ def test_media_data_is_sent_inline_to_gemini(given: Json, litellm_is_loaded: Non
     assert coded(raw) in json.dumps(parts[1:])
 
 
-def test_label_of_tool_media_contains_no_gemini_signature(litellm_is_loaded: None) -> None:
+def test_line_before_tool_media_contains_no_gemini_signature(litellm_is_loaded: None) -> None:
     with Loopback(gemini_answers([call("shoot"), DONE])) as server:
         Botanist(model=gemini(server))()
         contents = server.bodies()[1]["contents"]
@@ -225,28 +225,36 @@ def test_label_of_tool_media_contains_no_gemini_signature(litellm_is_loaded: Non
 
 
 LOST: list[tuple[str, Json, str]] = [
-    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would download the URL of an image to this machine"),
-    ("mistral/mistral-large-latest", {"song": WAV}, "It does not support audio, and there is audio in `song`"),
-    ("deepseek/deepseek-chat", {"photo": PNG}, "It does not support images, and there is an image in `photo`"),
-    (BEDROCK, {"song": WAV}, "It does not support audio, and there is audio in `song`"),
-    (BEDROCK, {"photo": URL}, "LiteLLM would download the URL of an image to this machine"),
-    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It does not support URLs of files"),
+    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would download image URLs on this computer"),
+    (
+        "mistral/mistral-large-latest",
+        {"song": WAV},
+        "The model does not support audio, but the request contains audio in `song`",
+    ),
+    (
+        "deepseek/deepseek-chat",
+        {"photo": PNG},
+        "The model does not support images, but the request contains an image in `photo`",
+    ),
+    (BEDROCK, {"song": WAV}, "The model does not support audio, but the request contains audio in `song`"),
+    (BEDROCK, {"photo": URL}, "LiteLLM would download image URLs on this computer"),
+    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "The model does not support URLs of files"),
     (
         "azure_ai/claude-sonnet-4-5",
         {"photo": "http://example.org/elm.png"},
-        "LiteLLM would download the URL of an image",
+        "LiteLLM would download image URLs",
     ),
 ]
 
 
-def test_litellm_image_url_for_anthropic_raises_instead_of_download(litellm_is_loaded: None) -> None:
-    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would download the URL of an image"):
+def test_image_url_for_anthropic_through_litellm_raises_instead_of_download(litellm_is_loaded: None) -> None:
+    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would download image URLs"):
         Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
     assert not server.requests
 
 
 @pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])
-def test_media_that_litellm_would_lose_or_download_is_rejected(
+def test_media_that_litellm_would_drop_or_download_raises_model_error(
     name: str, given: Json, words: str, litellm_is_loaded: None
 ) -> None:
     bodies, said = by_litellm(name, **given)

@@ -178,7 +178,7 @@ def test_stream_request_asks_for_usage(wire: Wire) -> None:
     assert streamed == plain
 
 
-def test_call_without_on_stream_sends_no_stream_request(wire: Wire) -> None:
+def test_run_without_on_stream_hook_sends_no_stream_request(wire: Wire) -> None:
     wire.serve([SEARCH, DONE])
     assert wire.run(Researcher(model=wire.model()), question="?").output == RIGHT
     assert not any(body.get("stream") for body in wire.bodies())
@@ -201,7 +201,7 @@ def parsed(history: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_streamed_run_sends_identical_requests(wire: Wire, name: str) -> None:
+def test_run_with_streaming_sends_same_requests_as_run_without_streaming(wire: Wire, name: str) -> None:
     runs: list[Run[Any]] = []
     bodies: list[list[Json]] = []
     for streams in (False, True):
@@ -250,7 +250,7 @@ def test_price_in_model_dict_applies_to_stream(wire: Wire) -> None:
 # Pieces
 
 
-def test_chunks_contain_streamed_text_calls_and_results(wire: Wire) -> None:
+def test_chunks_contain_streamed_text_and_tool_calls_and_tool_results(wire: Wire) -> None:
     server = wire.serve([SEARCH & call("read", path="a"), DONE])
     server.chunk = 5
     heard: list[Chunk] = []
@@ -279,14 +279,14 @@ def test_chunks_contain_streamed_text_calls_and_results(wire: Wire) -> None:
     assert [chunk.done for chunk in chunks].count(True) == 2
 
 
-def test_chunk_is_delivered_before_rest_of_response_arrives(wire: Wire) -> None:
+def test_chunk_is_delivered_before_response_is_complete(wire: Wire) -> None:
     heard = threading.Event()
     wire.serve([Fault(reply=CHATTER, hold=heard)])
     run = wire.run(listening(Asker, lambda _: heard.set())(model=wire.model()), question="?")
     assert run.output == RIGHT
 
 
-def test_concurrent_streams_have_separate_texts() -> None:
+def test_concurrent_streams_do_not_mix_their_texts() -> None:
     def answer(asked: Request) -> Reply:
         return finish(answer=asked.body["messages"][1]["content"], confidence=1)
 
@@ -482,7 +482,7 @@ ODD: dict[str, tuple[bytes, Json]] = {
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.chat
-def test_unusual_openai_stream_is_parsed(gpt: Wire, name: str) -> None:
+def test_openai_stream_in_nonstandard_form_is_parsed(gpt: Wire, name: str) -> None:
     body, expected = ODD[name]
     gpt.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(gpt.way, gpt.model())))
@@ -492,7 +492,7 @@ def test_unusual_openai_stream_is_parsed(gpt: Wire, name: str) -> None:
 
 @pytest.mark.parametrize("at", range(1, 6))
 @pytest.mark.chat
-def test_stream_split_inside_line_or_character_is_joined(gpt: Wire, at: int) -> None:
+def test_stream_split_inside_line_and_character_is_joined(gpt: Wire, at: int) -> None:
     text = json.dumps(part({"content": "größer 🦔\u2028"}), ensure_ascii=False)
     body = f"data: {text}\n\n".encode() + events(ANSWERED, END)
     pieces = [body[start : start + at] for start in range(0, len(body), at)]
@@ -598,7 +598,7 @@ ODD_CLAUDE: dict[str, tuple[bytes, Json]] = {
 
 
 @pytest.mark.parametrize("name", ODD_CLAUDE)
-def test_unusual_claude_stream_is_parsed(claude: Wire, name: str) -> None:
+def test_claude_stream_in_nonstandard_form_is_parsed(claude: Wire, name: str) -> None:
     body, expected = ODD_CLAUDE[name]
     claude.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(claude.way, claude.model())))
@@ -626,7 +626,7 @@ def test_streamed_refusal_raises_model_error_with_text(gpt: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_forced_tool_name_split_in_deltas_is_joined(gpt: Wire) -> None:
+def test_tool_name_split_in_deltas_of_forced_request_is_joined(gpt: Wire) -> None:
     fragments = [calling(0, "b", "__fin", ""), calling(0, None, "ish__", ""), calling(0, arguments=json.dumps(SURE))]
     body = events(*map(parts, fragments), END)
     gpt.serve([Fault(body=body, content_type=EVENTS)] * 2)
@@ -719,7 +719,7 @@ def cuts(body: bytes, way: str) -> Iterator[tuple[int, str]]:
             yield at, list(ENDS)[at // 3 % 3]
 
 
-def test_stream_cut_at_any_byte_is_complete_or_raises_model_error(protocol: str, way: str) -> None:
+def test_stream_cut_at_any_byte_returns_whole_response_or_raises_model_error(protocol: str, way: str) -> None:
     cut = Cut(protocol)
 
     async def main() -> None:
@@ -771,7 +771,7 @@ def test_stream_broken_after_first_delta_raises_model_error(wire: Wire, end: str
     assert runs[0].usage.requests == 1
 
 
-def test_response_that_is_not_a_stream_raises_model_error(wire: Wire) -> None:
+def test_stream_response_without_events_raises_model_error(wire: Wire) -> None:
     for body in (b"", b"\n\n", b"<html>Sign in</html>", b"null", b": ping\n\n"):
         wire.serve([Fault(body=body, content_type=EVENTS)] * 2)
         with pytest.raises(ModelError):
@@ -806,7 +806,7 @@ def test_stream_with_permanent_status_is_not_retried(wire: Wire, status: int) ->
     assert wire.count() == 1
 
 
-def test_retried_stream_request_streams_again(wire: Wire) -> None:
+def test_retry_of_stream_request_is_also_stream_request(wire: Wire) -> None:
     wire.serve([Fault(status=503), Fault(status=429, headers={"Retry-After": "0"}), DONE])
     chunks = iterate(wire, Asker(model=wire.model()), question="?")
     assert chunks[-1].result == RIGHT
@@ -815,7 +815,7 @@ def test_retried_stream_request_streams_again(wire: Wire) -> None:
     assert chunks[-1].run.usage.requests == 1
 
 
-def test_stream_to_closed_port_raises_model_error(wire: Wire) -> None:
+def test_stream_request_to_refused_connection_raises_model_error(wire: Wire) -> None:
     server = wire.serve([])
     config = wire.model(num_retries=1)
     server.__exit__()
@@ -845,7 +845,7 @@ def test_error_event_after_first_delta_raises_without_retry(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_stream_error_contains_no_key(wire: Wire) -> None:
+def test_stream_error_contains_no_api_key(wire: Wire) -> None:
     secret = "sk-very-secret-0123456789"
     wire.serve([Fault(reply=CHATTER, cut=3000), Fault(status=401, message=f"no such key: {secret}")])
     for _ in range(2):
@@ -927,7 +927,7 @@ def test_cancelling_call_closes_connection() -> None:
         asyncio.run(main())
 
 
-def test_streams_left_early_leave_no_threads(wire: Wire) -> None:
+def test_streams_closed_early_leave_no_threads(wire: Wire) -> None:
     server = wire.serve(lambda _: Fault(reply=CHATTER, drip=0.005))
     agent = Asker(model=wire.model())
 
@@ -950,7 +950,7 @@ def test_streams_left_early_leave_no_threads(wire: Wire) -> None:
 # Time
 
 
-def test_slow_stream_within_timeout_per_chunk_is_read_to_end(wire: Wire) -> None:
+def test_stream_longer_than_timeout_is_read_if_each_chunk_arrives_in_time(wire: Wire) -> None:
     server = wire.serve([Fault(reply=DONE, drip=0.1)])
     server.chunk = 3
     chunks = iterate(wire, Asker(model=wire.model(timeout=1.0)), question="?")

@@ -62,7 +62,7 @@ def names(wire: Wire, body: dict[str, Any]) -> list[str]:
     return [each["function"]["name"] if wire.is_openai else each["name"] for each in body["tools"]]
 
 
-def test_thread_format_request_contains_system_message_tools_and_document(wire: Wire) -> None:
+def test_request_in_thread_format_contains_whole_conversation_as_one_document(wire: Wire) -> None:
     wire.serve([Reply("Größer.") & call("look", place="attic"), DONE])
     run = wire.run(Looker(model=wire.model()), question="Where & how?")
     assert run.output == Answer(answer="nowhere")
@@ -82,7 +82,7 @@ def _text(message: dict[str, Any]) -> str:
     return str(content if isinstance(content, str) else content[0]["text"])
 
 
-def test_thread_format_with_forced_finish_and_streaming_returns_output(wire: Wire) -> None:
+def test_streamed_run_in_thread_format_can_be_forced_to_finish(wire: Wire) -> None:
     class Listening(Looker):
         max_steps = 1
 
@@ -100,7 +100,7 @@ def test_thread_format_with_forced_finish_and_streaming_returns_output(wire: Wir
     assert _text(parts(wire, second)[1][0]).endswith("nothing in &lt;attic&gt;</event>\n</thread>")
 
 
-def test_thread_format_image_is_sent_after_document(wire: Wire) -> None:
+def test_image_in_thread_format_is_sent_after_document(wire: Wire) -> None:
     class Showing(Looker):
         def on_step(self, step: Step) -> None:
             image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
@@ -119,7 +119,7 @@ def test_thread_format_image_is_sent_after_document(wire: Wire) -> None:
         assert image["source"] == {"type": "base64", "media_type": "image/png", "data": PNG}
 
 
-def test_thread_format_cache_points_mark_system_message_and_document(claude: Wire) -> None:
+def test_cache_setting_in_thread_format_marks_system_message_and_document(claude: Wire) -> None:
     def answer(request: Request) -> Reply:
         return call("look", place="attic") if len(claude.server.requests) < 2 else DONE
 

@@ -75,7 +75,9 @@ def test_batch_killed_three_times_executes_every_row_once(tmp_path: Path, url: s
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_approved_call_of_killed_process_is_never_repeated(tmp_path: Path, url: str | None, approved: bool) -> None:
+def test_approved_tool_call_of_killed_process_is_never_executed_twice(
+    tmp_path: Path, url: str | None, approved: bool
+) -> None:
     for round in range(6 if TORTURE else 1):
         directory = tmp_path / str(round)
         directory.mkdir()

@@ -143,7 +143,7 @@ def judge(scene: Scene) -> Iterator[tuple[str, int]]:
     yield "begun again", sum(len(pids) - 1 for pids in begun.values())
 
 
-def test_run_without_kills_executes_each_effect_once(tmp_path: Path) -> None:
+def test_run_without_killed_process_executes_each_tool_call_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "sync")
     assert scene.finish() == {"name": "one", "turns": 5}
     begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
@@ -160,7 +160,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_run_resumed_from_each_commit_ends_with_equal_output(tmp_path: Path, url: str | None, way: str) -> None:
+def test_run_resumed_from_each_commit_returns_same_output(tmp_path: Path, url: str | None, way: str) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
     scene = Scene(tmp_path, way, url)
@@ -181,7 +181,7 @@ def test_run_resumed_from_each_commit_ends_with_equal_output(tmp_path: Path, url
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_run_with_killed_processes_finishes(
+def test_run_whose_processes_are_killed_finishes(
     tmp_path: Path, url: str | None, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(17)

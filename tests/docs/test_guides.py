@@ -36,23 +36,23 @@ def guide_name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_guide_starts_with_its_goal(guide: Path) -> None:
+def test_guide_page_starts_with_statement_of_its_goal(guide: Path) -> None:
     first = next(part for part in prose(guide).split("\n\n") if part.strip())
     assert first.strip().startswith("After this page you "), f"{guide.name} begins: {first[:200]}"
 
 
 @pytest.mark.parametrize("guide", [page for page in GUIDES if page.stem != "examples"], ids=guide_name)
-def test_guide_contains_program_that_runs(guide: Path) -> None:
+def test_guide_page_contains_program_that_is_tested(guide: Path) -> None:
     assert run_elsewhere(guide) or any(block.is_run for block in blocks_of(guide))
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_guide_is_linked_from_home_page(guide: Path) -> None:
+def test_guide_page_is_linked_from_home_page(guide: Path) -> None:
     assert f"](guides/{guide.name})" in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "why.md", *READ], ids=guide_name)
-def test_special_term_links_to_glossary_at_first_use(page: Path) -> None:
+def test_glossary_term_is_linked_to_glossary_at_first_use_in_page(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", lambda code: code[0] if code[0].startswith("`acorn") else "``", prose(page))
     for word, form in WORDS.items():
         found = re.search(rf"(?<![\w\[(/#-]){form}|\[[^\]]*{form}[^\]]*\]\([^)]*\)", text, flags=re.IGNORECASE)
@@ -66,7 +66,7 @@ def around(text: str, found: re.Match[str]) -> str:
     return text[max(0, found.start() - 40) : found.end() + 40]
 
 
-def test_special_terms_are_in_glossary() -> None:
+def test_glossary_contains_each_acorn_specific_term() -> None:
     glossary = (DOCS / "glossary.md").read_text(encoding="utf-8").lower()
     for word in WORDS:
         assert f"## {word}\n" in glossary

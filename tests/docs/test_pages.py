@@ -11,11 +11,11 @@ RUN_HERE = [page for page in pages() if blocks_of(page) and run_elsewhere(page) 
 
 
 @pytest.mark.parametrize("page", RUN_HERE, ids=lambda page: str(page.relative_to(DOCS)))
-def test_page_code_runs_as_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks_of_docs_page_run_as_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(page, tmp_path, monkeypatch)
 
 
-def test_page_run_by_other_test_is_mentioned_in_that_test() -> None:
+def test_docs_page_assigned_to_other_test_is_named_in_that_test_file() -> None:
     for page in pages():
         if (test := run_elsewhere(page)) is not None:
             assert page.name in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not run {page.name}"

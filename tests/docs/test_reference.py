@@ -28,7 +28,7 @@ def test_reference_page_matches_docstrings(file: str) -> None:
 
 
 @pytest.mark.parametrize("door", writer.PAGES)
-def test_public_names_have_reference_examples(door: str) -> None:
+def test_public_names_have_example_in_reference(door: str) -> None:
     told = sections(REFERENCE / writer.PAGES[door])
     for name in importlib.import_module(door).__all__:
         assert name in told, f"`{door}.{name}` is not in the reference"
@@ -50,11 +50,11 @@ def test_examples_of_public_names_run(door: str) -> None:
         assert (ROOT / test).exists()
 
 
-def test_reference_examples_belong_to_existing_names() -> None:
+def test_extra_reference_examples_belong_to_existing_public_names() -> None:
     for door, extra in writer.extras().items():
         there = {name.rpartition(":")[2] for name in writer.names_of(door)}
         assert set(extra.names) <= there
 
 
-def test_reference_directory_contains_no_outdated_page() -> None:
+def test_reference_directory_contains_only_generated_pages() -> None:
     assert {page.name for page in REFERENCE.glob("*.md")} == {*writer.PAGES.values(), "index.md"}

@@ -54,7 +54,7 @@ def test_links_of_page_are_not_broken(page: Path) -> None:
     assert broken(page) == []
 
 
-def test_site_page_links_only_to_site_pages() -> None:
+def test_relative_links_of_site_page_stay_inside_docs_folder() -> None:
     for page in pages():
         outside = [link for link in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")) if ".." in link]
         assert all((page.parent / link).resolve().is_relative_to(DOCS) for link in outside), (page, outside)
@@ -92,6 +92,6 @@ def test_links_of_built_pages_are_not_broken(built: dict[Path, Page]) -> None:
                 assert unquote(anchor) in built[target].places, (path, link)
 
 
-def test_anchors_computed_from_markdown_exist_in_built_site(site: Path, built: dict[Path, Page]) -> None:
+def test_heading_anchors_computed_from_markdown_exist_in_built_site(site: Path, built: dict[Path, Page]) -> None:
     for page in pages():
         assert anchors_of(page) <= built[site / page.relative_to(DOCS).with_suffix(".html")].places, page

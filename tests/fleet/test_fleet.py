@@ -107,7 +107,7 @@ def check(fleet: Fleet, handles: dict[str, Handle[Any]]) -> None:
     assert set(fleet.begun("pay").values()) == {1}
 
 
-def test_fleet_with_killed_stopped_and_frozen_workers_finishes_all_runs(fleet: Fleet) -> None:
+def test_runs_finish_although_workers_are_killed_stopped_and_frozen(fleet: Fleet) -> None:
     killed, stopped, frozen = (fleet.start("Desk") for _ in range(3))
     with people(fleet.store):
         handles = submit(named(Desk, fleet.store), 30)
@@ -179,7 +179,7 @@ def test_worker_continues_after_database_outage(fleet: Fleet, postgres_server: s
 
 
 @pytest.mark.parametrize("name", ["fetch_job", "update_heartbeat"])
-def test_worker_retries_each_query_of_queue_engine(name: str) -> None:
+def test_queue_engine_still_calls_methods_that_worker_overrides(name: str) -> None:
     words = f"Procrastinate does not call `job_manager.{name}` any more; `_Jobs` of `durable/work.py` has to follow it"
     assert callable(getattr(JobManager, name, None)), words
     assert f"job_manager.{name}(" in inspect.getsource(EngineWorker), words
@@ -212,7 +212,7 @@ def _has_lost(worker: Worker) -> bool:
     return "the engine lost its database" in worker.said()
 
 
-def test_worker_does_not_execute_runs_of_unknown_or_changed_classes(fleet: Fleet, tmp_path: Path) -> None:
+def test_worker_does_not_execute_run_of_unknown_class_and_of_changed_class(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     older = tmp_path / "old" / "worker_agents.py"
     older.write_text(
@@ -232,7 +232,7 @@ def test_worker_does_not_execute_runs_of_unknown_or_changed_classes(fleet: Fleet
     assert "run-b" not in worker.said()
 
 
-def test_worker_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path: Path) -> None:
+def test_worker_executes_agent_file_with_two_classes_once(fleet: Fleet, tmp_path: Path) -> None:
     file = tmp_path / "pair.py"
     file.write_text(
         "from acorn import module\nprint('executed', flush=True)\nclass One(module):\n    'One.'\n"
@@ -246,7 +246,7 @@ def test_worker_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path:
     assert "error: Two agents have the class name `pair:One`" in refused.said()
 
 
-def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> None:
+def test_run_rejected_by_all_workers_is_failed_and_can_be_resumed(postgres: str) -> None:
     class Older(module[[("number", int)], str]):  # type: ignore[misc]
         """Old."""
 
@@ -274,7 +274,7 @@ def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> No
     assert agent.resume("run-a").answer == "run-a ok"
 
 
-def test_run_that_exits_its_worker_fails_and_worker_continues(postgres: str) -> None:
+def test_run_that_calls_exit_is_failed_and_its_worker_continues(postgres: str) -> None:
     class Ending(Desk):
         def on_step(self, step: Any) -> None:
             raise SystemExit(3)
@@ -306,7 +306,7 @@ def test_run_that_exits_its_worker_fails_and_worker_continues(postgres: str) -> 
     assert any(words[0] == ending.run_id and words[2] == "failed" and words[4] == "SystemExit: 3" for words in told)
 
 
-def test_failed_local_run_is_retried_by_workers(fleet: Fleet) -> None:
+def test_batch_row_that_failed_locally_is_retried_by_worker(fleet: Fleet) -> None:
     agent, rows = named(Desk, fleet.store), [{"question": "run-a"}]
     here = agent.using(model=ScriptedModel([Failure(401)]))
     assert isinstance(here.map(rows, id="nightly").results()[0], ModelError)
@@ -321,7 +321,7 @@ def test_failed_local_run_is_retried_by_workers(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("status", ["stopped", "failed"])
-def test_requeued_run_is_delivered_to_workers(postgres: str, status: Any) -> None:
+def test_enqueue_of_existing_run_redelivers_stopped_run_but_not_failed_run(postgres: str, status: Any) -> None:
     store = PostgresStore(postgres)
     begin(store, "run-a", status=status, agent="worker_agents:Desk")
     begin(store, "run-b", status=status, agent="worker_agents:Scout")
@@ -330,7 +330,7 @@ def test_requeued_run_is_delivered_to_workers(postgres: str, status: Any) -> Non
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
 
-def test_priority_and_not_before_determine_order_of_runs(fleet: Fleet) -> None:
+def test_workers_execute_runs_in_order_of_priority_and_not_before(fleet: Fleet) -> None:
     agent = named(Desk, fleet.store)
     later = agent.using(not_before=timedelta(hours=1)).submit(question="run-later")
     for priority in (0, 5, -5, 9):
@@ -373,7 +373,7 @@ def test_worker_health_endpoint_reports_status(fleet: Fleet) -> None:
     assert PostgresStore(fleet.store).fleet().workers == []
 
 
-def test_run_is_cancelled_remotely_and_second_signal_ends_worker(fleet: Fleet) -> None:
+def test_worker_cancels_run_on_request_and_exits_on_second_signal(fleet: Fleet) -> None:
     worker = fleet.start("Lingering")
     agent, go = named(Lingering, fleet.store), Path(f"{fleet.log}.go")
     handle = agent.submit(question="Wait.")
@@ -416,7 +416,7 @@ def test_run_cancelled_during_hook_releases_worker_before_hook_ends(fleet: Fleet
     assert handle.status() == "cancelled"
 
 
-def test_bulk_rows_and_lost_jobs_are_finished_by_fleet(fleet: Fleet) -> None:
+def test_batch_rows_and_runs_with_deleted_jobs_are_finished_by_workers(fleet: Fleet) -> None:
     handles = submit(named(Desk, fleet.store), 3)
     with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
         connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
@@ -431,7 +431,7 @@ def test_bulk_rows_and_lost_jobs_are_finished_by_fleet(fleet: Fleet) -> None:
         check(fleet, handles)
 
 
-def test_run_received_by_worker_is_not_requeued_as_lost(postgres: str) -> None:
+def test_run_recently_received_by_worker_is_not_requeued_as_lost(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
@@ -444,7 +444,7 @@ def test_run_received_by_worker_is_not_requeued_as_lost(postgres: str) -> None:
         assert store.requeue_lost(["worker_agents:Desk"], 60.0) == [handle.run_id]
 
 
-def test_run_released_to_queue_has_one_job(postgres: str) -> None:
+def test_run_released_to_queue_has_exactly_one_job(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     assert store.claim(handle.run_id, this_process())
@@ -452,7 +452,7 @@ def test_run_released_to_queue_has_one_job(postgres: str) -> None:
     assert jobs(postgres) == [handle.run_id]
 
 
-def test_retried_run_has_job_immediately(postgres: str) -> None:
+def test_failed_run_released_to_queue_has_job_immediately(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
@@ -480,7 +480,7 @@ def _is_past(fleet: Fleet, handles: dict[str, Handle[Any]], goal: int) -> bool:
 
 
 @torture
-def test_run_that_kills_five_workers_fails(fleet: Fleet) -> None:
+def test_run_that_kills_five_workers_is_failed(fleet: Fleet) -> None:
     handle = named(Deadly, fleet.store).submit(question="Die.")
     while handle.status() not in ("failed", "done"):
         worker = fleet.start("Deadly")
@@ -500,7 +500,7 @@ def _finish(fleet: Fleet, handles: dict[str, Handle[Any]], seconds: float) -> fl
 
 
 @torture
-def test_large_fleet_finishes_all_runs_despite_database_restart(tmp_path: Path) -> None:
+def test_two_hundred_runs_finish_although_database_restarts(tmp_path: Path) -> None:
     server = OwnServer()
     try:
         with Fleet(server.url, tmp_path) as fleet, people(server.url):
@@ -539,7 +539,7 @@ def test_runs_of_killed_worker_are_resumed_after_about_one_lease(fleet: Fleet) -
 
 
 @torture
-def test_thousands_of_runs_finish_despite_ten_killed_workers(fleet: Fleet) -> None:
+def test_two_thousand_runs_finish_although_ten_workers_are_killed(fleet: Fleet) -> None:
     workers = [fleet.start("Desk", concurrency=32) for _ in range(3)]
     with people(fleet.store):
         handles = submit(named(Desk, fleet.store), 2000)

@@ -29,7 +29,7 @@ def write_agents(folder: Path) -> None:
     (folder / "agents.py").write_text(SCRIPT + text)
 
 
-def test_fleet_guide_commands_run_as_written(postgres: str, tmp_path: Path) -> None:
+def test_commands_of_workers_guide_run_as_written(postgres: str, tmp_path: Path) -> None:
     write_agents(tmp_path)
     program = blocks()[1].replace("postgresql://user:password@host/name", postgres)
     with Fleet(postgres, tmp_path) as fleet:
@@ -55,7 +55,7 @@ def _recipe(name: str) -> str:
 
 @pytest.mark.skipif(not TORTURE, reason="installs packages: ACORN_TORTURE=1")
 @pytest.mark.parametrize(("name", "package"), [("Celery", "celery"), ("DBOS", "dbos")])
-def test_other_queue_engine_delivers_runs(name: str, package: str, tmp_path: Path) -> None:
+def test_runs_are_delivered_by_celery_and_dbos_as_in_guide(name: str, package: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     install = [python, "-m", "pip", "install", "-q", package, str(SOURCE.parent)]

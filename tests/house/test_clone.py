@@ -57,12 +57,12 @@ def typed(commands: list[str], clone: Path) -> str:
     return done.stdout
 
 
-def test_readme_contains_two_commands_and_first_agent() -> None:
+def test_readme_start_section_contains_make_demo_and_make_test() -> None:
     assert COMMANDS[0] == ["make demo", "make test"]
     assert len(COMMANDS) == 2
 
 
-def test_make_prints_installation_and_progress(tmp_path: Path) -> None:
+def test_make_demo_announces_installation_before_pip_install(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "--dry-run", f"VENV={tmp_path / 'new'}", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -73,7 +73,7 @@ def test_make_prints_installation_and_progress(tmp_path: Path) -> None:
     assert "--quiet" not in lines[at]
 
 
-def test_make_demo_runs_programs_on_real_model(clone: Path) -> None:
+def test_make_demo_in_fresh_clone_prints_programs_and_their_output(clone: Path) -> None:
     said = typed(["make demo"], clone)
     for program in sorted((clone / "src" / "acorn" / "cli" / "programs").iterdir()):
         longest = max(program.read_text(encoding="utf-8").splitlines(), key=lambda line: (len(line) < 79, len(line)))
@@ -82,7 +82,7 @@ def test_make_demo_runs_programs_on_real_model(clone: Path) -> None:
     assert re.search(r"^Person\(name='.+', age=\d+\)$", said, flags=re.MULTILINE)
 
 
-def test_first_agent_of_readme_prints_answer(clone: Path) -> None:
+def test_first_agent_commands_of_readme_print_answer_in_fresh_clone(clone: Path) -> None:
     said = typed(COMMANDS[1], clone)
     answers = re.findall(r"^\{.*\}$", said, flags=re.MULTILINE)
     assert [json.loads(answer) for answer in answers] == [{"name": "Anna Berg", "age": 29}] * 2

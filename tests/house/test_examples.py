@@ -65,7 +65,7 @@ def test_example_started_with_acorn_run_prints_json(
     assert json.loads(said.out)
 
 
-def test_example_list_matches_files() -> None:
+def test_examples_listed_in_guide_exist_as_files() -> None:
     listed = re.findall(r"^\| `([\w.]+)`", (ROOT / "docs/guides/examples.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert listed
     assert [name for name in listed if not (ROOT / "examples" / name).exists()] == []
@@ -102,7 +102,7 @@ def shop(tmp_path: Path) -> Path:
     return file
 
 
-def test_analyst_example_rejects_write_statements(shop: Path, tmp_path: Path) -> None:
+def test_analyst_example_returns_tool_error_for_write_statements(shop: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     statements = [
         "DELETE FROM orders",
@@ -131,7 +131,7 @@ def test_analyst_example_rejects_write_statements(shop: Path, tmp_path: Path) ->
     assert not copy.exists()
 
 
-def test_analyst_example_limits_rows(shop: Path) -> None:
+def test_analyst_example_returns_at_most_50_rows(shop: Path) -> None:
     calls = [call("query", sql="SELECT * FROM orders"), call("query", sql="SELECT COUNT(*) FROM orders")]
     many, count = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
     assert len(json.loads(many)["rows"]) == 50
@@ -139,7 +139,7 @@ def test_analyst_example_limits_rows(shop: Path) -> None:
     assert json.loads(count)["rows"] == [[100]]
 
 
-def test_analyst_example_limits_text(shop: Path) -> None:
+def test_analyst_example_limits_length_of_returned_text(shop: Path) -> None:
     long, wide = (
         "SELECT hex(zeroblob(1000)) FROM orders",
         f"SELECT {', '.join(['hex(zeroblob(40000))'] * 40)} FROM orders",
@@ -155,7 +155,7 @@ def test_analyst_example_limits_text(shop: Path) -> None:
     assert json.loads(empty) == {"columns": ["1"], "rows": [], "more": False}
 
 
-def test_researcher_example_limits_text(tmp_path: Path) -> None:
+def test_researcher_example_limits_length_of_returned_text(tmp_path: Path) -> None:
     (tmp_path / "one-line.json").write_text("acorn " * 100_000, encoding="utf-8")
     calls = [call("read_file", path="one-line.json"), call("search", text="acorn")]
     read, found = asked("research", calls, finish(answer="", sources=[]), question="?", folder=tmp_path)
@@ -198,7 +198,7 @@ def test_researcher_example_rejects_paths_outside_folder(tmp_path: Path) -> None
     assert right == "ours"
 
 
-def test_reviewer_example_reads_only_changes(tmp_path: Path) -> None:
+def test_reviewer_example_reads_git_changes_without_running_git_hooks(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
         subprocess.run(["git", "-C", str(tmp_path), *author, *words], check=True, capture_output=True)
@@ -249,7 +249,7 @@ def test_reviewer_example_skips_submodules(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-def test_reviewer_example_does_not_run_configured_programs_of_git(tmp_path: Path) -> None:
+def test_reviewer_example_does_not_run_programs_configured_in_git(tmp_path: Path) -> None:
     """Check that git fetches nothing: its configuration could name a program."""
 
     def git(*words: str) -> str:

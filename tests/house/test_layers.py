@@ -173,7 +173,7 @@ def cycle_in(graph: dict[str, list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_file_imports_only_its_layer_or_lower_layers(file: str) -> None:
+def test_source_file_imports_only_from_its_layer_and_lower_layers(file: str) -> None:
     for other in files_imported(file):
         assert level(other) <= level(file), (
             f"{file} ({layer_name(file)}) imports {other} ({layer_name(other)}), which is in a higher layer"
@@ -181,7 +181,7 @@ def test_file_imports_only_its_layer_or_lower_layers(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.partition("/")[0] in SURFACES])
-def test_surface_imports_only_public_modules_and_inside(file: str) -> None:
+def test_surface_package_imports_private_code_only_through_inside_package(file: str) -> None:
     for other in files_imported(file):
         own = other.partition("/")[0] == file.partition("/")[0]
         assert own or other.startswith("_inside/") or not other.startswith("_") or other == "__init__", (
@@ -189,35 +189,35 @@ def test_surface_imports_only_public_modules_and_inside(file: str) -> None:
         )
 
 
-def test_imports_have_no_cycle() -> None:
+def test_source_files_have_no_import_cycle() -> None:
     cycle = cycle_in({file: files_imported(file) for file in FILES})
     assert not cycle, f"import cycle: {' <- '.join(cycle)}; move what two files need into one below both"
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_imports_are_at_top_of_file(file: str) -> None:
+def test_imports_are_at_top_of_source_file(file: str) -> None:
     for name, is_inside in imports(file):
         if is_inside:
             assert (file, name.partition(".")[0]) in LATE_IMPORTS, f"{file} imports {name} inside a function"
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_file_has_docstring(file: str) -> None:
+def test_source_file_has_docstring(file: str) -> None:
     assert ast.get_docstring(tree_of(file))
 
 
-def test_public_names_match_list() -> None:
+def test_public_names_of_acorn_match_expected_list() -> None:
     assert sorted(acorn.__all__) == PUBLIC
     for name in PUBLIC:
         assert getattr(acorn, name) is not None
 
 
-def test_no_file_name_equals_public_object_name() -> None:
+def test_source_file_name_does_not_hide_public_name() -> None:
     for file in FILES:
         assert file not in PUBLIC, f"`import acorn.{file}` would hide the public `{file}`"
 
 
-def test_module_and_capitalized_module_are_one_class() -> None:
+def test_acorn_module_with_capital_letter_is_same_class_as_acorn_module() -> None:
     assert acorn.Module is acorn.module
 
 

@@ -19,23 +19,23 @@ MARKUP = re.compile(
 ADDRESS = re.compile(r"(?:https?:)?//[\w.-]+\.\w+")
 
 
-def test_page_file_table_matches_folder() -> None:
+def test_web_page_file_table_matches_static_folder() -> None:
     assert sorted([*FILES, SHELL]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_page_script_contains_no_call_that_parses_text_as_markup(name: str) -> None:
+def test_web_page_script_contains_no_call_that_parses_text_as_html(name: str) -> None:
     assert MARKUP.findall((STATIC / name).read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_page_files_contain_no_external_address(name: str) -> None:
+def test_web_page_files_contain_no_external_address(name: str) -> None:
     found = set(ADDRESS.findall((STATIC / name).read_text(encoding="utf-8")))
     assert found <= {"http://www.w3.org"}  # The namespace of SVG, which is never requested.
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js") and name != "dom.js"])
-def test_dom_elements_are_created_in_one_file_only(name: str) -> None:
+def test_only_dom_js_creates_dom_elements(name: str) -> None:
     assert "createElement" not in (STATIC / name).read_text(encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ def loaded(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ["play.js", "runs.js", "view.js", "compare.js", "fork.js", "fleet.js"])
-def test_page_size_is_at_most_100_kilobytes(page: str) -> None:
+def test_web_page_loads_at_most_100_kilobytes(page: str) -> None:
     shared = {SHELL, "app.css", "acorn.svg"} | ({"runs.css"} if page != "play.js" else set())
     files = [(STATIC / name).read_bytes() for name in shared | loaded("app.js") | loaded(page)]
     assert sum(map(len, files)) <= 100_000

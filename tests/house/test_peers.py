@@ -54,7 +54,7 @@ def line_of(text: str, title: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_peer_table_contains_ratios_and_reason_for_each_gap() -> None:
+def test_benchmark_table_contains_ratios_and_reason_for_each_missing_figure() -> None:
     text = table.whole(FIGURES)
     assert line_of(text, "**acorn & co**")[1] == "0.50"
     slow = line_of(text, "slow")
@@ -66,7 +66,7 @@ def test_peer_table_contains_ratios_and_reason_for_each_gap() -> None:
     assert "- gone: not installed" in text
 
 
-def test_peer_section_of_readme_is_written_between_marks() -> None:
+def test_benchmark_table_in_readme_is_replaced_between_its_markers() -> None:
     readme = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
     once = table.into(readme, table.short(FIGURES))
     assert once.startswith(f"before\n{table.BEGIN}\n")
@@ -78,7 +78,7 @@ def test_peer_section_of_readme_is_written_between_marks() -> None:
         table.into("no marks", "")
 
 
-def test_peer_chart_contains_each_figure_with_accessible_text() -> None:
+def test_benchmark_chart_contains_each_figure_with_accessible_text() -> None:
     tree = ElementTree.fromstring(chart.svg(FIGURES))
     assert tree.get("role") == "img"
     told = {each.get("id"): each.text or "" for each in tree if each.tag in (f"{SVG}title", f"{SVG}desc")}
@@ -91,7 +91,7 @@ def test_peer_chart_contains_each_figure_with_accessible_text() -> None:
     assert "prefers-color-scheme: dark" in (tree.findtext(f"{SVG}style") or "")
 
 
-def test_peer_documents_match_stored_figures() -> None:
+def test_benchmark_tables_in_docs_match_stored_figures() -> None:
     figures = json.loads((ROOT / "bench" / "peers" / "figures.json").read_text(encoding="utf-8"))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert table.into(readme, table.short(figures)) == readme
@@ -128,7 +128,7 @@ OTHERWISE = {"dspy.configure": "the measured one sets it by `dspy.context`, for 
 
 
 @pytest.mark.parametrize("name", [name for name in shown.TABS if name != "acorn_native"])
-def test_printed_peer_program_equals_measured_program(name: str) -> None:
+def test_framework_program_printed_in_docs_equals_measured_program(name: str) -> None:
     measured = (ROOT / "bench/peers/contenders" / f"{name}.py").read_text(encoding="utf-8")
     there, on_page = made_by(measured), made_by(shown.programs()[name])
     assert on_page
@@ -139,16 +139,16 @@ def test_printed_peer_program_equals_measured_program(name: str) -> None:
         assert keywords <= there[called], f"{name}: `{called}` is given other things on the page"
 
 
-def test_peers_compared_in_docs_have_program() -> None:
+def test_each_framework_compared_in_docs_has_printed_program() -> None:
     assert set(shown.TABS) == {name for name in COMPARED if not name.startswith("raw_")}
     assert set(shown.programs()) == set(shown.TABS)
 
 
-def test_peer_failure_is_reported_without_paths() -> None:
+def test_benchmark_failure_is_reported_without_file_paths() -> None:
     assert without_paths("No module at /home/me/x.py,\n see http://127.0.0.1:80/v1") == "No module at …, see …"
 
 
-def test_unknown_peer_is_rejected_with_list_of_names() -> None:
+def test_unknown_framework_name_error_lists_known_names() -> None:
     command = [sys.executable, "-m", "peers.run", "--only", "nobody"]
     done = subprocess.run(command, cwd=ROOT / "bench", capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
@@ -174,7 +174,7 @@ def asked(tool: str, *results: str) -> dict[str, Any]:
     return {"messages": messages, "tools": [{"function": {"name": name}} for name in (tool, "done")]}
 
 
-def test_peer_server_follows_tool_results_and_counts_requests(root: str) -> None:
+def test_benchmark_server_answers_tool_results_and_counts_requests(root: str) -> None:
     take(root)
     first = json.loads(post(f"{root}/done/loop2", asked("look")))["choices"][0]["message"]["tool_calls"]
     second = json.loads(post(f"{root}/done/loop2", asked("look", MARK)))["choices"][0]["message"]["tool_calls"]
@@ -186,12 +186,12 @@ def test_peer_server_follows_tool_results_and_counts_requests(root: str) -> None
     assert take(root)["requests"] == 0
 
 
-def test_peer_server_calls_parallel_tools_in_one_response(root: str) -> None:
+def test_benchmark_server_calls_parallel_tools_in_one_response(root: str) -> None:
     calls = json.loads(post(f"{root}/done/parallel20", asked("wait")))["choices"][0]["message"]["tool_calls"]
     assert len({call["id"] for call in calls}) == 20
 
 
-def test_peer_server_streams_report_in_chunks(root: str) -> None:
+def test_benchmark_server_streams_report_in_chunks(root: str) -> None:
     events = re.findall(r"data: (\{.*\})\n", post(f"{root}/json/stream2", {"stream": True, "response_format": {}}))
     deltas = [json.loads(event)["choices"][0]["delta"].get("content") for event in events]
     assert [delta for delta in deltas if delta] == pieces(report(2))
@@ -208,7 +208,7 @@ def test_peer_server_streams_report_in_chunks(root: str) -> None:
         ("done/single", {"tools": "done"}),
     ],
 )
-def test_peer_server_rejects_incomplete_request(root: str, path: str, body: dict[str, Any]) -> None:
+def test_benchmark_server_rejects_request_that_task_does_not_allow(root: str, path: str, body: dict[str, Any]) -> None:
     take(root)
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(f"{root}/{path}", body)
@@ -218,7 +218,7 @@ def test_peer_server_rejects_incomplete_request(root: str, path: str, body: dict
 
 
 @pytest.mark.parametrize("contender", [each for each in CONTENDERS if not each.requires], ids=lambda each: each.name)
-def test_acorn_and_raw_peers_complete_each_task_without_rejected_requests(root: str, contender: Contender) -> None:
+def test_benchmark_programs_without_extra_packages_complete_each_task(root: str, contender: Contender) -> None:
     process = Process(contender, sys.executable, root)
     try:
         process.read(PATIENCE)

@@ -53,7 +53,7 @@ def dry_run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 # The version
 
 
-def test_version_is_defined_in_one_place() -> None:
+def test_package_version_is_defined_only_in_init_file() -> None:
     assert "version" in PROJECT["project"]["dynamic"]
     assert "version" not in PROJECT["project"]
     assert ROOT / PROJECT["tool"]["hatch"]["version"]["path"] == ROOT / "src/acorn/__init__.py"
@@ -61,7 +61,7 @@ def test_version_is_defined_in_one_place() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev)\d+)?", acorn.__version__)
 
 
-def test_package_without_version_is_rejected(tmp_path: Path) -> None:
+def test_release_of_package_without_version_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "src/acorn").mkdir(parents=True)
     (tmp_path / "src/acorn/__init__.py").write_text("x = 1\n", encoding="utf-8")
     with pytest.raises(release.ReleaseError, match="has no line `__version__"):
@@ -71,7 +71,7 @@ def test_package_without_version_is_rejected(tmp_path: Path) -> None:
 # The tree and the changelog
 
 
-def test_clean_tree_with_changelog_section_is_released(repository: Path) -> None:
+def test_release_of_clean_repository_uses_changelog_section_of_version(repository: Path) -> None:
     done = dry_run(repository)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "would release acorn 0.1.0\n\n- The first.\n"
@@ -79,7 +79,7 @@ def test_clean_tree_with_changelog_section_is_released(repository: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
-def test_tree_with_uncommitted_changes_is_rejected_with_file_names(repository: Path, name: str) -> None:
+def test_release_with_uncommitted_changes_raises_error_with_file_names(repository: Path, name: str) -> None:
     with (repository / name).open("a", encoding="utf-8") as opened:
         opened.write("\n")
     done = dry_run(repository)
@@ -88,14 +88,14 @@ def test_tree_with_uncommitted_changes_is_rejected_with_file_names(repository: P
     assert name in done.stderr
 
 
-def test_rehearsal_uses_working_tree_and_unreleased_section(repository: Path) -> None:
+def test_release_rehearsal_accepts_uncommitted_changes_and_unreleased_section(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     done = dry_run(repository, "--rehearse")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n"
 
 
-def test_rehearsal_before_release_uses_version_section(repository: Path) -> None:
+def test_release_rehearsal_prefers_changelog_section_of_version(repository: Path) -> None:
     changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8").replace("## Unreleased", "## 0.2.0")
     (repository / "CHANGELOG.md").write_text(changes, encoding="utf-8")
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
@@ -103,7 +103,7 @@ def test_rehearsal_before_release_uses_version_section(repository: Path) -> None
     assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n", done.stderr
 
 
-def test_version_without_changelog_section_is_rejected(repository: Path) -> None:
+def test_release_of_version_without_changelog_section_is_rejected(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     git(repository, "commit", "--quiet", "--all", "--message", "Next")
     done = dry_run(repository)
@@ -121,7 +121,7 @@ def test_changelog_headings_in_common_forms_are_parsed(heading: str) -> None:
     )
 
 
-def test_empty_section_and_changelog_without_sections_are_rejected() -> None:
+def test_changelog_with_empty_or_missing_section_is_rejected() -> None:
     with pytest.raises(release.ReleaseError, match=r"has an empty section `## 1\.0`"):
         release.changelog_section("## 1.0\n\n## 0.9\n- x\n", "1.0")
     with pytest.raises(release.ReleaseError, match="its sections are: none"):
@@ -136,7 +136,7 @@ def test_changelog_contains_section_for_next_release() -> None:
 # What is built
 
 
-def test_wheel_with_missing_or_extra_file_is_rejected() -> None:
+def test_wheel_with_missing_and_extra_files_is_rejected() -> None:
     release.check_sets("The wheel", {"acorn/a.py"}, {"acorn/a.py"})
     words = r"The wheel has the wrong files\. Missing files: acorn/py\.typed\. Untracked files: acorn/x\.py\."
     with pytest.raises(release.ReleaseError, match=words):
@@ -151,7 +151,7 @@ def readme_of_the_index() -> str:
     return shown
 
 
-def test_index_readme_contains_no_links_into_repository() -> None:
+def test_readme_for_package_index_contains_no_links_into_repository() -> None:
     shown = readme_of_the_index()
     release.check_readme(shown)
     assert "<!--" not in shown
@@ -162,13 +162,13 @@ def test_index_readme_contains_no_links_into_repository() -> None:
 
 
 @pytest.mark.parametrize("line", ["[a](docs/a.md)", "![a](a.png)", '<img alt="a" src="docs/a.png">', "[a](#here)"])
-def test_readme_with_broken_index_link_is_rejected(line: str) -> None:
+def test_readme_with_link_into_repository_is_rejected_for_package_index(line: str) -> None:
     release.check_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
     with pytest.raises(release.ReleaseError, match="links or images that do not exist in the package index: "):
         release.check_readme(line)
 
 
-def test_source_archive_that_builds_different_wheel_is_rejected(tmp_path: Path) -> None:
+def test_wheels_with_different_content_are_rejected(tmp_path: Path) -> None:
     wheels = [tmp_path / place / "acorn-1-py3-none-any.whl" for place in ("one", "two")]
     for wheel, text in zip(wheels, ("x = 1", "x = 2"), strict=True):
         wheel.parent.mkdir()
@@ -179,7 +179,7 @@ def test_source_archive_that_builds_different_wheel_is_rejected(tmp_path: Path) 
         release.check_same(*wheels)
 
 
-def test_failing_command_error_contains_output_without_path() -> None:
+def test_failed_release_command_error_contains_output_without_path() -> None:
     with pytest.raises(release.ReleaseError) as caught:
         release.run_command([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
     assert "the words" in str(caught.value)
@@ -187,7 +187,7 @@ def test_failing_command_error_contains_output_without_path() -> None:
 
 
 @pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
-def test_release_rehearsal_exits_with_0(tmp_path: Path) -> None:
+def test_release_rehearsal_creates_wheel_source_archive_and_bill_of_materials(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "acorn")], check=True, timeout=120)
     command = [sys.executable, "tools/release.py", "--rehearse"]
     done = subprocess.run(command, cwd=tmp_path / "acorn", capture_output=True, text=True, timeout=3600)
@@ -261,7 +261,7 @@ def test_lock_file_lines_have_version_and_hashes() -> None:
 
 
 @pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
-def test_lock_file_installs_with_hashes_and_is_complete(tmp_path: Path) -> None:
+def test_environment_installed_from_lock_file_passes_pip_check(tmp_path: Path) -> None:
     python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)
     file = str(ROOT / "requirements-dev.lock")

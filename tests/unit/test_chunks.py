@@ -86,7 +86,7 @@ def test_partial_answer_grows_with_each_chunk() -> None:
     assert all(type(partial) is P[Answer] for partial in found[1:])
 
 
-def test_answer_that_no_code_accesses_is_not_parsed() -> None:
+def test_partial_answer_that_no_code_reads_is_not_parsed() -> None:
     found = chunks_of(finish(TEXT))
     (answer,) = {id(chunk._answer): chunk._answer for chunk in found}.values()
     assert answer is not None
@@ -97,7 +97,7 @@ def test_answer_that_no_code_accesses_is_not_parsed() -> None:
     assert answer._fed == found[4]._count < len(answer._pieces)
 
 
-def test_answer_is_parsed_only_up_to_accessed_chunk() -> None:
+def test_answer_is_parsed_only_up_to_chunk_that_code_reads() -> None:
     reader = AnswerReader(['{"title": "a', "b", 'c", "score": 5', "}"], SHAPE)
     assert reader.parse(0) == (None, ())
     assert reader.parse(2)[0].title == "ab"
@@ -105,7 +105,7 @@ def test_answer_is_parsed_only_up_to_accessed_chunk() -> None:
     assert reader.parse(4)[0].score == 5
 
 
-def test_old_chunk_read_later_has_partial_of_that_chunk() -> None:
+def test_partial_answer_of_old_chunk_read_later_is_unchanged() -> None:
     in_order = [chunk.partial for chunk in chunks_of(finish(TEXT))]
     backwards = chunks_of(finish(TEXT))
     assert [chunk.partial for chunk in reversed(backwards)] == in_order[::-1]
@@ -114,14 +114,14 @@ def test_old_chunk_read_later_has_partial_of_that_chunk() -> None:
         assert shuffled[place].partial == in_order[place]
 
 
-def test_partial_read_twice_is_same_object() -> None:
+def test_partial_answer_read_twice_is_same_object() -> None:
     found = chunks_of(finish(TEXT))
     for chunk in [*found, *reversed(found)]:
         assert chunk.partial is chunk.partial
     assert found[-1].partial is found[-2].partial  # The last chunk adds no text.
 
 
-def test_old_partial_does_not_change_later() -> None:
+def test_partial_answer_of_old_chunk_does_not_grow_later() -> None:
     long = '{"body": "%s", "title": "t"}' % ("lorem ipsum " * 200)
     kept = [chunk.partial for chunk in chunks_of(finish(long, size=50))]
     lengths = [len(partial.body or "") for partial in kept[1:]]
@@ -130,7 +130,7 @@ def test_old_partial_does_not_change_later() -> None:
     assert 1000 < lengths[30] < 2000
 
 
-def test_completed_lists_fields_in_order_of_completion() -> None:
+def test_chunk_lists_completed_fields_in_order_of_completion() -> None:
     told: list[tuple[str, ...]] = []
     for chunk in chunks_of(finish(TEXT, size=1)):
         if not told or told[-1] != chunk.completed:
@@ -138,7 +138,7 @@ def test_completed_lists_fields_in_order_of_completion() -> None:
     assert told == [(), ("title",), ("title", "score"), ("title", "score", "body")]
 
 
-def test_completed_of_old_chunk_lists_fields_completed_at_that_time() -> None:
+def test_old_chunk_lists_only_fields_completed_up_to_that_chunk() -> None:
     found = chunks_of(finish(TEXT))
     assert found[-1].completed == ("title", "score", "body")
     assert found[1].completed == ()
@@ -166,37 +166,39 @@ def test_completed_of_old_chunk_lists_fields_completed_at_that_time() -> None:
         (str, "[1", None, ()),
     ],
 )
-def test_plain_type_partial_is_unwrapped(declared: Any, text: str, expected: Any, completed: tuple[str, ...]) -> None:
+def test_partial_answer_of_single_value_output_is_bare_value(
+    declared: Any, text: str, expected: Any, completed: tuple[str, ...]
+) -> None:
     last = chunks_of(finish(text), shape_of(declared, "Agent", "final_output"))[-1]
     assert last.partial == expected
     assert type(last.partial) is type(expected)
     assert last.completed == completed
 
 
-def test_long_plain_text_partial_is_complete_for_small_deltas() -> None:
+def test_partial_text_answer_of_many_small_deltas_contains_whole_text() -> None:
     shape = shape_of(str, "Agent", "final_output")
     text = '{"result": "' + "x" * 3000
     assert chunks_of(finish(text, size=7), shape)[-1].partial == "x" * 3000
 
 
-def test_field_list_partial_has_field_values() -> None:
+def test_partial_answer_of_output_declared_as_field_list_has_fields() -> None:
     shape = shape_of(["name", ("count", int)], "Agent", "final_output")
     found = chunks_of(finish('{"count": 5, "name": "a'), shape)[-1].partial
     assert (found.name, found.count) == ("a", 5)
 
 
-def test_empty_output_yields_no_partial() -> None:
+def test_agent_without_output_fields_yields_no_partial_answer() -> None:
     shape = shape_of([], "Agent", "final_output")
     assert all(chunk.partial is None for chunk in chunks_of(finish("{}"), shape))
 
 
-def test_invalid_json_in_finish_call_raises_no_error() -> None:
+def test_invalid_json_in_finish_call_yields_no_partial_answer_error() -> None:
     for text in ("not json", "[]", "null", '"text"', "\\", '{"title": "\ud83d', "{" * 5000):
         for chunk in chunks_of(finish(text)):
             assert chunk.partial is None or isinstance(chunk.partial, P[Answer])
 
 
-def test_chunks_of_one_answer_are_read_in_several_threads() -> None:
+def test_chunks_of_one_answer_can_be_read_in_several_threads() -> None:
     long = json.dumps({"title": "t", "score": 1, "body": "lorem ipsum " * 300})
     in_order = [chunk.partial for chunk in chunks_of(finish(long))]
     found = chunks_of(finish(long))
@@ -217,7 +219,7 @@ def test_chunks_of_one_answer_are_read_in_several_threads() -> None:
 # Other tools
 
 
-def test_tool_call_chunk_contains_arguments_so_far() -> None:
+def test_tool_call_chunk_contains_arguments_received_so_far() -> None:
     deltas = [call(name="search", id="c1"), call('{"que'), call('ry": "a'), call('corns"}')]
     found = chunks_of(deltas)
     assert [chunk.tool_call and chunk.tool_call["arguments"] for chunk in found] == [
@@ -235,7 +237,7 @@ def test_finish_call_yields_no_tool_call_chunk() -> None:
     assert all(chunk.tool_call is None for chunk in chunks_of(finish(TEXT)))
 
 
-def test_old_chunk_has_call_name_and_id_of_that_time() -> None:
+def test_old_tool_call_chunk_has_name_and_id_received_up_to_that_chunk() -> None:
     deltas = [call(name="sea"), call(name="rch"), call("{", id="c1"), call("}")]
     found = [chunk.tool_call for chunk in chunks_of(deltas)]
     assert found[:4] == [
@@ -246,7 +248,7 @@ def test_old_chunk_has_call_name_and_id_of_that_time() -> None:
     ]
 
 
-def test_finish_name_split_in_deltas_yields_no_tool_call_chunk() -> None:
+def test_finish_tool_name_split_in_deltas_yields_no_tool_call_chunk() -> None:
     deltas = [call(id="f1"), *(call(name=sign) for sign in FINISH), call('{"title": "a"')]
     found = chunks_of(deltas)
     assert all(chunk.tool_call is None for chunk in found)
@@ -254,7 +256,7 @@ def test_finish_name_split_in_deltas_yields_no_tool_call_chunk() -> None:
     assert calls_of(deltas) == [("f1", FINISH, '{"title": "a"')]
 
 
-def test_name_that_starts_like_finish_is_yielded_with_arguments() -> None:
+def test_tool_name_that_is_prefix_of_finish_tool_name_yields_tool_call_chunk() -> None:
     found = chunks_of([call(name="__fin", id="c1"), call("{}")])
     assert [chunk.tool_call and chunk.tool_call["name"] for chunk in found] == ["__fin", None]
 
@@ -269,7 +271,7 @@ def test_tool_result_chunk_contains_only_result() -> None:
 # Several calls
 
 
-def test_interleaved_calls_have_separate_arguments() -> None:
+def test_interleaved_tool_calls_have_separate_arguments() -> None:
     deltas = [
         call(name="search", id="c1", index=0),
         call(name=FINISH, id="f1", index=1),
@@ -291,7 +293,7 @@ def test_interleaved_calls_have_separate_arguments() -> None:
     assert [chunk.partial and chunk.partial.title for chunk in found] == [None, None, None, "a", None, "ab", "ab"]
 
 
-def test_several_finish_calls_have_separate_answers() -> None:
+def test_several_finish_calls_yield_separate_partial_answers() -> None:
     deltas = [*finish('{"title": "first"}', index=0), *finish('{"title": "second"}', index=1, id="f2")]
     found = chunks_of(deltas)
     titles = [chunk.partial.title for chunk in reversed(found) if chunk.partial]
@@ -303,7 +305,7 @@ def test_several_finish_calls_have_separate_answers() -> None:
     assert len(calls_of(deltas)) == 2
 
 
-def test_call_index_starting_at_any_number_is_normalized() -> None:
+def test_tool_call_indexes_of_chunks_start_at_zero() -> None:
     for start in (0, 1, 7):
         deltas = [
             call("{}", name="search", id="c1", index=start),
@@ -316,7 +318,7 @@ def test_call_index_starting_at_any_number_is_normalized() -> None:
         assert found[-1].partial.score == 12
 
 
-def test_repeated_index_with_new_id_starts_new_call() -> None:
+def test_repeated_call_index_with_new_id_starts_new_tool_call() -> None:
     deltas = [
         call("{", name="search", id="c1"),
         call("}"),
@@ -328,7 +330,7 @@ def test_repeated_index_with_new_id_starts_new_call() -> None:
     assert chunks_of(deltas)[-1].partial.score == 12
 
 
-def test_interleaved_calls_with_equal_index_are_separated_by_id() -> None:
+def test_interleaved_tool_calls_with_same_index_are_separated_by_id() -> None:
     deltas = [
         call('{"a"', name="search", id="c1"),
         call('{"b"', name="look", id="c2"),
@@ -338,17 +340,17 @@ def test_interleaved_calls_with_equal_index_are_separated_by_id() -> None:
     assert calls_of(deltas) == [("c1", "search", '{"a": 1}'), ("c2", "look", '{"b": 2}')]
 
 
-def test_equal_id_at_two_indexes_gives_two_calls() -> None:
+def test_same_call_id_at_two_indexes_yields_two_tool_calls() -> None:
     deltas = [call("{}", name="search", id="c1", index=0), call("{}", name="look", id="c1", index=1)]
     assert calls_of(deltas) == [("c1", "search", "{}"), ("c1", "look", "{}")]
 
 
-def test_new_name_after_arguments_without_id_starts_new_call() -> None:
+def test_new_tool_name_after_arguments_without_id_starts_new_tool_call() -> None:
     deltas = [call("{}", name="search"), call("{}", name="look"), call(TEXT, name=FINISH, id="f1")]
     assert calls_of(deltas) == [(None, "search", "{}"), (None, "look", "{}"), ("f1", FINISH, TEXT)]
 
 
-def test_name_split_or_repeated_in_deltas_is_joined() -> None:
+def test_tool_name_split_and_tool_name_repeated_in_deltas_yield_one_name() -> None:
     in_pieces = [call(name="sea", id="c1"), call(name="rch"), call("{}")]
     letter_by_letter = [call(id="c1"), *(call(name=sign) for sign in "aardvark"), call("{}")]
     again = [call(name="search", id="c1"), call("{", name="search", id="c1"), call("}", name="search", id="c1")]
@@ -357,12 +359,12 @@ def test_name_split_or_repeated_in_deltas_is_joined() -> None:
     assert calls_of(letter_by_letter) == [("c1", "aardvark", "{}")]
 
 
-def test_late_call_id_is_used_and_empty_id_is_none() -> None:
+def test_late_call_id_is_used_and_empty_call_id_becomes_none() -> None:
     assert calls_of([call(name="search"), call("{", id="c1"), call("}")]) == [("c1", "search", "{}")]
     assert calls_of([call("{}", name="search", id=""), call("", id="")]) == [(None, "search", "{}")]
 
 
-def test_delta_with_two_pieces_of_one_call_yields_one_chunk() -> None:
+def test_delta_with_two_parts_of_one_tool_call_yields_one_chunk() -> None:
     deltas = [Delta(calls=(CallDelta(0, "c1", "search", "{"), CallDelta(0, None, None, "}")))]
     found = chunks_of(deltas)
     assert [chunk.tool_call and chunk.tool_call["arguments"] for chunk in found] == ["{}", None]
@@ -392,7 +394,7 @@ def test_text_and_reasoning_are_yielded_as_they_arrive() -> None:
     assert (response.content, response.reasoning, response.refusal) == ("Hello", "hm!", None)
 
 
-def test_text_next_to_and_after_calls_is_in_response() -> None:
+def test_text_in_deltas_with_tool_calls_is_in_response() -> None:
     deltas = [Delta("Let me ", calls=(CallDelta(0, "c1", "search", "{}"),)), Delta("see.")]
     found = chunks_of(deltas)
     assert [chunk.content for chunk in found] == ["Let me ", None, "see.", None]
@@ -408,7 +410,7 @@ def test_only_last_chunk_has_done_true() -> None:
     assert chunks_of([*finish(TEXT), Delta("after")])[-1].partial.score == 12
 
 
-def test_deltas_after_stop_reason_are_included_in_response() -> None:
+def test_usage_and_cost_after_stop_reason_are_in_response() -> None:
     deltas = [Delta("a", stop_reason="length"), Delta(usage=Usage(1, 2, requests=1)), Delta(cost=0.5, model="m")]
     response = response_of([*deltas, Delta(usage=Usage(3, 4, requests=1))])
     assert response.stop_reason == "length"
@@ -425,17 +427,17 @@ def test_deltas_after_stop_reason_are_included_in_response() -> None:
         ([Delta(stop_reason="content_filter"), Delta()], "content_filter"),
     ],
 )
-def test_missing_stop_reason_is_derived_from_deltas(deltas: list[Delta], expected: str) -> None:
+def test_missing_stop_reason_is_derived_from_text_and_tool_calls(deltas: list[Delta], expected: str) -> None:
     assert response_of(deltas).stop_reason == expected
 
 
-def test_refusal_and_extra_fields_are_in_response() -> None:
+def test_refusal_and_extra_fields_of_deltas_are_in_response() -> None:
     deltas = [Delta(refusal="I will "), Delta(refusal="not."), Delta(extra={"a": 1}), Delta(extra={"b": 2})]
     response = response_of(deltas)
     assert (response.refusal, response.extra, response.content) == ("I will not.", {"a": 1, "b": 2}, "")
 
 
-def test_split_character_is_yielded_when_complete() -> None:
+def test_character_split_in_two_deltas_is_yielded_when_complete() -> None:
     deltas = [
         Delta("a\ud83d", reasoning="\ud83d"),
         Delta("\ude00b", reasoning="\ude00"),
@@ -464,7 +466,7 @@ def test_markup_in_text_is_yielded_as_text() -> None:
     assert all(chunk.partial is None for chunk in found)
 
 
-def test_whole_response_converted_to_deltas_gives_equal_response() -> None:
+def test_response_converted_to_deltas_and_back_is_equal() -> None:
     response = ModelResponse(
         content="text",
         tool_calls=[RawCall("c1", "search", "{}"), RawCall(None, FINISH, TEXT), RawCall("c1", "search", "")],
@@ -483,7 +485,7 @@ def test_whole_response_converted_to_deltas_gives_equal_response() -> None:
     assert chunks_of(as_deltas(response))[-1].partial.score == 12
 
 
-def test_calls_split_at_any_position_give_equal_response() -> None:
+def test_randomly_split_tool_calls_are_joined_to_original_calls() -> None:
     rng = random.Random(0)
     for _ in range(200):
         names = rng.choices(["search", "look", FINISH], k=rng.randint(1, 4))
@@ -519,7 +521,7 @@ def test_calls_split_at_any_position_give_equal_response() -> None:
         ({"extra": {"a": 1}}, {"extra": {"a": 1}}),
     ],
 )
-def test_later_call_delta_with_other_content_is_joined(beside: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_tool_call_delta_that_also_contains_text_is_joined(beside: dict[str, Any], expected: dict[str, Any]) -> None:
     first, *pieces = finish(TEXT)
     last = pieces[-1]
     pieces[-1] = Delta(calls=last.calls, **beside)
@@ -529,7 +531,7 @@ def test_later_call_delta_with_other_content_is_joined(beside: dict[str, Any], e
     assert chunks_of([first, *pieces])[-1].partial.score == 12
 
 
-def test_empty_delta_does_not_reveal_incomplete_finish_name() -> None:
+def test_incomplete_finish_tool_name_followed_by_empty_delta_yields_no_tool_call() -> None:
     deltas = [call(name="__fin", id="f1"), call(""), call(name="ish__"), call(TEXT)]
     first, *others = chunks_of(deltas)
     assert first.partial is None
@@ -537,7 +539,7 @@ def test_empty_delta_does_not_reveal_incomplete_finish_name() -> None:
     assert others[-1].partial.score == 12
 
 
-def test_chunk_repr_contains_set_fields() -> None:
+def test_chunk_repr_contains_only_fields_that_are_set() -> None:
     chunks = chunks_of([Delta(content="Hm."), Delta(reasoning="Why?"), call('{"q": 1', name="look", id="c1")])
     shown = list(map(repr, chunks))
     assert shown[:2] == ["StreamChunk(content='Hm.')", "StreamChunk(reasoning='Why?')"]
@@ -549,7 +551,7 @@ def test_chunk_repr_contains_set_fields() -> None:
     assert repr(answer[-1]) == f"StreamChunk(partial={answer[0].partial!r}, completed=('title',), done=True)"
 
 
-def test_chunk_repr_with_unusual_equality_does_not_raise() -> None:
+def test_chunk_repr_of_result_with_failing_eq_method_does_not_raise() -> None:
     class Odd:
         def __eq__(self, other: object) -> bool:
             raise ValueError("not comparable")

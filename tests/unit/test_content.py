@@ -91,7 +91,7 @@ def written(value: Any, style: XmlStyle | None = None) -> tuple[str, list[Any]]:
     return encode_xml(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.parts]
 
 
-def test_media_part_is_encoded_as_empty_element_with_number() -> None:
+def test_media_value_is_encoded_as_empty_element_with_number() -> None:
     text, found = written(Album(others=[B, Photo("c")]))
     assert text == (
         "<input>\n"
@@ -131,18 +131,18 @@ def test_media_part_is_encoded_as_empty_element_with_number() -> None:
         (Rootless([A, "x"]), '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n</input>'),
     ],
 )  # fmt: skip
-def test_media_part_at_any_position_is_encoded(value: Any, inside: str) -> None:
+def test_media_value_at_any_nesting_level_is_encoded(value: Any, inside: str) -> None:
     text, found = written(value)
     assert text == f"<input{inside}"
     assert len(found) == text.count("media=")
 
 
-def test_media_description_is_encoded_as_comment() -> None:
+def test_description_of_media_field_is_encoded_as_comment() -> None:
     text, _ = written(Album(), XmlStyle(description_format="comment"))
     assert '<!-- The <best> one -->\n  <photo media="1" kind="image" />' in text
 
 
-def test_equal_media_values_are_one_part() -> None:
+def test_equal_media_values_are_sent_as_one_media_part() -> None:
     text, found = written({"x": A, "y": A, "z": B})
     assert text == (
         '<input>\n  <x media="1" kind="image" />\n  <y media="1" kind="image" />\n'
@@ -153,19 +153,19 @@ def test_equal_media_values_are_one_part() -> None:
     assert len(written([Sketch(url="a", name="1"), Sketch(url="a", name="2")])[1]) == 2
 
 
-def test_dict_that_looks_like_placeholder_is_encoded_as_data() -> None:
+def test_dict_that_looks_like_media_placeholder_is_encoded_as_data() -> None:
     text, found = written({"photo": {"media": 1, "kind": "image"}})
     assert text == ("<input>\n  <photo>\n    <media>1</media>\n    <kind>image</kind>\n  </photo>\n</input>")
     assert found == []
 
 
-def test_media_returned_by_serializer_is_encoded_as_elements() -> None:
+def test_media_returned_by_custom_serializer_is_encoded_as_nested_elements() -> None:
     text, found = written(Computed(url="a"))
     assert "<photo>\n    <media>1</media>\n    <kind>image</kind>\n  </photo>" in text
     assert found == [image("a")]
 
 
-def test_several_texts_share_part_numbers() -> None:
+def test_texts_with_one_part_collector_share_media_numbers() -> None:
     parts = PartCollector()
     texts = [encode_xml(value, "context", None, parts) for value in (A, "text", {"x": B})]
     assert texts[0] == '<context media="1" kind="image" />'
@@ -173,7 +173,7 @@ def test_several_texts_share_part_numbers() -> None:
     assert parts.content("both") == [{"type": "text", "text": "both"}, image("a"), image("b")]
 
 
-def test_value_without_parts_is_encoded_as_text() -> None:
+def test_value_without_media_is_encoded_as_plain_text() -> None:
     parts = PartCollector()
     assert parts.content(encode_xml({"x": 1}, "input", None, parts)) == "<input>\n  <x>1</x>\n</input>"
 
@@ -196,17 +196,17 @@ def test_value_without_parts_is_encoded_as_text() -> None:
          [image("a"), image("b")]),
     ],
 )  # fmt: skip
-def test_json_contains_placeholder_in_place_of_part(value: Any, text: str, parts: list[Any]) -> None:
+def test_json_content_contains_placeholder_instead_of_media_value(value: Any, text: str, parts: list[Any]) -> None:
     assert to_content(value) == [{"type": "text", "text": text}, *parts]
 
 
 @pytest.mark.parametrize("value", [1, None, True, [], {}, {"media": 1, "kind": "image"}, Loose(value=[1]), object()])
-def test_json_content_without_parts_is_text(value: Any) -> None:
+def test_json_content_of_value_without_media_is_plain_text(value: Any) -> None:
     assert to_content(value) == to_json_text(value)
 
 
 @pytest.mark.parametrize("bad", [b"\xff", "\ud800"])
-def test_unserializable_value_is_encoded_with_parts(bad: Any) -> None:
+def test_media_next_to_unserializable_value_is_encoded(bad: Any) -> None:
     content = to_content({"x": A, "bad": bad, "y": B})
     assert isinstance(content, list)
     assert content[1:] == [image("a"), image("b")]
@@ -214,7 +214,7 @@ def test_unserializable_value_is_encoded_with_parts(bad: Any) -> None:
     assert (plain["x"], plain["y"]) == ({"media": 1, "kind": "image"}, {"media": 2, "kind": "image"})
 
 
-def test_value_with_failing_serializer_is_encoded_with_parts() -> None:
+def test_media_of_model_with_failing_serializer_is_encoded() -> None:
     assert to_content(Broken()) == [
         {"type": "text", "text": '{"photo":{"media":1,"kind":"image"},"bad":1,"other":{"media":2,"kind":"image"}}'},
         image("a"),
@@ -229,7 +229,7 @@ class Lost(Photo):
         raise FileNotFoundError(self.url)
 
 
-def test_unusable_part_is_encoded_as_plain_value() -> None:
+def test_media_value_that_cannot_be_sent_is_encoded_as_plain_data() -> None:
     content = to_content([Lost("gone"), A])
     assert content == [{"type": "text", "text": '[{"url":"gone"},{"media":1,"kind":"image"}]'}, image("a")]
     assert written({"x": Lost("gone")})[0] == "<input>\n  <x>\n    <url>gone</url>\n  </x>\n</input>"
@@ -239,7 +239,7 @@ def test_unusable_part_is_encoded_as_plain_value() -> None:
 
 
 @pytest.mark.parametrize("part", [A, Sketch(url="a", name="b"), Sound("wav:a")])
-def test_media_outside_content_is_equal_after_serialization(part: Any) -> None:
+def test_media_value_is_equal_after_serialization_and_pickling(part: Any) -> None:
     adapter = TypeAdapter(type(part))
     assert adapter.validate_json(adapter.dump_json(part)) == part
     assert adapter.validate_json(to_json_text(part)) == part, "also where no type is known"
@@ -249,7 +249,7 @@ def test_media_outside_content_is_equal_after_serialization(part: Any) -> None:
     assert pickle.loads(pickle.dumps(part)) == part
 
 
-def test_part_collection_ends_with_block() -> None:
+def test_part_collector_is_inactive_after_its_with_block() -> None:
     with PartCollector() as outer:
         with suppress(ZeroDivisionError), PartCollector() as inner:
             assert to_json_data(A) == {"media": 1, "kind": "image"}
@@ -266,7 +266,7 @@ class Either(BaseModel):
 
 
 @pytest.mark.parametrize("value", [A, Sound("wav:a"), "text"])
-def test_part_as_union_member_is_encoded(value: Any) -> None:
+def test_media_value_in_union_field_is_encoded(value: Any) -> None:
     either = Either(one=value, other=value)
     count = 0 if value == "text" else 1
     assert len(written(either)[1]) == count
@@ -286,7 +286,7 @@ def test_part_as_union_member_is_encoded(value: Any) -> None:
         ({"x": 1}, '{"x":1}'),
     ],
 )
-def test_text_of_content_joins_text_parts(content: Any, text: str) -> None:
+def test_text_of_joins_text_parts_of_message_content(content: Any, text: str) -> None:
     assert text_of(content) == text
 
 
@@ -303,7 +303,7 @@ def test_text_of_content_joins_text_parts(content: Any, text: str) -> None:
         {"media": 1, "x": Sound("wav:y")},
     ],
 )
-def test_value_with_parts_is_equal_after_saving(value: Any) -> None:
+def test_value_with_media_is_equal_after_save_and_restore(value: Any) -> None:
     text, saved = json.loads(json.dumps(save_parts(value)))
     again = restore_parts(json.loads(text), saved)
     assert to_content(again) == to_content(value)
@@ -311,11 +311,11 @@ def test_value_with_parts_is_equal_after_saving(value: Any) -> None:
     assert to_content(restore_parts(json.loads(text), saved)) == to_content(value)
 
 
-def test_value_without_parts_is_saved_unchanged() -> None:
+def test_value_without_media_is_saved_unchanged() -> None:
     assert save_parts({"__part__": 1}) == ('{"__part__":1}', None)
 
 
-def test_ctrl_c_while_part_collection_starts_leaves_no_active_collector() -> None:
+def test_ctrl_c_while_part_collector_is_entered_leaves_no_active_collector() -> None:
     def strike(at: int) -> bool:
         """Raise Ctrl-C before an instruction of `__enter__`; return whether there is one."""
         count = 0

@@ -40,11 +40,11 @@ def test_example_texts_match_patterns(pattern: str) -> None:
     assert matches_pattern(pattern, text)
 
 
-def test_example_texts_of_unsupported_pattern_are_empty() -> None:
+def test_example_texts_for_unsupported_pattern_returns_no_text() -> None:
     assert list(example_texts(r"\p{Greek}+", 0, None)) == []
     assert list(example_texts(r"^a\b\d$", 0, None)) == []
 
 
-def test_example_texts_contain_at_least_fifty_variants() -> None:
+def test_example_texts_returns_at_least_fifty_different_texts() -> None:
     assert len(set(example_texts(None, 2, 2))) >= 50
     assert [len(text) for text in example_texts(None, 9, 9)] == [9] * 100

@@ -37,7 +37,7 @@ PERSON = Shape(Person)
 WHOLE = "<output><name>Ada</name><age>36</age></output>"
 
 
-def test_cut_off_arguments_are_reported_differently_from_invalid_arguments() -> None:
+def test_truncated_finish_arguments_are_reported_as_cut_off() -> None:
     cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
     assert cut.was_cut
     assert "cut off at the limit of 7 tokens" in cut.user_message
@@ -52,7 +52,7 @@ def test_missing_arguments_are_parsed_as_empty_object() -> None:
     assert judge_arguments(Shape(Nothing), "", cut_off=False, max_tokens=7).instance == Nothing()
 
 
-def test_incomplete_xml_answer_after_complete_answer_is_rejected() -> None:
+def test_truncated_xml_answer_after_complete_answer_is_reported_as_cut_off() -> None:
     assert judge_xml(PERSON, WHOLE, "output", cut_off=True, max_tokens=7).instance == Person(name="Ada", Age=36)
     for half in ("<output><name>Ada</name>", f"{WHOLE} No: <output><name>Eve</name><age>3", "Let me think"):
         verdict = judge_xml(PERSON, half, "output", cut_off=True, max_tokens=7)
@@ -60,19 +60,19 @@ def test_incomplete_xml_answer_after_complete_answer_is_rejected() -> None:
         assert verdict.was_cut
 
 
-def test_xml_answer_with_names_or_aliases_is_accepted() -> None:
+def test_xml_answer_with_field_names_and_with_aliases_is_accepted() -> None:
     for tag in ("age", "Age"):
         text = f"<output><name>Ada</name><{tag}>36</{tag}></output>"
         assert judge_xml(PERSON, text, "output", cut_off=False, max_tokens=7).instance == Person(name="Ada", Age=36)
 
 
-def test_nan_in_xml_answer_is_accepted() -> None:
+def test_nan_in_xml_answer_is_accepted_for_float_field() -> None:
     found = judge_xml(PERSON, WHOLE.replace("36", "nan"), "output", cut_off=False, max_tokens=7).instance
     assert isinstance(found, Person)
     assert math.isnan(found.age)
 
 
-def test_problems_of_fields_set_by_user_are_reported_once() -> None:
+def test_each_invalid_field_passed_to_finish_is_reported_once() -> None:
     with pytest.raises(ParseError) as caught:
         judge_fields(PERSON, {"name": 1, "size": 2, "age": 3.0}, "Agent")
     assert [problem["path"] for problem in caught.value.errors] == ["size", "name"]
@@ -84,7 +84,7 @@ def test_problems_of_fields_set_by_user_are_reported_once() -> None:
     assert judge_fields(PERSON, {"name": "a", "age": 1.0}, "Agent") == Person(name="a", Age=1.0)
 
 
-def test_missing_finish_call_is_reported() -> None:
+def test_missing_finish_call_is_reported_to_model() -> None:
     missing, cut = (no_answer("text", cut_off=cut_off, max_tokens=7) for cut_off in (False, True))
     assert "was not called" in missing.user_message
     assert not missing.was_cut

@@ -23,7 +23,7 @@ def some_steps(seed: int) -> list[AgentEvent]:
     return events
 
 
-def test_history_of_forked_thread_equals_conversation_of_thread() -> None:
+def test_history_of_forked_events_equals_messages_of_events() -> None:
     for seed in range(600):
         events = some_steps(seed)
         assert history_of(fork_entries(events, "id", 0.0)) == to_messages(events), seed

@@ -94,7 +94,7 @@ def subschemas(schema: Any) -> Iterator[Schema]:
 # The table: schemas.
 
 
-def test_signature_table_has_150_rows_with_unique_names() -> None:
+def test_signature_table_has_at_least_150_rows_with_unique_names() -> None:
     names = [row.name for row in ROWS]
     assert len(names) >= 150
     assert len(set(names)) == len(names)
@@ -106,7 +106,7 @@ def orders(schema: Schema) -> list[list[str]]:
 
 
 @rows
-def test_signature_schema_has_declaration_order(row: Row) -> None:
+def test_schema_of_signature_lists_parameters_in_declaration_order(row: Row) -> None:
     made = tool_of(row.function)
     assert made.schema["parameters"] == row.parameters
     assert orders(made.schema["parameters"]) == orders(row.parameters)
@@ -123,7 +123,7 @@ TITLES = {
 
 
 @rows
-def test_signature_schema_is_valid_without_generated_titles(row: Row) -> None:
+def test_schema_of_signature_is_valid_json_schema_without_generated_titles(row: Row) -> None:
     schema = schema_of(row.function)
     Draft202012Validator.check_schema(schema)
     assert "s3cret" not in json.dumps(schema, allow_nan=False)
@@ -140,7 +140,7 @@ def test_signature_schema_is_valid_without_generated_titles(row: Row) -> None:
 
 
 @rows
-def test_valid_arguments_are_bound(row: Row) -> None:
+def test_valid_arguments_are_bound_to_tool_parameters(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text in (*row.takes, *row.lax):
         assert validator.is_valid(json.loads(text)) == (text not in row.lax), text
@@ -151,7 +151,7 @@ def test_valid_arguments_are_bound(row: Row) -> None:
 
 
 @rows
-def test_invalid_arguments_are_rejected_with_argument_name(row: Row) -> None:
+def test_invalid_arguments_raise_error_with_argument_name(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text, argument in (*row.refuses, *row.beyond):
         assert validator.is_valid(json.loads(text)) == ((text, argument) in row.beyond), text
@@ -165,7 +165,7 @@ def takes_any_keyword(function: Callable[..., Any]) -> bool:
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if not takes_any_keyword(row.function)], ids=lambda row: str(row.name)
 )
-def test_unknown_argument_is_rejected_with_known_names(row: Row) -> None:
+def test_unknown_argument_raises_error_with_known_names(row: Row) -> None:
     for text in row.takes:
         words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
         there = ", ".join(row.parameters["properties"]) or "none"
@@ -200,7 +200,7 @@ def is_lax_conversion(value: Any, schema: Schema, whole: Schema) -> bool:
 
 
 @rows
-def test_schema_and_function_agree_for_each_kind_of_value(row: Row) -> None:
+def test_json_schema_and_argument_binding_accept_same_values(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text in row.takes[:1]:
         for name, schema in row.parameters["properties"].items():
@@ -219,7 +219,7 @@ def test_schema_and_function_agree_for_each_kind_of_value(row: Row) -> None:
 # Further properties of schemas.
 
 
-def test_tool_schema_equals_function_part_of_request() -> None:
+def test_tool_schema_contains_name_and_description_and_parameters() -> None:
     assert tool_of(signatures.search).schema == {
         "name": "search",
         "description": "Search the web for information.",
@@ -262,7 +262,7 @@ def test_type_hints_with_local_types_are_resolved() -> None:
     assert made.bind('{"to": {"x": "1"}}') == ((), {"to": Local(x=1)})
 
 
-def test_local_names_shadow_module_names_in_type_hints() -> None:
+def test_local_class_is_preferred_over_module_class_in_type_hint() -> None:
     def move(to: Point) -> None: ...
 
     assert make_tool(move, "tools[0]", "Owner", {"Point": int}).schema["parameters"]["properties"] == {
@@ -270,7 +270,7 @@ def test_local_names_shadow_module_names_in_type_hints() -> None:
     }
 
 
-def test_two_classes_of_equal_name_have_two_definitions() -> None:
+def test_two_classes_with_same_name_have_two_schema_definitions() -> None:
     inner = pydantic.create_model("Point", __module__="elsewhere", z=(str, ...))
 
     def draw(a: Any, b: Any) -> None: ...
@@ -284,7 +284,7 @@ def test_two_classes_of_equal_name_have_two_definitions() -> None:
     }
 
 
-def test_shared_definition_is_included_once() -> None:
+def test_class_used_in_three_parameters_has_one_schema_definition() -> None:
     def plant(trees: list[Node], favourite: Node | None, by_name: dict[str, Node]) -> None: ...
 
     assert schema_of(plant)["$defs"] == {"Node": signatures.NODE}
@@ -298,7 +298,7 @@ def test_schemas_of_two_tools_share_no_mutable_state() -> None:
     assert schema_of(second)["$defs"] == {"Point": signatures.POINT}
 
 
-def test_parameter_with_alias_path_is_listed_by_name() -> None:
+def test_parameter_with_pydantic_alias_path_is_listed_by_name() -> None:
     def pick(first: Annotated[int, Field(validation_alias=AliasPath("numbers", 0))] = 1) -> int:
         return first
 
@@ -306,14 +306,14 @@ def test_parameter_with_alias_path_is_listed_by_name() -> None:
     assert call(pick, "{}") == 1
 
 
-def test_empty_docstring_gives_no_description() -> None:
+def test_tool_with_blank_docstring_has_no_description() -> None:
     def silent() -> None:
         """ """
 
     assert "description" not in tool_of(silent).schema
 
 
-def test_decorator_description_replaces_docstring_but_not_parameter_texts() -> None:
+def test_description_of_tool_decorator_replaces_only_first_part_of_docstring() -> None:
     @tool(name="look", description="Look it up.")
     def search(query: str) -> None:
         """Search.
@@ -341,7 +341,7 @@ class Shop:
         """Sell."""
 
 
-def test_tool_name_is_name_of_callable() -> None:
+def test_tool_name_is_name_of_its_callable() -> None:
     renamed = functools.partial(signatures.search, limit=1)
     renamed.__name__ = "search_one"  # type: ignore[attr-defined]
     renamed.__doc__ = "Search for one."
@@ -353,7 +353,7 @@ def test_tool_name_is_name_of_callable() -> None:
     assert tool_of(staticmethod(signatures.search)).name == "search"
 
 
-def test_method_schema_excludes_self_and_tool_is_bound_to_instance() -> None:
+def test_schema_of_method_tool_excludes_self() -> None:
     class Counter:
         total = 5
 
@@ -520,7 +520,7 @@ def test_argument_is_converted_to_annotated_type(function: Any, arguments: str, 
     assert type(kwargs[name]) is type(value)
 
 
-def test_parameters_of_each_kind_are_passed() -> None:
+def test_arguments_for_each_kind_of_parameter_are_passed_to_function() -> None:
     def every_kind(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, **rest: int) -> tuple[Any, ...]:
         return a, b, c, d, rest
 
@@ -530,21 +530,21 @@ def test_parameters_of_each_kind_are_passed() -> None:
     assert tool_of(every_kind).bind('{"a": 1, "c": 0}') == ((1, 2), {"c": 0, "d": 4})
 
 
-def test_positional_parameter_with_alias_is_accepted() -> None:
+def test_positional_only_parameter_with_alias_is_accepted() -> None:
     def shout(text: Annotated[str, Field(alias="q")], /) -> str:
         return text.upper()
 
     assert call(shout, '{"q": "hey"}') == "HEY"
 
 
-def test_positional_parameter_and_keyword_arguments_are_passed_separately() -> None:
+def test_positional_only_parameter_and_extra_keyword_arguments_are_passed() -> None:
     def tag(name: str, /, **attributes: str) -> tuple[str, dict[str, str]]:
         return name, attributes
 
     assert call(tag, '{"name": "a", "href": "b"}') == ("a", {"href": "b"})
 
 
-def test_typed_dict_keywords_are_passed_separately() -> None:
+def test_keyword_arguments_typed_as_typed_dict_are_passed() -> None:
     def rate(stars: int, **movie: typing.Unpack[Movie]) -> tuple[int, Movie]:
         return stars, movie
 
@@ -552,7 +552,7 @@ def test_typed_dict_keywords_are_passed_separately() -> None:
     assert call(rate, '{"stars": 5, "title": "Alien"}') == (5, {"title": "Alien"})
 
 
-def test_partial_is_called_with_bound_and_model_arguments() -> None:
+def test_functools_partial_is_called_with_bound_arguments_and_model_arguments() -> None:
     def send(key: str, to: str, *, text: str, urgent: bool = False, **more: str) -> tuple[Any, ...]:
         return key, to, text, urgent, more
 
@@ -567,7 +567,7 @@ def test_partial_is_called_with_bound_and_model_arguments() -> None:
     )
 
 
-def test_callables_of_each_kind_are_called() -> None:
+def test_callables_of_each_kind_are_accepted_as_tools() -> None:
     class Adder:
         def __init__(self, base: int) -> None:
             self.base = base
@@ -593,7 +593,7 @@ def test_callables_of_each_kind_are_called() -> None:
         assert call(function, '{"number": "5"}') == 15
 
 
-def test_mutable_default_is_not_shared_between_calls() -> None:
+def test_mutable_default_of_tool_parameter_is_not_shared_between_calls() -> None:
     def collect(item: str, seen: list[str] = []) -> list[str]:  # noqa: B006 - what is tested
         return [*seen, item]
 
@@ -603,7 +603,7 @@ def test_mutable_default_is_not_shared_between_calls() -> None:
     assert made.bind('{"item": "a"}') == ((), {"item": "a", "seen": []})
 
 
-def test_default_is_passed_without_validation() -> None:
+def test_default_of_tool_parameter_is_passed_without_validation() -> None:
     marker = object()
 
     def look(where: str = typing.cast(str, marker)) -> object:
@@ -612,7 +612,7 @@ def test_default_is_passed_without_validation() -> None:
     assert call(look, "{}") is marker
 
 
-def test_iterable_argument_is_validated_and_reusable() -> None:
+def test_iterable_argument_is_validated_and_can_be_read_twice() -> None:
     def total(numbers: Iterable[int], more: typing.Iterable[int] | None = None) -> int:
         return sum(numbers) + sum(numbers) + sum(more or ())
 
@@ -755,28 +755,28 @@ WORDS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("function", "arguments", "words"), WORDS, ids=range(len(WORDS)))
-def test_rejection_contains_argument_and_expected_value(function: Any, arguments: str, words: str) -> None:
+def test_invalid_argument_error_contains_argument_and_expected_value(function: Any, arguments: str, words: str) -> None:
     assert refusal(function, arguments) == words
 
 
-def test_too_deeply_nested_json_is_rejected() -> None:
+def test_too_deeply_nested_json_arguments_are_rejected() -> None:
     words = refusal(signatures.anything, '{"value": ' + "[" * 5000 + "]" * 5000 + "}")
     assert words.startswith("The arguments are not valid JSON: recursion limit exceeded")
 
 
-def test_rejection_has_validation_error_as_cause() -> None:
+def test_argument_error_has_validation_error_as_cause() -> None:
     with pytest.raises(ArgumentError) as caught:
         tool_of(signatures.search).bind("{}")
     assert isinstance(caught.value.__cause__, pydantic.ValidationError)
 
 
-def test_long_value_is_shortened_in_rejection() -> None:
+def test_long_value_is_shortened_in_argument_error() -> None:
     words = refusal(signatures.an_integer, json.dumps({"count": "x" * 5000}))
     assert words == f"argument `count`: expected integer, got {'x' * 199}…"
 
 
 @given(st.text(max_size=30) | st.text('{}[]":,\\ query1\ud800', max_size=30))
-def test_any_arguments_text_is_rejected_with_message(text: str) -> None:
+def test_random_text_as_arguments_raises_argument_error_with_message(text: str) -> None:
     assert complaint(signatures.search, text) != ""
 
 
@@ -896,7 +896,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("entry", "words"), REFUSED, ids=[str(getattr(e, "__name__", e)) for e, _ in REFUSED])
-def test_impossible_tools_are_rejected_at_declaration(entry: Any, words: str) -> None:
+def test_unusable_tool_raises_declaration_error(entry: Any, words: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         tool_of(entry)
     assert str(caught.value) == words
@@ -916,7 +916,7 @@ PLAIN_DEFAULTS = st.just(inspect.Parameter.empty) | st.none() | st.booleans() | 
 
 
 @given(st.lists(st.tuples(PLAIN_HINTS, PLAIN_DEFAULTS), max_size=4), st.none() | PLAIN_HINTS)
-def test_schema_built_at_first_use_does_not_raise(parameters: list[tuple[Any, Any]], of_keywords: Any) -> None:
+def test_tool_schema_is_built_at_first_use_and_is_valid(parameters: list[tuple[Any, Any]], of_keywords: Any) -> None:
     def take(**arguments: Any) -> None: ...
 
     names = [f"p{place}" for place in range(len(parameters))]
@@ -933,13 +933,13 @@ def test_schema_built_at_first_use_does_not_raise(parameters: list[tuple[Any, An
     Draft202012Validator.check_schema(made.schema["parameters"])
 
 
-def test_lambda_with_tool_name_is_accepted() -> None:
+def test_lambda_with_name_from_tool_decorator_is_accepted() -> None:
     double = typing.cast(Any, lambda x: x * 2)
     double.__annotations__ = {"x": int}
     assert call(tool(name="double")(double), '{"x": "4"}') == 8
 
 
-def test_typing_typed_dict_is_accepted_or_rejected_with_advice() -> None:
+def test_typed_dict_of_typing_module_is_rejected_only_before_python_3_12() -> None:
     def take(old: Any) -> None: ...
 
     take.__annotations__["old"] = typing.cast(Any, typing.TypedDict)("Old", {"x": int})
@@ -977,7 +977,7 @@ class MuchLater(BaseModel):
     y: int
 
 
-def test_type_hint_with_later_class_is_resolved() -> None:
+def test_type_hint_with_class_defined_later_is_resolved() -> None:
     args, kwargs = early.bind('{"thing": {"x": "1"}}')
     assert not_yet(*args, **kwargs) == Later(x=1)
     assert early_inside.schema["parameters"]["$defs"]["MuchLater"] == {
@@ -1005,7 +1005,7 @@ def test_undefined_type_hint_raises_at_first_use(function: Callable[..., Any], w
     )
 
 
-def test_bound_arguments_of_partial_need_no_type_hint() -> None:
+def test_bound_argument_of_functools_partial_needs_no_type_hint() -> None:
     assert schema_of(functools.partial(without_a_hint, query="x"))["properties"] == {
         "limit": {"type": "integer", "default": 5}
     }
@@ -1033,7 +1033,7 @@ def test_bound_arguments_of_partial_need_no_type_hint() -> None:
         ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
     ],
 )
-def test_invalid_decorator_option_raises_immediately(options: dict[str, Any], words: str) -> None:
+def test_invalid_option_of_tool_decorator_raises_declaration_error(options: dict[str, Any], words: str) -> None:
     def function() -> None: ...
 
     function.__qualname__ = "options"
@@ -1043,7 +1043,7 @@ def test_invalid_decorator_option_raises_immediately(options: dict[str, Any], wo
 
 
 @pytest.mark.parametrize("target", [5, "search", None, ["x"]])
-def test_decorator_on_non_function_raises(target: Any) -> None:
+def test_tool_decorator_on_non_function_raises_declaration_error(target: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         tool()(target)
     assert str(caught.value) == (
@@ -1052,7 +1052,7 @@ def test_decorator_on_non_function_raises(target: Any) -> None:
     )
 
 
-def test_decorator_returns_function_unchanged() -> None:
+def test_tool_decorator_returns_function_unchanged() -> None:
     def double(number: int) -> int:
         return number * 2
 
@@ -1060,7 +1060,7 @@ def test_decorator_returns_function_unchanged() -> None:
     assert double(4) == 8
 
 
-def test_second_decoration_creates_second_tool() -> None:
+def test_function_decorated_twice_defines_two_tools() -> None:
     @tool(name="first", timeout=5)
     def double(number: int) -> int:
         return number * 2
@@ -1081,7 +1081,7 @@ def one_search(query: str) -> None: ...
 def another_search(query: str) -> None: ...
 
 
-def test_two_tools_of_equal_name_raise_error_with_both_locations() -> None:
+def test_two_tools_with_same_name_raise_error_with_both_locations() -> None:
     listed, _ = collect_tools([one_search, another_search], "Owner", {})
     with pytest.raises(ToolConflictError) as caught:
         merge_tools(listed, [], "Owner")
@@ -1091,7 +1091,7 @@ def test_two_tools_of_equal_name_raise_error_with_both_locations() -> None:
     )
 
 
-def test_two_partials_of_one_function_raise_conflict_until_renamed() -> None:
+def test_two_partials_of_one_function_raise_tool_conflict_error_unless_renamed() -> None:
     english = functools.partial(signatures.search, limit=1)
     german = functools.partial(signatures.search, limit=2)
     listed, _ = collect_tools([english, german], "Owner", {})
@@ -1101,7 +1101,7 @@ def test_two_partials_of_one_function_raise_conflict_until_renamed() -> None:
     assert [made.name for made in merge_tools(listed, [], "Owner")] == ["search", "suche"]
 
 
-def test_listed_tool_named_like_method_raises_tool_conflict_error() -> None:
+def test_listed_tool_with_name_of_tool_method_raises_tool_conflict_error() -> None:
     with pytest.raises(ToolConflictError) as caught:
 
         class Agent(module[Any, Any]):
@@ -1113,7 +1113,7 @@ def test_listed_tool_named_like_method_raises_tool_conflict_error() -> None:
     assert str(caught.value) == "Tool 'one_search' defined in both tools attribute and as method"
 
 
-def test_two_methods_of_equal_tool_name_raise_tool_conflict_error() -> None:
+def test_two_methods_with_same_tool_name_raise_tool_conflict_error() -> None:
     class Agent:
         @tool
         def search(self, query: str) -> None: ...
@@ -1129,20 +1129,20 @@ def test_two_methods_of_equal_tool_name_raise_tool_conflict_error() -> None:
     )
 
 
-def test_function_listed_twice_is_one_tool() -> None:
+def test_function_listed_twice_defines_one_tool() -> None:
     shop = Shop()
     listed, sources = collect_tools([one_search, shop.sell, one_search, shop.sell, shop], "Owner", {})
     assert [made.name for made in listed] == ["one_search", "sell", "shop"]
     assert sources == []
 
 
-def test_bound_methods_of_two_instances_raise_tool_conflict_error() -> None:
+def test_same_method_of_two_instances_raises_tool_conflict_error() -> None:
     listed, _ = collect_tools([Shop().sell, Shop().sell], "Owner", {})
     with pytest.raises(ToolConflictError):
         merge_tools(listed, [], "Owner")
 
 
-def test_object_with_tools_method_is_source_instead_of_tool() -> None:
+def test_callable_object_with_tools_method_is_tool_source() -> None:
     @dataclasses.dataclass
     class Box:
         def tools(self) -> list[Callable[..., Any]]:

@@ -54,7 +54,7 @@ def values(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_text_of_grammar_matches_random_schema(seed: int) -> None:
+def test_text_generated_from_grammar_matches_random_schema(seed: int) -> None:
     values(schema(random.Random(seed)), rounds=10)
 
 
@@ -78,7 +78,7 @@ def test_text_of_grammar_matches_random_schema(seed: int) -> None:
         {"multipleOf": 5, "minimum": -20, "maximum": 60},
     ],
 )
-def test_integer_grammar_accepts_exactly_values_within_bounds(bounds: dict[str, Any]) -> None:
+def test_integer_grammar_accepts_exactly_integers_within_bounds(bounds: dict[str, Any]) -> None:
     wanted = {"type": "integer", **bounds}
     allowed = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False)).as_regex()
     validator = Draft202012Validator(wanted)
@@ -101,7 +101,7 @@ def test_integer_grammar_accepts_exactly_values_within_bounds(bounds: dict[str, 
         {"minimum": 1.05, "maximum": 1.15},
     ],
 )
-def test_number_grammar_accepts_exactly_values_within_bounds(bounds: dict[str, Any]) -> None:
+def test_number_grammar_accepts_exactly_numbers_within_bounds(bounds: dict[str, Any]) -> None:
     wanted = {"type": "number", **bounds}
     allowed = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False)).as_regex()
     validator = Draft202012Validator(wanted)
@@ -113,7 +113,7 @@ def test_number_grammar_accepts_exactly_values_within_bounds(bounds: dict[str, A
 
 
 @pytest.mark.parametrize("bounds", [{"minimum": 2, "maximum": 1}, {"exclusiveMinimum": 1, "exclusiveMaximum": 2}])
-def test_empty_integer_range_raises_no_valid_value_error(bounds: dict[str, Any]) -> None:
+def test_integer_bounds_without_integer_between_raise_no_valid_value_error(bounds: dict[str, Any]) -> None:
     with pytest.raises(NoValidValueError):
         grammar({"type": "integer", **bounds}, GrammarLimits(), is_named=False)
 
@@ -133,17 +133,17 @@ def test_empty_integer_range_raises_no_valid_value_error(bounds: dict[str, Any])
         {"gt": 9007199254740993.0},
     ],
 )
-def test_extreme_number_bounds_give_valid_numbers(bounds: dict[str, Any]) -> None:
+def test_number_grammar_with_extreme_bounds_generates_valid_numbers(bounds: dict[str, Any]) -> None:
     assert_read(Annotated[float, Field(**bounds)])
 
 
 @pytest.mark.parametrize("bounds", [{"gt": 10**20}, {"lt": -(10**30)}, {"gt": 10**20, "lt": 10**400}])
-def test_extreme_integer_bounds_give_valid_integers(bounds: dict[str, Any]) -> None:
+def test_integer_grammar_with_extreme_bounds_generates_valid_integers(bounds: dict[str, Any]) -> None:
     assert_read(Annotated[int, Field(**bounds)])
 
 
 @pytest.mark.parametrize("bounds", [{"exclusiveMinimum": 5e-324, "maximum": 1e-300}, {"minimum": 10**400}])
-def test_unreachable_bounds_raise_no_valid_value_error(bounds: dict[str, float]) -> None:
+def test_number_bounds_that_grammar_cannot_reach_raise_no_valid_value_error(bounds: dict[str, float]) -> None:
     with pytest.raises(NoValidValueError):
         grammar({"type": "number", **bounds}, GrammarLimits(), is_named=False)
 
@@ -161,7 +161,7 @@ def test_generated_string_matches_pattern(regex: str, lengths: dict[str, int]) -
     ("regex", "low", "high"),
     [("^[a-z]+$", 3, 10), ("^[a-z]*$", 0, 2), (r"^\w+-\d*$", 5, 7), ("^(ab)+$", 6, 8), ("^a|b{2,9}$", 1, 5)],
 )
-def test_generated_string_matches_pattern_and_lengths(regex: str, low: int, high: int) -> None:
+def test_generated_string_matches_pattern_and_length_limits(regex: str, low: int, high: int) -> None:
     values({"type": "string", "pattern": regex, "minLength": low, "maxLength": high})
 
 
@@ -176,9 +176,7 @@ def test_generated_string_matches_pattern_and_lengths(regex: str, low: int, high
     ],
 )
 @pytest.mark.parametrize("lengths", [{}, {"min_length": 3, "max_length": 6}])
-def test_pydantic_pattern_dialect_gives_valid_strings_or_no_valid_value_error(
-    regex: str, lengths: dict[str, Any]
-) -> None:
+def test_generated_string_matches_pattern_in_pydantic_regex_dialect(regex: str, lengths: dict[str, Any]) -> None:
     kind = Annotated[str, Field(pattern=regex, **lengths)]
     if lengths and regex in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
         with pytest.raises(NoValidValueError):
@@ -190,19 +188,19 @@ def test_pydantic_pattern_dialect_gives_valid_strings_or_no_valid_value_error(
 @pytest.mark.parametrize(
     "regex", ["^[+--]$", "^[a&&b]$", "^[a-z&&[^aeiou]]+$", "^[a~~b]$", "^[a--b]$", "^[a[bc]]$", r"^\p{Greek}$"]
 )
-def test_nested_character_classes_allow_any_string(regex: str) -> None:
+def test_pattern_with_unsupported_character_class_allows_any_string(regex: str) -> None:
     assert '"\\""' in grammar({"type": "string", "pattern": regex}, GrammarLimits(), is_named=False)
     assert "char" in grammar({"type": "string", "pattern": regex}, GrammarLimits(), is_named=False)
 
 
 @pytest.mark.parametrize("regex", [r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$"])
-def test_pattern_that_contradicts_lengths_raises_no_valid_value_error(regex: str) -> None:
+def test_pattern_that_contradicts_length_limits_raises_no_valid_value_error(regex: str) -> None:
     with pytest.raises(NoValidValueError):
         grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, GrammarLimits(), is_named=False)
 
 
 @pytest.mark.parametrize("regex", ["^a|b$", "a|^b", "ab", "ab$", "^(a(b(c)?)?)?$", "^a$|^b{2,9}$", "^[a-f]{64}$"])
-def test_pattern_compatible_with_lengths_gives_valid_strings(regex: str) -> None:
+def test_pattern_without_anchors_generates_strings_within_length_limits(regex: str) -> None:
     longest = 64 if "64" in regex else 6
     values({"type": "string", "pattern": regex, "minLength": 3, "maxLength": longest})
 
@@ -213,12 +211,12 @@ def test_unsupported_pattern_allows_any_string(regex: str) -> None:
         assert len(json.loads(text)) <= 5
 
 
-def test_union_excludes_options_with_unsupported_pattern() -> None:
+def test_union_member_with_unsupported_pattern_is_never_generated() -> None:
     for text in written({"anyOf": [{"type": "string", "pattern": "^(?!x)a$"}, {"type": "number"}]}):
         assert isinstance(json.loads(text), int | float)
 
 
-def test_strings_inside_lists_have_shorter_length_limit() -> None:
+def test_strings_inside_lists_have_quarter_of_default_length_limit() -> None:
     wanted = {"type": "array", "items": {"type": "string"}}
     longest = max(len(item) for value in values(wanted, 100) for item in value)
     assert longest == GrammarLimits().string // 4
@@ -229,7 +227,7 @@ def test_declared_max_length_replaces_default_length_limit() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1000), (0, 1001), (0, 3999), (999, 2000), (3000, 4000), (4500, 4500)])
-def test_long_strings_have_exact_length_bounds(low: int, high: int) -> None:
+def test_long_generated_strings_reach_exact_length_limits(low: int, high: int) -> None:
     found = {
         len(value) for value in values({"type": "string", "minLength": low, "maxLength": high}, 60 if TORTURE else 12)
     }
@@ -240,7 +238,7 @@ def test_long_strings_have_exact_length_bounds(low: int, high: int) -> None:
 # Shapes
 
 
-def test_optional_fields_are_omitted_in_any_combination() -> None:
+def test_optional_fields_are_generated_in_every_combination() -> None:
     properties = {name: {"const": name} for name in "abc"}
     found = {tuple(value) for value in values({"type": "object", "properties": properties}, 300)}
     assert len(found) == 8
@@ -256,7 +254,7 @@ def test_unique_items_appear_at_most_once() -> None:
 @pytest.mark.parametrize(
     ("count", "low", "high"), [(60, 10, 20), (30, 0, 30), (300, 1, 8), (2000, 0, 2000), (500, 100, 200), (3, 3, 3)]
 )
-def test_many_unique_values_give_small_grammar(count: int, low: int, high: int) -> None:
+def test_grammar_for_many_unique_items_is_smaller_than_100_kilobytes(count: int, low: int, high: int) -> None:
     wanted = {
         "type": "array",
         "items": {"enum": [f"value {number}" for number in range(count)]},
@@ -268,17 +266,17 @@ def test_many_unique_values_give_small_grammar(count: int, low: int, high: int) 
     values(wanted, 10)
 
 
-def test_unique_values_are_generated_in_all_combinations() -> None:
+def test_unique_items_are_generated_in_all_combinations() -> None:
     wanted = {"type": "array", "items": {"enum": [1, 2, 3, 4]}, "uniqueItems": True, "minItems": 1, "maxItems": 3}
     assert len({tuple(value) for value in values(wanted, 600)}) == 14
 
 
 @pytest.mark.parametrize("limits", [{}, {"minProperties": 2}, {"maxProperties": 1}, {"minProperties": 3}])
-def test_object_with_known_keys_has_allowed_number_of_keys(limits: dict[str, int]) -> None:
+def test_object_with_enumerated_key_names_has_allowed_number_of_keys(limits: dict[str, int]) -> None:
     values({"type": "object", "propertyNames": {"enum": ["a", "b", "c"]}, "additionalProperties": {}, **limits})
 
 
-def test_recursive_schema_gives_finite_values() -> None:
+def test_recursive_schema_generates_finite_values() -> None:
     wanted = {
         "$defs": {
             "Node": {
@@ -296,25 +294,25 @@ def test_recursive_schema_gives_finite_values() -> None:
     values(wanted, limits=GrammarLimits(items=2))
 
 
-def test_endless_schema_raises_no_valid_value_error() -> None:
+def test_schema_without_finite_value_raises_no_valid_value_error() -> None:
     endless = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
     with pytest.raises(NoValidValueError):
         grammar(endless, GrammarLimits(), is_named=False)
 
 
-def test_mutual_definitions_give_bounded_grammar() -> None:
+def test_grammar_of_mutually_recursive_definitions_is_smaller_than_50_kilobytes() -> None:
     names = [f"N{number}" for number in range(12)]
     everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
     node = {"type": "object", "properties": {"a": everything, "b": everything}, "required": ["a", "b"]}
     assert len(grammar({"$defs": dict.fromkeys(names, node), **everything}, GrammarLimits(), is_named=False)) < 50_000
 
 
-def test_grammar_of_any_json_generates_each_json_type() -> None:
+def test_grammar_of_empty_schema_generates_each_json_type() -> None:
     kinds = {type(value) for value in values({}, 200)}
     assert kinds >= {str, dict, list, bool, type(None)}
 
 
-def test_several_schemas_are_distinguished_by_tool_name() -> None:
+def test_grammar_of_several_tools_generates_tool_name_with_matching_arguments() -> None:
     options = {"add": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, "stop": {}}
     made = Grammar.read(grammar(options, GrammarLimits(), is_named=True))
     calls = [json.loads(made.write(random.Random(number))) for number in range(50)]
@@ -327,7 +325,7 @@ def test_several_schemas_are_distinguished_by_tool_name() -> None:
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS * 2))
-def test_hostile_schema_raises_only_documented_errors(seed: int) -> None:
+def test_random_hostile_schema_raises_only_documented_errors(seed: int) -> None:
     wanted = hostile(random.Random(seed))
     try:
         made = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False))
@@ -337,7 +335,7 @@ def test_hostile_schema_raises_only_documented_errors(seed: int) -> None:
     to_text_messages([], [{"name": "tool", "parameters": wanted}], is_small=True)
 
 
-def test_schema_that_contains_itself_is_applied_once() -> None:
+def test_schema_that_refers_to_itself_in_all_of_is_applied_once() -> None:
     part = {"type": "string", "allOf": [{"$ref": "#/$defs/a"}], "maxLength": 3}
     for text in written({"$defs": {"a": part}, "$ref": "#/$defs/a"}):
         assert len(json.loads(text)) <= 3
@@ -358,7 +356,7 @@ def test_schema_that_contains_itself_is_applied_once() -> None:
         True,
     ],
 )
-def test_rare_schema_keywords_give_valid_values(wanted: Any) -> None:
+def test_rare_schema_keywords_generate_valid_values(wanted: Any) -> None:
     values(wanted)
 
 
@@ -382,7 +380,7 @@ def test_rare_schema_keywords_give_valid_values(wanted: Any) -> None:
         (None, "must be a schema"),
     ],
 )
-def test_invalid_schema_raises_error_with_location(wanted: Any, words: str) -> None:
+def test_invalid_schema_raises_error_with_location_in_schema(wanted: Any, words: str) -> None:
     with pytest.raises(InvalidSchemaError) as caught:
         grammar(wanted, GrammarLimits(), is_named=False)
     assert words in str(caught.value)
@@ -399,7 +397,7 @@ def test_invalid_schema_raises_error_with_location(wanted: Any, words: str) -> N
         False,
     ],
 )
-def test_impossible_schema_raises_no_valid_value_error(wanted: Any) -> None:
+def test_schema_that_no_value_satisfies_raises_no_valid_value_error(wanted: Any) -> None:
     with pytest.raises(NoValidValueError):
         grammar(wanted, GrammarLimits(), is_named=False)
 
@@ -456,7 +454,7 @@ class Everything(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Everything, Dog, list[Dog], int | str, dict[str, list[Cat]], None])
-def test_generated_text_for_type_is_validated_by_pydantic(kind: Any) -> None:
+def test_generated_text_for_standard_types_is_accepted_by_pydantic(kind: Any) -> None:
     adapter = TypeAdapter[Any](kind)
     for text in written(adapter.json_schema(), 60):
         adapter.validate_json(text)
@@ -518,7 +516,7 @@ def assert_read(kind: Any, rounds: int = 60) -> None:
         set[Score],
     ],
 )
-def test_generated_text_for_acorn_schema_is_validated_by_pydantic(kind: Any) -> None:
+def test_generated_text_for_special_types_is_accepted_by_pydantic(kind: Any) -> None:
     assert_read(kind)
 
 

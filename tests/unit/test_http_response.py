@@ -44,7 +44,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_response_head_is_parsed_like_standard_library(head: bytes) -> None:
+def test_http_response_head_is_parsed_like_standard_library(head: bytes) -> None:
     ours = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     theirs = http.client.HTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     for response in (ours, theirs):
@@ -56,7 +56,7 @@ def test_response_head_is_parsed_like_standard_library(head: bytes) -> None:
         assert ours.read() == theirs.read()
 
 
-def test_interim_responses_are_skipped() -> None:
+def test_http_interim_responses_are_skipped() -> None:
     head = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
     response = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     response.begin()
@@ -64,12 +64,12 @@ def test_interim_responses_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("head", [b"HTTP/2 200\r\n\r\n", b"hello\r\n\r\n", b"", b"HTTP/1.1 abc\r\n\r\n"])
-def test_invalid_response_head_raises(head: bytes) -> None:
+def test_invalid_http_response_head_raises(head: bytes) -> None:
     with pytest.raises((http.client.HTTPException, OSError)):
         FastHTTPResponse(cast(Any, Line(head)), method="POST").begin()
 
 
-def test_endless_headers_raise() -> None:
+def test_endless_http_headers_raise() -> None:
     with pytest.raises(http.client.LineTooLong):
         read_headers(io.BytesIO(b"X: " + b"y" * 100_000))
     with pytest.raises(http.client.HTTPException, match="more than 100 headers"):
@@ -82,13 +82,13 @@ WHOLE = b"hello, and \r\n12345\n\r\n"
 
 
 @pytest.mark.parametrize("size", range(1, len(CHUNKED) + 1))
-def test_chunked_data_split_anywhere_is_parsed_equal(size: int) -> None:
+def test_chunked_http_body_split_at_any_size_is_parsed(size: int) -> None:
     chunks = ChunkParser()
     found = b"".join(chunks.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size))
     assert (found, chunks.is_finished, chunks.has_excess) == (WHOLE, True, False)
 
 
-def test_chunked_response_is_read_exactly_to_end() -> None:
+def test_connection_is_reusable_after_chunked_response_is_read() -> None:
     head = HEADS["chunked"]
     response = FastHTTPResponse(cast(Any, Line(head + CHUNKED)), method="POST")
     response.begin()
@@ -97,7 +97,7 @@ def test_chunked_response_is_read_exactly_to_end() -> None:
     assert not response.will_close
 
 
-def test_connection_with_trailing_data_is_not_reused() -> None:
+def test_connection_with_data_after_response_is_not_reused() -> None:
     response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
     response.begin()
     assert response.read1(1000) == WHOLE
@@ -106,7 +106,7 @@ def test_connection_with_trailing_data_is_not_reused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"5\r\nhel", b"5\r\nhello\r\n", b"0\r\n", b"x\r\nhello\r\n", b"-1\r\nhello\r\n", b""])
-def test_invalid_chunked_data_raises(data: bytes) -> None:
+def test_invalid_chunked_http_body_raises(data: bytes) -> None:
     response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
     response.begin()
     with pytest.raises(http.client.HTTPException):

@@ -46,12 +46,12 @@ TWICE = [(100, 10), (150, 20)]
         (280, "none"),
     ],
 )
-def test_token_limit_at_boundary_allows_step_or_answer_or_no_request(tokens: int, expected: str) -> None:
+def test_remaining_tokens_decide_if_run_may_take_step_or_must_answer_or_stop(tokens: int, expected: str) -> None:
     assert room(meter(*TWICE), tokens=tokens) == (expected, "" if expected == "step" else "max_total_tokens")
 
 
 @pytest.mark.parametrize(("over", "expected"), [(1.0, "step"), (-1e-6, "answer")])
-def test_cost_limit_at_boundary_allows_step_or_answer_or_no_request(over: float, expected: str) -> None:
+def test_remaining_cost_decides_if_run_may_take_step_or_must_answer_or_stop(over: float, expected: str) -> None:
     made = meter(*TWICE)
     needed = PRICE.of(Usage(170, 20)) + PRICE.of(Usage(240, 20))
     assert room(made, cost=made.spent.cost + needed + over)[0] == expected
@@ -59,19 +59,19 @@ def test_cost_limit_at_boundary_allows_step_or_answer_or_no_request(over: float,
     assert made.room(Limits(cost=0.0), made.spent, new_text=0, price=None, now=0.0) == ("step", "")
 
 
-def test_new_text_is_estimated_as_one_token_per_four_characters() -> None:
+def test_text_added_since_last_request_is_estimated_as_four_characters_per_token() -> None:
     made = meter(*TWICE)
     tokens = 280 + 190 + 260
     assert room(made, tokens=tokens, new_text=3)[0] == "step"
     assert room(made, tokens=tokens, new_text=4)[0] == "answer"
 
 
-def test_answer_estimate_is_longest_earlier_answer() -> None:
+def test_estimated_answer_size_is_size_of_longest_earlier_response() -> None:
     longest_first, longest_last = meter((100, 50), (100, 10)), meter((100, 10), (100, 50))
     assert longest_first.largest_output == longest_last.largest_output == 50
 
 
-def test_shorter_request_does_not_lower_estimate() -> None:
+def test_shorter_later_request_does_not_make_estimated_growth_negative() -> None:
     made = meter((1000, 10), (100, 10))
     assert made.growth == 0
     # 1120 are spent; 110 + 10 for an answer, and 120 + 10 for one after a step.
@@ -79,12 +79,12 @@ def test_shorter_request_does_not_lower_estimate() -> None:
     assert room(made, tokens=1120 + 120 + 129)[0] == "answer"
 
 
-def test_estimate_before_first_response_does_not_end_run() -> None:
+def test_limit_estimate_before_first_response_still_allows_answer() -> None:
     assert room(Meter(), tokens=10, new_text=4000) == ("answer", "max_total_tokens")
     assert room(Meter(), tokens=0) == ("none", "max_total_tokens")
 
 
-def test_time_limit_at_boundary_allows_step_or_answer_or_no_request() -> None:
+def test_remaining_time_decides_if_run_may_take_step_or_must_answer_or_stop() -> None:
     made = meter((1, 1), seconds=3.0)
     made.count(Usage(1, 1), 2.0)
     assert made.longest_call == 3.0
@@ -98,7 +98,7 @@ def test_time_limit_at_boundary_allows_step_or_answer_or_no_request() -> None:
     assert room(made, seconds=40.0, now=32.1) == ("answer", "max_seconds")
 
 
-def test_budget_for_tools_and_branches_excludes_cost_of_answer() -> None:
+def test_limits_for_tools_and_branches_exclude_estimated_final_answer() -> None:
     made = meter(*TWICE, seconds=3.0)
     assert made.seconds_for_tools(Limits(seconds=20.0), 5.0) == 12.0
     assert made.seconds_for_tools(Limits(seconds=20.0), 19.0) == 0.001
@@ -114,7 +114,7 @@ def budgets(limits: Limits, *above: Limits) -> Budgets:
     return Budgets("Own", limits, Meter(), [Budget(f"Above{at}", each, Spent()) for at, each in enumerate(above)])
 
 
-def test_run_must_answer_if_one_of_several_budgets_is_nearly_empty() -> None:
+def test_run_must_answer_if_its_own_or_a_parent_limit_is_nearly_reached() -> None:
     model = ScriptedModel([])
     ample, short = Limits(tokens=10_000), Limits(tokens=700)
     for own, above in ((ample, short), (short, ample)):
@@ -126,21 +126,21 @@ def test_run_must_answer_if_one_of_several_budgets_is_nearly_empty() -> None:
     assert not made.must_answer([], model, 1, 0.0)
 
 
-def test_cost_limit_of_parent_with_model_without_price_raises() -> None:
+def test_max_cost_of_parent_raises_if_model_has_no_price() -> None:
     with pytest.raises(DeclarationError, match=r"`Above1\.max_cost` cannot be enforced: the prices"):
         budgets(Limits(), Limits(), Limits(cost=1.0)).check_price(ScriptedModel([]))
     budgets(Limits(), Limits(cost=1.0)).check_price(ScriptedModel([], price=PRICE))
     budgets(Limits(tokens=1)).check_price(ScriptedModel([]))
 
 
-def test_time_limit_is_reported_as_exceeded_exactly_at_limit() -> None:
+def test_time_limit_counts_as_exceeded_exactly_at_limit() -> None:
     made = budgets(Limits(seconds=5.0))
     assert made.too_late(4.999) is None
     assert made.too_late(5.0) is not None
     assert budgets(Limits()).too_late(1e9) is None
 
 
-def test_response_is_charged_once_per_budget() -> None:
+def test_response_usage_is_added_once_to_run_and_each_parent() -> None:
     made = budgets(Limits(), Limits(), Limits())
     model, run = ScriptedModel([], name="scripted", price=PRICE), Run[Any]("r", Nothing())
     made.pay(ModelResponse(usage=Usage(100, 10), model="served"), model, run, 1.0)

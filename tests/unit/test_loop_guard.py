@@ -52,11 +52,11 @@ FAILED = [step(("look", {"at": at}, "no", None)) for at in range(4)]
         ([FAILED[0], FAILED[1], A], False),
     ],
 )
-def test_repeated_digests_are_detected_as_loop(marks: list[tuple[str, str]], expected: bool) -> None:
+def test_repeated_step_digests_are_detected_as_loop(marks: list[tuple[str, str]], expected: bool) -> None:
     assert is_repeating(marks) is expected
 
 
-def test_digest_depends_on_tool_arguments_and_result() -> None:
+def test_step_digest_depends_on_tool_name_and_arguments_and_result() -> None:
     assert step(("look", {"at": 1}, None, "seen")) == A
     assert step(("peek", {"at": 1}, None, "seen")) != A
     assert step(("look", {"at": 1}, None, "gone")) != A
@@ -64,19 +64,19 @@ def test_digest_depends_on_tool_arguments_and_result() -> None:
     assert step(("f", {}, None, "b"), ("g", {}, None, "")) != step(("f", {}, None, ""), ("g", {}, None, "b"))
 
 
-def test_digest_of_non_object_arguments_depends_on_text() -> None:
+def test_step_digest_of_non_object_arguments_depends_on_their_text() -> None:
     came = [ToolResult("0", "look", error="no object")]
     marks = [digest([ToolCall("0", "look", {}, text)], came, ())[0] for text in ("[1]", "[2]")]
     assert marks[0] != marks[1]
 
 
-def test_error_digest_is_set_only_if_all_calls_failed() -> None:
+def test_error_digest_of_step_is_set_only_if_all_tool_calls_failed() -> None:
     assert step(("f", {}, "no", None), ("g", {}, "no", None))[1] != ""
     assert step(("f", {}, "no", None), ("g", {}, None, 1))[1] == ""
     assert A[1] == ""
 
 
-def test_repeatable_tool_calls_are_excluded_from_digest() -> None:
+def test_calls_of_repeatable_tools_are_excluded_from_step_digest() -> None:
     assert step(("wait", {}, None, 1), repeatable=("wait",)) == NO_DIGEST
     alone = step(("look", {"at": 1}, None, "seen"), repeatable=("wait",))
     assert alone == A

@@ -1,8 +1,8 @@
 """Callbacks that close objects before the process forks, and allow their use again after the fork.
 
-SQLite counts the locks of each file in memory, and a forked child inherits this memory. The child would treat the locks
-of its parent as its own locks, and could delete a log file that the parent still uses. So acorn closes connections
-before a fork, when no thread uses them, and opens them again when they are needed.
+SQLite counts the locks of each file in memory, and a forked child process inherits this memory. The child process would
+treat the locks of its parent as its own locks, and could delete a log file that the parent still uses. Therefore acorn
+waits until no OS thread uses the connections, and closes them before a fork. Later, it opens them again on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ForkAware(Protocol):
     """An object that must be closed during a fork, such as a database connection."""
 
     def before_fork(self) -> None:
-        """Wait until no thread uses the object, block further use, and close it."""
+        """Wait until no OS thread uses the object, block further use of the object, and close it."""
         ...
 
     def after_fork(self, in_child: bool) -> None:
@@ -31,7 +31,7 @@ _closed: list[ForkAware] = []
 
 
 def close_at_fork(item: ForkAware) -> None:
-    """Call `before_fork` and `after_fork` of an object around every fork, as long as the object exists."""
+    """Register an object, so that acorn calls its `before_fork` and `after_fork` around every fork of the process."""
     with _lock:
         _registered.add(item)
 

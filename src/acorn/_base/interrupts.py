@@ -1,6 +1,7 @@
-"""Waiting that Ctrl-C can interrupt, cancellation of work in threads, and the exception that stops user code.
+"""Waiting that Ctrl-C can interrupt, cancellation of work in OS threads, and the exception that stops user code.
 
-A thread waits for another thread with a `SimpleQueue`, because Ctrl-C during any other wait can leave a lock acquired.
+An OS thread waits for another OS thread with a `SimpleQueue`. With any other way of waiting, Ctrl-C can leave a lock
+acquired.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ class StopSignal(BaseException):
 
 
 def is_signal(error: BaseException | None, reason: SignalReason) -> bool:
-    """Return whether the error is a `StopSignal` with this reason."""
+    """Return True if the error is a `StopSignal` with this reason."""
     return isinstance(error, StopSignal) and error.reason == reason
 
 
 def next_item(items: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
-    """Wait for the next item from another thread, or raise `queue.Empty` after `seconds`."""
+    """Wait for the next item from another OS thread and return it. Ctrl-C can interrupt the wait.
+
+    The function raises `queue.Empty` if no item arrives within `seconds`.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     longest = 0.001 if is_main else math.inf
     deadline = monotonic() + seconds
@@ -71,7 +75,7 @@ def next_item(items: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
 
 
 class CancelToken:
-    """A flag that informs the work in a thread that its caller has stopped waiting."""
+    """A flag for work in an OS thread. It is set when the caller no longer waits for the result of the work."""
 
     __slots__ = ("_callback", "_is_cancelled")
 
@@ -85,9 +89,9 @@ class CancelToken:
             callback()
 
     def on_cancel(self, callback: Callable[[], object] | None) -> None:
-        """Set the callback for the cancellation, or remove it with None.
+        """Set the function to call when the token is cancelled. Pass None to remove the function.
 
-        If the token is already cancelled, call the callback at once.
+        If the token is already cancelled, the method calls the function immediately.
         """
         self._callback = callback
         if self._is_cancelled and callback is not None:

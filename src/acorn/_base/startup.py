@@ -1,8 +1,8 @@
-"""Handling of Ctrl-C while the command line is loading: the process ends at once, without a traceback.
+"""Handling of Ctrl-C while the command line is loading: the process ends immediately, without a traceback.
 
 The commands `acorn` and `python -m acorn` load the whole library before the code of the command line runs, and an
-interrupted import prints a traceback. So `import acorn` imports this module first. In any other program, this module
-does nothing. The command line installs its own handling of Ctrl-C when it is ready.
+interrupted import would print a traceback. Therefore `import acorn` imports this file first. In any other program, this
+file does nothing. The command line installs its own handling of Ctrl-C when it is ready.
 """
 
 import os
@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 def is_command_line() -> bool:
-    """Return whether this process is `acorn` or `python -m acorn`, and not a program that uses the library."""
+    """Return True if this process is the command `acorn` or `python -m acorn`, and False for any other program."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
     if name == "-m":  # Python sets this value while it looks for the module.
         arguments = sys.orig_argv[1:]
@@ -28,7 +28,7 @@ def is_command_line() -> bool:
 
 
 def exit_on_interrupt() -> None:
-    """Make Ctrl-C end the process at once, unless the process ignores Ctrl-C."""
+    """Make Ctrl-C end the process immediately, unless the process handles or ignores Ctrl-C in another way."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -36,7 +36,7 @@ def exit_on_interrupt() -> None:
 
 
 def raise_on_interrupt() -> None:
-    """Make Ctrl-C raise `KeyboardInterrupt` again, for code that is ready to catch it."""
+    """Undo `exit_on_interrupt`, so that Ctrl-C raises `KeyboardInterrupt` again."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is _exit:

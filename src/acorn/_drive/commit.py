@@ -18,12 +18,12 @@ from typing import NamedTuple
 from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
-from acorn._history.saved_form import FORMAT, fields_of, write_record
+from acorn._history.saved_form import FORMAT, encode_record, fields_of
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat
+from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
 from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
 from acorn.stores.rules import claim_lost_error
 from acorn.types import JsonObject, JsonValue
@@ -72,7 +72,7 @@ class RunCommitter:
         """The last commits and their futures, which may not be done."""
         self._is_over = False
         self._is_claimed = bool(stored)
-        self._claim = claim_of(store, root)
+        self._claim = shared_claim(store, root)
         self._generation = self._claim.generation
         status = stored[0].facts.status if stored else "stopped"
         self._last_status: Status = "stopped" if status == "running" else status
@@ -307,7 +307,7 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     """Return the JSON form of the first record of a run that is queued and has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
-    return {"format": FORMAT, "module": facts.agent, "run": write_record(run)}
+    return {"format": FORMAT, "module": facts.agent, "run": encode_record(run)}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from acorn._drive.commit import Origin, RunCommitter, to_saved_run, translate_re
 from acorn._drive.tree import Tree
 from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
 from acorn._formats.json import to_json_data
-from acorn._history.saved_form import read_instance, read_record
+from acorn._history.saved_form import decode_instance, decode_record
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
@@ -65,7 +65,7 @@ def check_fit(
     if value is None:
         return
     before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
-    if before != now and _saved_form(read_instance(type(value), before, "input")) != now:
+    if before != now and _saved_form(decode_instance(type(value), before, "input")) != now:
         raise StoreError(
             f"Run {run_id} in {store.name} was started with another input. Pass the original input, or use another "
             f"`run_id`."
@@ -94,7 +94,7 @@ def load_tree(
             if root.has_started:
                 machine = load(plan, to_saved_run(root, blobs), plan.deps)
             else:  # The run was queued and starts here.
-                value = read_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
+                value = decode_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
                 machine = Machine(plan, Run(run_id, value, deps=plan.deps))
             saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
         if machine.is_over and machine.run.error is not None:
@@ -162,7 +162,7 @@ def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exc
     The attribute `run` of the exception is the run record.
     """
     blobs = BlobReader(store.media)
-    run: Run = read_record(Run, to_saved_run(stored[0], blobs), None)
+    run: Run = decode_record(Run, to_saved_run(stored[0], blobs), None)
     attach_branch_records(run, [to_saved_run(each, blobs) for each in stored[1:]])
     error = run.error
     if not isinstance(error, Exception):

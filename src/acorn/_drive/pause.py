@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from acorn._history.saved_form import read_request
+from acorn._history.saved_form import decode_request
 from acorn._machine.human_input import check_answer
 from acorn._machine.machine import Machine
 from acorn.errors import AcornError, StoreError
@@ -44,7 +44,7 @@ def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mappi
             root.calls.check_answer(request.id, answers[request.id])
     for branch in saved.values():
         for saved_request in branch["state"].get("requests", {}).values():
-            request = read_request(saved_request)
+            request = decode_request(saved_request)
             if request.id in answers:
                 check_answer(request, answers[request.id])
 

@@ -1,8 +1,9 @@
-"""Binary data of images, audio and files, as base64 text in requests and as hashed blobs in saved runs.
+"""Storage of the binary data of images, audio and files: base64 text in requests, deduplicated bytes in saved runs.
 
-The same base64 text occurs in an input, in messages and in journal entries, and it is long and unreadable. Therefore
-all of these objects share one `Blob` object, which has a short `repr`. Saved text contains a placeholder instead of the
-blob. The bytes of the blob are stored in a separate table, once for each SHA-256 hash.
+The base64 text of one image occurs in the input, in the messages and in the journal entries of a run, and it is long
+and unreadable. Therefore the input, the messages and the entries share one `Blob` object, which has a short `repr`. In
+the text of a saved run, a placeholder replaces each blob. The store saves the bytes in a separate table, once for each
+SHA-256 hash.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class Blob(str):
 
     @classmethod
     def from_bytes(cls, raw: bytes, head: str = "") -> Blob:
-        """Encode bytes as base64 and put the head before the base64 text."""
+        """Encode bytes as base64, and put `head`, such as `data:image/png;base64,`, before the base64 text."""
         return cls(head + base64.b64encode(raw).decode())
 
     @property
     def head(self) -> str:
-        """The text before the base64 text, such as `data:image/png;base64,`, or "" if the blob has no head."""
+        """The text before the base64 text, such as `data:image/png;base64,`, or "" if there is only base64 text."""
         return self[: self.find(",", 0, 256) + 1] if self.startswith("data:") else ""
 
     @property
@@ -127,7 +128,7 @@ class BlobCollector:
         return self._prefix
 
     def placeholder(self, blob: Blob) -> str:
-        """Add a blob to the collected blobs, if it is new, and return its placeholder."""
+        """Collect a blob, unless it is collected already, and return the placeholder text that replaces it."""
         index = next((index for index, known in enumerate(self.blobs) if known is blob), None)
         if index is None:
             index = len(self.blobs)
@@ -147,12 +148,18 @@ _active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", d
 
 
 def is_saving() -> bool:
-    """Return whether the current serialization saves a run, so that the result must be complete."""
+    """Return True inside a `with BlobCollector()` block, in which acorn serializes a run to save it.
+
+    Serializers use this to decide between complete data (saving) and a short description (for example, logging).
+    """
     return _active_collector.get() is not None
 
 
 def to_saved_data(value: object) -> Any:
-    """Convert a value to JSON data like `to_json_data`, and reuse its `Blob` objects instead of copying their text."""
+    """Convert a value to JSON data that contains the `Blob` objects of the value, not copies of their long texts.
+
+    Otherwise, the result is the same as that of `to_json_data`.
+    """
     if is_saving():
         return to_json_data(value)
     with BlobCollector() as collector:
@@ -197,8 +204,8 @@ class SavedText(NamedTuple):
 def save_texts(values: Sequence[object]) -> list[SavedText]:
     """Convert several JSON values to saved texts, in the same order.
 
-    Most values have no blobs. Therefore one collector serves all values first, and only if it collects a blob does
-    the function convert the values one by one.
+    Most values have no blobs. Therefore the function first serializes all values with one collector. Only if this
+    collector receives a blob, the function serializes each value again with a separate collector.
     """
     with BlobCollector() as collector:
         texts = [_json_text(value, collector) for value in values]
@@ -229,7 +236,7 @@ def _json_text(data: object, collector: BlobCollector) -> str:
 
 
 class BlobReader:
-    """A parser of saved texts that fetches their blobs and shares one `Blob` object between equal blobs.
+    """A parser of saved texts that loads the blobs and creates only one `Blob` object for equal blobs.
 
     `fetch` receives a list of SHA-256 hashes and returns a dict that maps each hash to the stored bytes.
     """
@@ -270,7 +277,11 @@ def read_without_blobs(text: str) -> Any:
 
 
 def to_single_text(build: Callable[[], object]) -> str:
-    """Call `build` and convert the returned data to one JSON text, which contains each blob once at the beginning."""
+    """Convert the value that `build()` returns to one JSON text that also contains the data of all blobs.
+
+    The text contains the data of equal blobs only once, at its beginning. `build` is a function, because the blobs must
+    be collected while it creates the value.
+    """
     with BlobCollector() as collector:
         data = build()
     if collector.blobs:
@@ -285,7 +296,7 @@ def to_single_text(build: Callable[[], object]) -> str:
 
 
 def from_single_text(text: str) -> Any:
-    """Parse a text from `to_single_text` and return its data."""
+    """Parse a text that `to_single_text` returned, and return the JSON data with its blobs."""
     data: JsonValue = json.loads(text)
     if not isinstance(data, dict) or _MEDIA not in data:
         return data

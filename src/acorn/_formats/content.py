@@ -6,8 +6,8 @@ contains a placeholder for the content part, and the content part itself follows
     <photo media="1" kind="image" />             in the XML of an input
     {"photo": {"media": 1, "kind": "image"}}     in the JSON of a tool result
 
-Pydantic calls the collector for each content part while it serializes a value, at any depth of the value. If a value
-has no content parts, the conversion costs almost no extra time.
+A `PartCollector` collects the content parts of a message. While Pydantic serializes a value, it passes every content
+part inside the value to the collector. If a value has no content parts, the conversion costs almost no extra time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLACEHOLDER_KEY = "media"
 
 
 def _serialize(part: ContentPart) -> object:
-    """Return the placeholder of a content part if a collector is active, and otherwise the JSON data of the part."""
+    """Return the placeholder of a content part inside a `with PartCollector()` block, and otherwise its JSON data."""
     collector = _active_collector.get()
     kind: Any = type(part)
     return _adapter(kind).dump_python(part, mode="json") if collector is None else collector.placeholder(part)
@@ -44,9 +44,9 @@ def _adapter(kind: type[ContentPart]) -> TypeAdapter[Any]:
 class ContentPart:
     """The base class of images, audio and files, which a request sends in addition to the message text.
 
-    A subclass is a dataclass, a Pydantic class (`class Photo(ContentPart, BaseModel)`), or a class with a custom core
-    schema, which it passes to `part_schema`. A subclass must be able to validate the JSON that it serializes to,
-    because runs are saved as JSON.
+    A subclass is a dataclass, a Pydantic class (`class Photo(ContentPart, BaseModel)`), or a class that defines its own
+    Pydantic core schema with `part_schema`. Runs are saved as JSON, so a subclass must be able to validate the JSON
+    that it serializes to.
     """
 
     __slots__ = ()
@@ -59,11 +59,11 @@ class ContentPart:
     )
 
     def __acorn_part__(self) -> JsonObject:
-        """Return a new dict with the content part in the message format of OpenAI."""
+        """Return the content part as a new dict, in the message format of OpenAI."""
         raise NotImplementedError
 
     def __acorn_label__(self) -> dict[str, str]:
-        """Return the attributes of the placeholder, such as `{"kind": "image"}`; each key must be an XML name."""
+        """Return the attributes of the placeholder, such as `{"kind": "image"}`. Each dict key must be an XML name."""
         raise NotImplementedError
 
     @classmethod
@@ -72,9 +72,10 @@ class ContentPart:
 
 
 def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
-    """Return a copy of a core schema that serializes content parts as placeholders inside messages.
+    """Return a copy of a Pydantic core schema that serializes content parts as placeholders inside messages.
 
-    `kind` is the class of the content parts. Validation, and serialization outside of messages, still follow `schema`.
+    `kind` is the subclass of `ContentPart` that `schema` describes. The copy validates values like `schema`, and
+    outside of messages it also serializes them like `schema`.
     """
 
     def serialize(part: object, handler: Callable[[object], object]) -> object:
@@ -94,7 +95,7 @@ def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core
 
 
 class PartCollector:
-    """A context manager that collects and numbers the content parts of all values serialized in its block."""
+    """A context manager that collects and numbers the content parts of the values serialized in its `with` block."""
 
     __slots__ = ("_key", "_token", "parts")
 
@@ -116,9 +117,10 @@ class PartCollector:
         _active_collector.reset(self._token)
 
     def placeholder(self, part: ContentPart) -> JsonObject:
-        """Collect a content part and return its placeholder.
+        """Collect a content part and return the placeholder for the message text.
 
-        A content part that occurs several times has one number, and the request contains it once.
+        If a content part occurs several times, all its placeholders have the same number, and the request contains it
+        once.
         """
         label = part.__acorn_label__()
         entry = (part.__acorn_part__(), label)
@@ -127,7 +129,7 @@ class PartCollector:
         return {self._key: self.parts.index(entry) + 1, **label}
 
     def content(self, text: str) -> Content:
-        """Return message content that consists of the text and the collected content parts."""
+        """Return message content: only the text, or a list with the text and the collected content parts."""
         if not self.parts:
             return text
         return [{"type": "text", "text": text}, *(part for part, _ in self.parts)]
@@ -138,14 +140,17 @@ _active_collector: ContextVar[PartCollector | None] = ContextVar("acorn_parts", 
 
 
 def to_content(value: object) -> Content:
-    """Convert a value other than a string to message content: its JSON text, followed by its content parts."""
+    """Convert a value to message content: the JSON text of the value, followed by its content parts.
+
+    Do not pass a string, because its JSON text has quotes.
+    """
     with PartCollector() as collector:
         text = to_json_text(value)
     return collector.content(text)
 
 
 def text_of(content: object) -> str:
-    """Return the text of message content, without images and other content parts that have no text."""
+    """Return the text in message content, without images, audio and files."""
     if isinstance(content, str):
         return content
     if is_json_list(content):
@@ -159,7 +164,10 @@ def text_of(content: object) -> str:
 
 @dataclass(frozen=True)
 class SavedPart(ContentPart):
-    """A content part of a saved tool result, whose original class a saved run does not record."""
+    """A content part that was loaded from a saved tool result.
+
+    A saved run does not contain the original class of the content part, so this class represents all of them.
+    """
 
     part: JsonObject
     label: dict[str, str]
@@ -172,9 +180,9 @@ class SavedPart(ContentPart):
 
 
 def save_parts(value: object) -> tuple[str, JsonObject | None]:
-    """Return the JSON text of a value, and the data from which `restore_parts` restores its content parts.
+    """Return a tuple of the JSON text of a value, and the data that `restore_parts` needs to restore its content parts.
 
-    The second item is None if the value has no content parts.
+    The second item of the tuple is None if the value has no content parts.
     """
     with PartCollector() as collector:
         text = to_json_text(value)
@@ -189,9 +197,9 @@ def save_parts(value: object) -> tuple[str, JsonObject | None]:
 
 
 def restore_parts(data: JsonValue, saved: Mapping[str, Any]) -> Any:
-    """Return JSON data with the content parts in place of the placeholders.
+    """Return a copy of JSON data with content parts in place of their placeholders; the reverse of `save_parts`.
 
-    The serialized value is then the same text that the model received before.
+    If acorn sends the restored value to a model again, the message has the same text as before.
     """
     return _restore(data, saved["mark"], [SavedPart(*entry) for entry in saved["found"]])
 

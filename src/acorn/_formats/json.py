@@ -34,8 +34,9 @@ _Fallback = Callable[[object], object]
 def to_json_data(value: object, unserializable: list[object] | None = None) -> Any:
     """Convert a value to JSON data: dicts, lists, strings, numbers, booleans and None.
 
-    The dict keys are the Python names of the fields, not their aliases. If you pass a list as `unserializable`, the
-    function appends every object whose `repr` is only a memory address.
+    The dict keys are the Python names of the fields, not their aliases. `unserializable` is an optional list. The
+    function appends each object that it can only represent as a memory address, such as `<object at 0x7f...>`, to this
+    list.
     """
     if unserializable is None:
         return _convert(value, (), _fallback)
@@ -50,9 +51,9 @@ def to_json_data(value: object, unserializable: list[object] | None = None) -> A
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
-    """Return the path from `value` to the object `part` inside the value, such as `items.0.name`.
+    """Return the path from `value` to the object `part` inside `value`, such as `items.0.name`.
 
-    The path is "" if `part` is the value itself. The function returns None if the value does not contain `part`.
+    The path is "" if `part` is `value` itself. The function returns None if `value` does not contain `part`.
     """
     if value is part:
         return ""
@@ -93,7 +94,7 @@ def to_json_text(value: object) -> str:
 
 
 def copy_json(value: T) -> T:
-    """Copy all dicts and lists in JSON data, and reuse all other objects."""
+    """Return a copy of JSON data with new dicts and lists. Strings and other values are not copied."""
     data = cast(JsonValue, value)
     if isinstance(data, dict):
         data = {key: copy_json(item) for key, item in data.items()}
@@ -133,7 +134,7 @@ def field_values(value: Any) -> Mapping[str, Any]:
 def items_of(value: object) -> list[Any] | None:
     """Return the items of a list, tuple, set or deque as a list, or None if the value has another type.
 
-    Like Pydantic, this function ignores the `__iter__` of a subclass.
+    If a subclass overrides `__iter__`, the function ignores this override, because Pydantic ignores it too.
     """
     kinds: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
     return next((list(kind.__iter__(value)) for kind in kinds if isinstance(value, kind)), None)
@@ -142,7 +143,7 @@ def items_of(value: object) -> list[Any] | None:
 def _convert(value: object, parents: tuple[int, ...], fallback: _Fallback) -> Any:
     """Convert a value to JSON data with Pydantic, or convert its items separately if Pydantic fails.
 
-    `parents` contains the `id()` of every container that surrounds the value. It detects circular references.
+    `parents` contains the `id()` of every container around the value, so that the function detects circular references.
     """
     try:
         if parents and _is_iterator(value):
@@ -194,7 +195,8 @@ def _convert_parts(value: object, parents: tuple[int, ...], fallback: _Fallback)
 def _convert_fields(value: object, parents: tuple[int, ...], fallback: _Fallback) -> JsonObject:
     """Convert the fields of an object to JSON data, except the fields that its class excludes.
 
-    The class serializer converts one field at a time. If it fails, `_convert` converts the field value without it.
+    The function serializes each field separately with the serializer of the class. If the serializer fails for a field,
+    `_convert` converts the value of this field instead.
     """
     infos: Mapping[str, object] = getattr(type(value), "__pydantic_fields__", {})
     converted: JsonObject = {}

@@ -44,7 +44,10 @@ def is_secret_name(name: object) -> bool:
 
 
 def redact_by_name(value: Any) -> Any:
-    """Return a copy of nested data with `***` in place of every value whose key is the name of a secret."""
+    """Return a copy of nested data with `***` in place of every value that has the name of a secret.
+
+    For example, `api_key` and `password` are names of secrets.
+    """
     if is_mapping(value):
         return {key: _REDACTED if is_secret_name(key) else redact_by_name(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -89,9 +92,9 @@ def _strings_under_secret_names(value: object, is_secret: bool = False) -> Itera
 
 
 def _private_headers(headers: Mapping[str, object]) -> list[object]:
-    """Return the values of all headers except well-known public headers.
+    """Return the values of all HTTP headers except well-known public headers.
 
-    A custom header may contain a key, whatever its name is.
+    A custom header may contain an API key even if its name does not suggest it.
     """
     return [value for name, value in headers.items() if str(name).lower() not in _PUBLIC_HEADERS]
 

@@ -51,10 +51,10 @@ from acorn._history.compaction import INTRODUCTION as SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
 from acorn._history.saved_form import MisfitError, RecordedError
+from acorn._history.saved_form import decode_entries as _decode_entries
+from acorn._history.saved_form import encode_entry as _encode_entry
+from acorn._history.saved_form import encode_request as _encode_request
 from acorn._history.saved_form import fields_of as _fields_of
-from acorn._history.saved_form import read_entries as _read_entries
-from acorn._history.saved_form import write_entry as _write_entry
-from acorn._history.saved_form import write_request as _write_request
 from acorn._machine.machine import FINISHED as _FINISHED
 from acorn._machine.machine import SKIPPED as _SKIPPED
 from acorn._machine.machine import TOO_LATE as _TOO_LATE
@@ -229,7 +229,7 @@ def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
 
 def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
     """Parse journal entries from their JSON texts in a store, with placeholders for images, audio and files."""
-    return _read_entries(map(read_without_blobs, texts))
+    return _decode_entries(map(read_without_blobs, texts))
 
 
 def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> JsonObject:
@@ -239,8 +239,8 @@ def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> J
     returned without conversion.
     """
     if isinstance(record, tuple):  # Journal entries are named tuples.
-        return _write_entry(record)
-    return _write_request(record) if isinstance(record, Request) else _fields_of(record)
+        return _encode_entry(record)
+    return _encode_request(record) if isinstance(record, Request) else _fields_of(record)
 
 
 class StoredInstance(NamedTuple):

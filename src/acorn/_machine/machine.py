@@ -24,7 +24,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import copy_json, to_json_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
-from acorn._history.saved_form import read_instance
+from acorn._history.saved_form import decode_instance
 from acorn._history.transcript import Transcript, check_is_list
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
@@ -655,7 +655,7 @@ class Machine:
         """Return the machine of a branch of this run."""
         branch_plan, branch_input = self.branches.plan_for(context, plan), context.input
         if not isinstance(branch_input, BaseModel):  # The context was saved.
-            branch_input = read_instance(plan.spec.input.schema, branch_input, "input of a branch")
+            branch_input = decode_instance(plan.spec.input.schema, branch_input, "input of a branch")
         run: Run = Run(context.run_id, branch_input, deps=branch_plan.deps, branch=context.path)
         messages = self.builder.messages.fork(context.history) if context.inherits else None
         return Machine(branch_plan, run, messages=messages)

@@ -1,7 +1,7 @@
-"""Setup of the trace of a run, if the program uses OpenTelemetry.
+"""Start of the OpenTelemetry trace of a run, if the program uses OpenTelemetry.
 
 acorn traces a run if the program has set up OpenTelemetry and has not disabled it. This file does not import
-OpenTelemetry. In a program without OpenTelemetry, it only looks for OpenTelemetry among the loaded modules.
+OpenTelemetry. It only checks whether the program has already imported it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def check_setting() -> None:
 def start_trace(machines: Mapping[str, Machine], root: str, first_span: str | None) -> Trace | None:
     """Return a trace for a run and its branches, or None if the program does not use OpenTelemetry.
 
-    `first_span` is the W3C `traceparent` of the run's first span, if the run is resumed. `root` is the id of the run.
+    `root` is the id of the top-level run. If this run is resumed, `first_span` is the W3C `traceparent` of its first
+    span.
     """
     api = sys.modules.get(OTEL_API)
     if api is None or os.environ.get(VARIABLE) == "off" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":

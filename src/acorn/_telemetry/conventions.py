@@ -1,6 +1,6 @@
-"""The names of the OpenTelemetry conventions for generative AI (version 1.41), and the data that spans contain.
+"""The span and attribute names of the OpenTelemetry conventions for generative AI (version 1.41), and their data.
 
-The conventions are still in development. If a convention changes, only this file changes.
+The conventions are still in development. If they change, only this file must change.
 
 `ContentWriter` formats messages as OpenTelemetry specifies. It redacts secrets and omits the data of images and files.
 `Meters` records the duration and the tokens of model requests.
@@ -126,7 +126,7 @@ _MODEL_PREFIXES = {
 
 @lru_cache(maxsize=256)
 def provider_and_model(name: str) -> tuple[str, str]:
-    """Return the provider and the model in a model id: `openai` and `gpt-5` for `openai/responses/gpt-5`."""
+    """Split a model id into provider and model, such as `openai/responses/gpt-5` into `openai` and `gpt-5`."""
     name = name.partition(" (model[")[0]  # A model that a list contains twice has this suffix.
     provider, slash, model = name.partition("/")
     if not slash:
@@ -138,7 +138,7 @@ def provider_and_model(name: str) -> tuple[str, str]:
 
 
 def finish_reason(stop_reason: str) -> str:
-    """Return a stop reason as the conventions spell it: `tool_call` instead of `tool_calls`."""
+    """Convert a stop reason to the spelling of the OpenTelemetry conventions: `tool_calls` becomes `tool_call`."""
     return "tool_call" if stop_reason == "tool_calls" else stop_reason
 
 
@@ -150,25 +150,25 @@ _OMITTED = "(base64)"
 
 
 class ContentWriter:
-    """A formatter of message content for the spans of a run, which redacts secrets."""
+    """A formatter that converts messages to the text of span attributes, and redacts secrets in this text."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
         self._model: object = None
 
     def use_secrets_of(self, model: object) -> None:
-        """Redact the secrets of a model dict and of the environment in all following texts."""
+        """Redact the secrets in the settings of a model, and in environment variables, from now on."""
         if model is not self._model or not self._secrets:
             self._model = model
             has_settings = is_json_object(model) or is_list_or_tuple(model)
             self._secrets |= find_secrets({"model": model} if has_settings else {})
 
     def text(self, text: str) -> str:
-        """Return a text with secrets and base64 data removed."""
+        """Remove secrets and base64 data from a text, and return the text."""
         return redact(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), self._secrets)
 
     def instructions(self, messages: Iterable[object]) -> str | None:
-        """Return the system messages as JSON text, or None if there are none."""
+        """Convert the system messages to JSON text, or return None without system messages."""
         parts = [
             part
             for message in messages
@@ -178,12 +178,12 @@ class ContentWriter:
         return _json(parts) if parts else None
 
     def messages(self, messages: Iterable[object]) -> str:
-        """Return all messages except the system messages as JSON text."""
+        """Convert all messages except system messages to JSON text."""
         others = (message for message in messages if is_mapping(message) and message.get("role") != "system")
         return _json([{"role": str(message.get("role")), "parts": self._parts(message)} for message in others])
 
     def response(self, entry: ModelResponded) -> str:
-        """Return a response of the model as JSON text."""
+        """Convert a response of the model to JSON text."""
         parts: list[Part] = []
         if entry.reasoning:
             parts.append({"type": "reasoning", "content": self.text(entry.reasoning)})
@@ -193,7 +193,7 @@ class ContentWriter:
         return _json([{"role": "assistant", "parts": parts, "finish_reason": finish_reason(entry.stop_reason)}])
 
     def output(self, text: str) -> str:
-        """Return the output of a run as JSON text."""
+        """Convert the output of a run to JSON text."""
         part = {"type": "text", "content": self._json_text(text)}
         return _json([{"role": "assistant", "parts": [part], "finish_reason": "stop"}])
 
@@ -206,9 +206,9 @@ class ContentWriter:
         return self._json_text(content) if isinstance(content, str) else _json(self._content(content))
 
     def _json_text(self, text: str) -> str:
-        """Return a text with secrets redacted.
+        """Redact the secrets in a text, and return the text.
 
-        If the text is JSON, the values of keys with secret names are redacted too.
+        If the text is JSON, the function also redacts values whose JSON keys are names of secrets, such as `password`.
         """
         data = self._load(text)
         return data if isinstance(data, str) else _json(data)
@@ -279,12 +279,12 @@ class ContentWriter:
 
 
 def call_id(id: object) -> str:
-    """Return the id of a tool call, without the signature that Gemini adds for itself."""
+    """Return the id of a tool call, without the signature that models of Gemini append to the id."""
     return sendable(strip_signature(str(id or ""))[:200])
 
 
 def sendable(text: str) -> str:
-    """Return a text with lone surrogates replaced, because an exporter cannot encode them."""
+    """Replace lone surrogates in a text, because exporters of OpenTelemetry cannot encode them as UTF-8."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -305,7 +305,7 @@ def _json(value: object) -> str:
 
 
 class _ProviderKey:
-    """A cache key that compares providers by identity, because some providers define `==` and have no hash."""
+    """A cache key that compares OpenTelemetry providers by identity, because some providers are not hashable."""
 
     __slots__ = ("provider",)
 
@@ -320,7 +320,7 @@ class _ProviderKey:
 
 
 def tracer_of(provider: TracerProvider) -> Tracer:
-    """Return the tracer that all runs of a provider share."""
+    """Return the tracer of an OpenTelemetry tracer provider. All runs share this tracer."""
     return _tracer_of(_ProviderKey(provider))
 
 
@@ -333,7 +333,7 @@ def _tracer_of(key: _ProviderKey) -> Tracer:
 class Meters:
     """A recorder of two metrics of model requests: the duration and the number of tokens.
 
-    Without a provider, it records nothing.
+    It records nothing if the program has no OpenTelemetry meter provider.
     """
 
     def __init__(self, provider: MeterProvider | None) -> None:
@@ -349,7 +349,7 @@ class Meters:
         self._tokens = meter.create_histogram(TOKENS, "{token}", description, **buckets)
 
     def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
-        """Record the metrics of a request that has ended. The usage of a failed request is None."""
+        """Record the metrics of a model request that has ended. `usage` is None if the request failed."""
         if self._duration is not None:
             self._duration.record(seconds, attributes)
         if self._tokens is not None and usage is not None:
@@ -358,7 +358,7 @@ class Meters:
 
 
 def meters_of(provider: MeterProvider | None) -> Meters:
-    """Return the metrics that all runs of a provider share."""
+    """Return the `Meters` object for an OpenTelemetry meter provider. All runs share this object."""
     return _meters_of(_ProviderKey(provider))
 
 

@@ -5,9 +5,10 @@
       execute_tool search        the parent of the spans of the function
       invoke_agent FactChecker   a branch, or an agent as a tool
 
-Spans start and end when journal entries arrive. A span is the current span only while code outside of acorn runs: a
-tool, a hook, or a model request. So no span is current between two chunks of a stream. acorn logs errors of this code,
-and they do not affect the run. Only `__init__.py` imports this file, after the program has set up OpenTelemetry.
+Spans start and end when journal entries arrive. An ask is an operation that a run requests, such as a model request or
+a tool call. Its span is the current span only while code outside of acorn runs: a tool, a hook, or a model request.
+Therefore no span is current between two chunks of a stream. acorn logs errors of the telemetry, and they do not affect
+the run. Only `start_trace` imports this file, after the program has set up OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ Attributes = JsonObject
 
 
 class _OpenRequest(NamedTuple):
-    """A model request in progress, with its span and the attributes of its metrics."""
+    """A model request that has no response yet, with its span and the attributes of its metrics."""
 
     span: Span
     started: float
@@ -70,7 +71,7 @@ class _OpenRequest(NamedTuple):
 
 
 class _SpanBlock:
-    """A context manager that makes the span of an ask the current span."""
+    """A context manager that makes the span of an ask (an operation of a run) the current span."""
 
     __slots__ = ("_ask_id", "_run_id", "_tokens", "_trace")
 
@@ -85,14 +86,14 @@ class _SpanBlock:
 
 
 class ContextTokens(NamedTuple):
-    """The tokens that restore the previous span and the previous retry listener."""
+    """The `contextvars` tokens with which `Trace.leave` restores the previous span and the previous retry listener."""
 
     context: Token[otel.Context]
     retry_listener: Token[Any] | None
 
 
 class Trace:
-    """The open spans of a run and its branches, which journal entries start and end."""
+    """The unfinished spans of a run and its branches. Journal entries start and end these spans."""
 
     def __init__(
         self,
@@ -145,9 +146,9 @@ class Trace:
         self._runs[run_id] = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links)
 
     def root_traceparent(self) -> str | None:
-        """Return the W3C `traceparent` of the root run's span, or None.
+        """Return the W3C `traceparent` of the span of the top-level run, or None without a valid span.
 
-        When another process resumes the run, its span has a link to this span.
+        acorn stores it, so that another process that resumes the run can link its span to this span.
         """
         span = self._runs.get(self._root)
         context = None if span is None else span.get_span_context()
@@ -156,7 +157,7 @@ class Trace:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def close(self, run_id: str) -> None:
-        """End the span of a run, and the open spans of its tools and requests."""
+        """End the span of a run, and the spans of its unfinished tool calls and model requests."""
         span = self._runs.pop(run_id, None)
         if span is not None:
             try:
@@ -183,7 +184,10 @@ class Trace:
     # Code outside of acorn
 
     def enter(self, run_id: str, ask_id: str) -> ContextTokens | None:
-        """Make the span of an ask the current span until `leave`, or the span of the run if the ask has none."""
+        """Make the span of an ask (an operation of a run) the current span until `leave` is called.
+
+        If the ask has no span, the span of the run becomes the current span.
+        """
         try:
             key = (run_id, ask_id)
             request = self._requests.get(key)
@@ -204,11 +208,11 @@ class Trace:
                 retry_listener.reset(tokens.retry_listener)
 
     def inside(self, run_id: str, ask_id: str) -> _SpanBlock:
-        """Return a context manager in which the span of an ask is the current span."""
+        """Return a context manager that makes the span of an ask (an operation of a run) the current span."""
         return _SpanBlock(self, run_id, ask_id)
 
     def record_first_chunk(self, run_id: str, ask_id: str) -> None:
-        """Record the seconds from the start of a request to the first chunk of its response."""
+        """Record how many seconds after the start of a model request the first chunk of its response arrived."""
         request = self._requests.get((run_id, ask_id))
         if request is not None:
             request.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - request.started)
@@ -233,7 +237,7 @@ class Trace:
     # Journal entries
 
     def on_entry(self, entry: Entry) -> None:
-        """Start, change or end spans for a journal entry."""
+        """Start, change or end the spans that a journal entry affects."""
         run_id = entry.run_id
         span = self._runs.get(run_id)
         if span is None:
@@ -287,7 +291,10 @@ class Trace:
         self._requests[entry.run_id, entry.ask_id] = _OpenRequest(span, time.monotonic(), metric_attributes)
 
     def _take_request(self, run_id: str) -> _OpenRequest | None:
-        """Remove the open request of a run and return it. A run has at most one open request."""
+        """Return the unanswered model request of a run and remove it from the trace, or return None.
+
+        A run has at most one unanswered model request.
+        """
         key = next((key for key in self._requests if key[0] == run_id), None)
         return None if key is None else self._requests.pop(key)
 
@@ -308,9 +315,9 @@ class Trace:
         self._meters.record(request.attributes, time.monotonic() - request.started, entry.usage)
 
     def _record_summary(self, entry: Compacted, run_span: Span) -> None:
-        """Record the span and the metrics of a request for a summary.
+        """Record the span and the metrics of the model request for a summary.
 
-        The journal contains this request only after it is complete.
+        The span starts and ends here, because the journal contains this model request only after it is complete.
         """
         seconds, ended = entry.at - entry.asked, time.time_ns()
         provider, model = conventions.provider_and_model(self._machines[entry.run_id].builder.model.name)
@@ -331,7 +338,7 @@ class Trace:
         self._meters.record(metric_attributes, seconds, entry.usage)
 
     def _abort_request(self, request: _OpenRequest, error: BaseException | None) -> None:
-        """End the span of a request that received no response, with the error if the request failed."""
+        """End the span of a model request without a response. If the request failed, record the error."""
         if error is not None:
             kind = type(error).__qualname__
             self._mark_failed(request.span, kind, str(error))
@@ -385,7 +392,7 @@ class Trace:
     def _mark_failed(self, span: Span, kind: str, message: str) -> None:
         """Mark a span as failed.
 
-        The status contains the message only if spans may contain message content.
+        The span contains the error message only if the user allows message content in spans.
         """
         span.set_attribute(conventions.ERROR, kind)
         span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(message)))

@@ -1,4 +1,4 @@
-"""Functions that drive a stored run until it ends, for programs with their own job engine.
+"""Functions that drive a stored run, which means that they execute its steps until the run ends.
 
     acorn.durable.perform("postgresql://host/name", run_id)
 

@@ -1,4 +1,4 @@
-"""The function `perform`, which claims, drives and releases a run that a job engine delivers.
+"""The function `perform`, which drives a run that a job engine delivers to this process.
 
 `perform` is idempotent. A job engine may deliver a run any number of times to any process: acorn does not repeat
 committed work, and only one process at a time drives the run.
@@ -39,9 +39,9 @@ _ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 
 class DeliverAgainError(StoreError):
-    """The run has not ended, and the job engine must deliver the run again.
+    """The run has not ended, so the job engine must deliver the run again.
 
-    Either another process drives the run, or the run stopped because `stop` was set.
+    This error is raised if another process drives the run, or if the run stopped because `stop` was set.
     """
 
     is_queued: bool = False
@@ -53,13 +53,16 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
 
         perform("postgresql://host/name", run_id)
 
-    If the run has already ended, `perform` only returns its status. By default, `perform` uses the class with the
-    stored name `module:Class` and imports its module if necessary. To use other agents, set `agents` to a class, an
-    instance (with settings that are not stored, such as `deps`), a list of classes and instances, or a function that
-    accepts a name and returns a class or an instance. If the run fails, `perform` returns `"failed"` and does not try
-    the run again. If `perform` raises an exception, the run has not ended. It raises `DeliverAgainError` if another
-    process drives the run, or if `stop` was set and the run stopped at its last commit. It raises `StoreError` if there
-    is a problem with the store or the class.
+    If the run has already ended, `perform` only returns its status.
+
+    A stored run contains the name of its agent class (`module:Class`). By default, `perform` uses this class and
+    imports its module if necessary. To use other agents, set `agents` to a class, an instance (with settings that are
+    not stored, such as `deps`), a list of classes and instances, or a function that accepts a name and returns a class
+    or an instance.
+
+    If the run fails, `perform` returns `"failed"` and does not try the run again. If `perform` raises an exception, the
+    run has not ended. It raises `DeliverAgainError` if another process drives the run, or if `stop` was set and the run
+    stopped at its last commit. It raises `StoreError` if there is a problem with the store or the agent class.
     """
     delivery = _Delivery(store, run_id, agents, stop)
     ended = delivery.ended_status()
@@ -78,7 +81,7 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
 
 
 async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
-    """Drive a run on the event loop until it ends or waits for human input.
+    """Drive a run on the event loop until it ends or waits for human input, and return its status.
 
     See `perform`.
     """
@@ -99,7 +102,7 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
 
 
 class _AlreadyEndedError(Exception):
-    """A signal that a claimed run has already ended, with the status of the run."""
+    """An internal signal that a claimed run has already ended. It contains the status of the run."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status)
@@ -107,7 +110,10 @@ class _AlreadyEndedError(Exception):
 
 
 class _Delivery:
-    """The delivery of a run to this process, whose `with` block sends heartbeats for the run."""
+    """One run that a job engine has delivered to this process.
+
+    Inside the `with` block of this object, this process sends heartbeats for the run.
+    """
 
     def __init__(self, store: Any, run_id: str, agents: Any, stop: threading.Event | None) -> None:
         self._find = _agent_lookup(agents)
@@ -115,7 +121,7 @@ class _Delivery:
         self._store: Store = open_store(store, "`store` of `perform`")
 
     def ended_status(self) -> Ended | None:
-        """Return the status of the run if it has ended, and None otherwise."""
+        """Return the status of the run if the run has ended, and None if it has not ended."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
             raise rules.run_not_found_error(self._run_id, self._store.name)
@@ -123,15 +129,15 @@ class _Delivery:
 
     def __enter__(self) -> None:
         if not try_start_heartbeat(self._store, self._run_id):
-            raise _driven_here(self._run_id)
+            raise _already_driven_error(self._run_id)
 
     def __exit__(self, *_: object) -> None:
         stop_heartbeat(self._store, self._run_id)
 
     def claim(self) -> ClaimedRun:
-        """Claim and load the run.
+        """Claim the run and load it.
 
-        If loading fails, release the run with its previous status.
+        If the run cannot be loaded, release the claim and set the status that the run had before.
         """
         tree = self._claim_tree()
         status = tree[0].facts.status
@@ -152,7 +158,7 @@ class _Delivery:
             if error.process is None or error.process.id != here.id:
                 raise DeliverAgainError(str(error)) from error
             if is_driven_through_other_store(self._store, run_id):
-                raise _driven_here(run_id) from error
+                raise _already_driven_error(run_id) from error
             # No call in this process drives the run. An earlier call could not release the run, because the store was
             # unreachable.
             self._store.release(run_id, here, "stopped")
@@ -177,9 +183,9 @@ class _Delivery:
         return agent
 
     def outcome(self, run: ClaimedRun, error: BaseException | None) -> Ended:
-        """Return the status of the run.
+        """Return the final status of the run after it was driven.
 
-        Raise an error if the run has not ended or could not be stored.
+        Raise an error if the run has not ended, or if its result could not be stored.
         """
         status = run.status
         if status == "cancelled":
@@ -195,12 +201,12 @@ class _Delivery:
         return cast(Ended, status)
 
 
-def _driven_here(run_id: str) -> DeliverAgainError:
+def _already_driven_error(run_id: str) -> DeliverAgainError:
     return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
 def _agent_lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
-    """Return a function that maps class names to the agents of `perform`."""
+    """Return a function that finds the agent for a class name. `agents` is the argument of `perform`."""
     if agents is None:
         return _find_class
     if is_agent(agents):
@@ -218,10 +224,7 @@ def _agent_lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Looku
 
 
 def agents_by_name(agents: Iterable[Any]) -> JsonObject:
-    """Return a dict that maps class names (`module:Class`) to agents.
-
-    A stored run contains its class name.
-    """
+    """Return a dict that maps the class name of each agent (`module:Class`) to the agent."""
     by_name: JsonObject = {}
     for agent in agents:
         name = agent_name(agent)
@@ -234,7 +237,7 @@ def agents_by_name(agents: Iterable[Any]) -> JsonObject:
 
 
 def _find_class(name: str) -> Any:
-    """Find the class with a name and return it.
+    """Return the class with the name `module:Class`.
 
     If the class is not loaded, import its module. Return None if the module does not contain the class.
     """
@@ -253,7 +256,7 @@ def _find_class(name: str) -> Any:
 
 
 def _loaded_class(name: str) -> Any:
-    """Return the loaded class with a name, or None.
+    """Return the loaded class with the name `module:Class`, or None if no such class is loaded.
 
     If the class was defined several times, as in a notebook, return the newest class.
     """

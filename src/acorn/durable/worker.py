@@ -1,4 +1,4 @@
-"""A worker process that drives the runs of a job engine, several at a time, until it is stopped.
+"""A worker process that drives the runs that a job engine delivers, several runs at a time, until it is stopped.
 
 The job engine is Procrastinate, which uses the PostgreSQL database of the store. The engine delivers each run id at
 least once, and the store decides whether the run must be driven. The worker drives runs in threads, so that user code
@@ -23,7 +23,7 @@ from typing import Any
 from acorn._inside import MisfitError, describe_error
 from acorn.durable.perform import DeliverAgainError, Ended, agents_by_name, perform
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores.lease import lease, start_heartbeat, stop_heartbeat, this_process
+from acorn.stores.lease import lease_seconds, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Store
 from acorn.stores.postgres.queue import TASK, queue_of
 from acorn.stores.postgres.store import PostgresStore
@@ -37,9 +37,9 @@ Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 
 @asynccontextmanager
 async def serve_health(host: str | None, port: int, health: Health) -> AsyncGenerator[int]:
-    """Serve `/health` over HTTP inside the `async with` block, and return the port.
+    """Serve `/health` over HTTP inside the `async with` block. The value of the block is the port number.
 
-    If `host` is None, the server listens on all interfaces.
+    If `host` is None, the server listens on all network interfaces.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,11 +121,14 @@ Its arguments are the run id, the class name, the status, the seconds, and an er
 
 
 class StuckWorkerError(StoreError):
-    """A worker cannot stop, because its database does not answer and threads of the worker may wait for it."""
+    """A worker cannot stop because its database does not answer.
+
+    Threads of the worker may wait for the database forever, so the process must be killed.
+    """
 
 
 class Worker:
-    """A worker that drives the delivered runs of some classes, from `run` until `stop`."""
+    """A worker that drives the delivered runs of some agent classes. It works from the call of `run` until `stop`."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class Worker:
         self.last_answer = time.monotonic()
         """The time when the database last answered."""
         self._report_line, self._report_run = report_line, report_run
-        self._patience = _LEASES_OF_MISFIT * lease() if patience is None else patience
+        self._patience = _LEASES_OF_MISFIT * lease_seconds() if patience is None else patience
         """Seconds to wait for another worker to drive a run that does not fit its class in this worker."""
         self._misfits: dict[str, float] = {}
         """A dict that maps the ids of runs that do not fit their classes to the times of the first attempts."""
@@ -163,13 +166,13 @@ class Worker:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the worker accepts runs: it is not stopping, and its database answers."""
-        return not self.is_stopping and time.monotonic() - self.last_answer < lease() + _RECOVERY_INTERVAL
+        """Whether the worker accepts new runs: False if the worker is stopping or its database does not answer."""
+        return not self.is_stopping and time.monotonic() - self.last_answer < lease_seconds() + _RECOVERY_INTERVAL
 
     def stop(self) -> None:
-        """Accept no more runs.
+        """Stop accepting runs.
 
-        Runs in progress stop at their next commit and return to the queue.
+        Runs in progress stop at their next commit and return to the queue, so that another worker can drive them.
         """
         self._stop.set()
         self._stop_requested.set()
@@ -177,9 +180,9 @@ class Worker:
             self._engine.stop()  # type: ignore[no-untyped-call]
 
     async def run(self) -> None:
-        """Drive runs until `stop`.
+        """Drive runs until `stop` is called.
 
-        Raise `StoreError` if the store has a problem at the start.
+        Raise `StoreError` if the store cannot be used at the start.
         """
         work, watchdog = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._wait_for_lost_database())
         await asyncio.wait({work, watchdog}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,9 +192,12 @@ class Worker:
         await work
 
     async def _wait_for_lost_database(self) -> None:
-        """Return when the worker should stop and its database has not answered for some seconds."""
+        """Wait until `stop` was called and the database has then not answered for some seconds.
+
+        It returns only in this case, so it tells the caller that the worker is stuck.
+        """
         await self._stop_requested.wait()
-        grace = min(lease(), _GRACE)
+        grace = min(lease_seconds(), _GRACE)
         last_answer = time.monotonic()
         while True:
             try:
@@ -206,7 +212,7 @@ class Worker:
     async def _work(self) -> None:
         here, store = this_process(), self.store
         await asyncio.to_thread(store.prepare_engine)
-        await asyncio.to_thread(store.renew_lease, here, lease())
+        await asyncio.to_thread(store.renew_lease, here, lease_seconds())
         await asyncio.to_thread(store.register_worker, here, list(self.agents), self.concurrency)
         start_heartbeat(store, "")  # The worker sends heartbeats even while it drives no run.
         names = ", ".join(f"`{name}`" for name in self.agents)
@@ -225,7 +231,7 @@ class Worker:
                 await asyncio.to_thread(store.unregister_worker, here)
 
     async def _run_engine(self) -> None:
-        """Run the engine until it is stopped or fails."""
+        """Run the job engine until the engine is stopped or fails."""
         try:
             async with self._app().open_async() as app:
                 self._engine = EngineWorker(
@@ -234,10 +240,10 @@ class Worker:
                     f"{this_process().host}-{this_process().pid}",
                     self.concurrency,
                     delete_jobs="always",
-                    fetch_job_polling_interval=min(lease() / 4, _POLL),
+                    fetch_job_polling_interval=min(lease_seconds() / 4, _POLL),
                     install_signal_handlers=False,
-                    update_heartbeat_interval=lease() / 4,
-                    stalled_worker_timeout=3 * lease(),
+                    update_heartbeat_interval=lease_seconds() / 4,
+                    stalled_worker_timeout=3 * lease_seconds(),
                 )
                 if not self.is_stopping:
                     await self._engine.run()  # type: ignore[no-untyped-call]
@@ -251,17 +257,17 @@ class Worker:
             self._report_line(f"the engine lost its database and tries again: {_describe_in_one_line(error)}")
 
     def _app(self) -> procrastinate.App:
-        connector = _Connector(
+        connector = _ReconnectingConnector(
             self._report_lost,
             kwargs=self.store.engine_parameters(),
             min_size=1,
             max_size=_CONNECTIONS,
             timeout=_MAX_REDELIVERY,
-            configure=_commit_each,
+            configure=_enable_autocommit,
         )
         app = procrastinate.App(connector=connector)
-        app.job_manager = _Jobs(connector)
-        app.task(name=TASK, retry=_Redeliver())(self._deliver)
+        app.job_manager = _TolerantJobManager(connector)
+        app.task(name=TASK, retry=_RedeliveryStrategy())(self._deliver)
         return app
 
     # A run
@@ -307,9 +313,10 @@ class Worker:
             self._report_run(run_id, name, ended, time.monotonic() - started, message)
 
     def _fail_misfit(self, run_id: str, name: str, error: MisfitError) -> bool:
-        """Fail a run that does not fit its class in this worker and that no other worker has driven for a long time.
+        """Set a run to `failed` if it does not fit its agent class, and return True.
 
-        Return whether the status of the run is now `failed`.
+        Return False if this worker found the problem only a short time ago, because another worker with a matching
+        class may still drive the run.
         """
         since = self._misfits.setdefault(run_id, time.monotonic())
         if time.monotonic() - since < self._patience:
@@ -325,9 +332,9 @@ class Worker:
     # Lost runs
 
     async def _recover(self) -> None:
-        """Deliver runs of dead workers and runs with lost jobs again, every few seconds."""
+        """Every few seconds, add jobs for the runs of dead workers and for runs whose job was lost."""
         while True:
-            await asyncio.sleep(min(lease() / 4, _RECOVERY_INTERVAL))
+            await asyncio.sleep(min(lease_seconds() / 4, _RECOVERY_INTERVAL))
             try:
                 await self._requeue_lost()
                 self.last_answer = time.monotonic()
@@ -338,11 +345,11 @@ class Worker:
         engine = self._engine
         if engine is not None:
             manager = engine.app.job_manager
-            for job in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=lease()):
+            for job in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=lease_seconds()):
                 if job.queue in map(queue_of, self.agents):
                     with suppress(ConnectorException):  # Another worker has already retried the job.
                         await manager.retry_job(job)
-        lost = await asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease())
+        lost = await asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease_seconds())
         if lost:
             runs = "1 run without a worker is" if len(lost) == 1 else f"{len(lost)} runs without a worker are"
             self._report_line(f"{runs} delivered again")
@@ -352,8 +359,8 @@ class Worker:
 # more notifications of jobs, send no more heartbeats, or fetch no more jobs until its current runs have ended.
 
 
-class _Connector(procrastinate.PsycopgConnector):
-    """A connector of the engine that listens for jobs again after a lost connection."""
+class _ReconnectingConnector(procrastinate.PsycopgConnector):
+    """A database connector for the job engine. After a lost connection, it listens for jobs again."""
 
     def __init__(self, report_lost: Callable[[Exception], None], **options: Any) -> None:
         # Two parameters of procrastinate have no complete type.
@@ -370,8 +377,8 @@ class _Connector(procrastinate.PsycopgConnector):
                 await asyncio.sleep(_RECONNECT)
 
 
-class _Jobs(JobManager):
-    """A job manager of the engine that ignores a lost connection."""
+class _TolerantJobManager(JobManager):
+    """A job manager for the job engine. It ignores a lost connection, because the engine soon tries again."""
 
     async def update_heartbeat(self, worker_id: int) -> None:
         with suppress(ConnectorException):  # The next heartbeat follows soon.
@@ -383,27 +390,30 @@ class _Jobs(JobManager):
         return None
 
 
-async def _commit_each(connection: AsyncConnection[Any]) -> None:
-    """Commit each statement of the engine, because a worker that freezes inside a transaction would lock its jobs."""
+async def _enable_autocommit(connection: AsyncConnection[Any]) -> None:
+    """Make each statement of the job engine its own transaction.
+
+    If a worker froze inside a longer transaction, its jobs would stay locked.
+    """
     await connection.set_autocommit(True)
 
 
 def _describe_in_one_line(error: Exception) -> str:
-    """Return the description of an error in one line.
+    """Return the description of an error as one line of text.
 
-    For an error of the engine, describe its cause.
+    For an error of the job engine, describe the cause of the error.
     """
     described = error if isinstance(error, StoreError) else error.__cause__ or error
     return " ".join(describe_error(described).split())
 
 
-class _Redeliver(procrastinate.BaseRetryStrategy):
-    """A retry strategy of the engine for runs that this worker did not drive to their end.
+class _RedeliveryStrategy(procrastinate.BaseRetryStrategy):
+    """The rule for when the job engine delivers a run again that this worker did not drive to its end.
 
     If another process drives the run, the delay is short. Otherwise the delay grows with each attempt.
     """
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> procrastinate.RetryDecision:
         is_driven = isinstance(exception, DeliverAgainError)
-        seconds = lease() / 4 if is_driven else min(2.0 ** min(job.attempts, 10), _MAX_REDELIVERY)
+        seconds = lease_seconds() / 4 if is_driven else min(2.0 ** min(job.attempts, 10), _MAX_REDELIVERY)
         return procrastinate.RetryDecision(retry_at=datetime.now(UTC) + timedelta(seconds=seconds))

@@ -1,6 +1,7 @@
 """Support for the Model Context Protocol (MCP).
 
-`MCPServer` offers the tools of an MCP server to a module. `serve` offers modules as tools to any MCP client.
+`MCPServer` makes the tools of an MCP server available to a module (an agent class). `serve` offers modules as tools to
+any MCP client.
 
     class Clock(module[str, str]):
         tools = [MCPServer("mcp-server-time")]
@@ -25,16 +26,16 @@ __all__ = ["MCPServer", "serve"]
 def serve(*agents: module[Any, Any] | type[module[Any, Any]], http: int | None = None) -> None:
     """Serve modules as MCP tools until standard input closes or the user presses Ctrl-C.
 
-    Without `http`, the protocol uses standard input and output. Everything that your code prints then goes to standard
-    error. With a port number as `http`, the server listens at `http://127.0.0.1:PORT/mcp`.
+    Without `http`, the MCP messages use standard input and output. Everything that your code prints then goes to
+    standard error. With a port number as `http`, the server listens at `http://127.0.0.1:PORT/mcp`.
     """
     serve_to(agents, http, None)
 
 
 def serve_to(agents: Sequence[object], http: int | None, out: TextIO | None) -> None:
-    """Serve modules like `serve`, but write the protocol messages to `out`.
+    """Serve modules as MCP tools like `serve`, but write the MCP messages to `out`.
 
-    The command line passes `out`, because it redirects the real standard output.
+    The command line passes the original standard output as `out`, because it redirects `sys.stdout`.
     """
     with loading_sdk():
         from acorn.mcp.server import serve_agents

@@ -1,6 +1,7 @@
-"""The address of an MCP server (a command or a URL), the keys in the address, and the log of the server.
+"""The address of an MCP server (a command or a URL), the API keys in the address, and the log of the server.
 
-Messages and logs use the label of a server, which never contains a key. This module does not import the MCP SDK.
+Error messages and logs use the label of a server, which never contains an API key. This file does not import the MCP
+SDK.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ class ServerAddress:
 
     @property
     def label(self) -> str:
-        """The name of the server in messages, without the arguments and the URL query, which may contain keys."""
+        """The name of the server in messages. It omits arguments and the URL query, which may contain API keys."""
         if not self.is_web:
             return os.path.basename(self.target) or self.target
         return _safe_url(self.target)
 
     @property
     def key(self) -> str:
-        """The name of the server in a pin file: the label, and a hash of the parts that the label omits."""
+        """The JSON key of the server in a pin file: the label, and a hash of the parts that the label omits."""
         omitted = [*self.args, *self._path_keys()]
         if not omitted:
             return self.label
@@ -71,11 +72,11 @@ class ServerAddress:
         return _KEY_IN_PATH.findall(urlsplit(self.target).path) if self.is_web else []
 
     def redact(self, text: str) -> str:
-        """Return a text from the server with the user's keys removed."""
+        """Remove the API keys and other secrets in this address from a text, and return the text."""
         return redact(text, self._secrets())
 
     def _secrets(self) -> set[str]:
-        """Return the values to redact: values with secret names, header values, and variables that may be keys."""
+        """Return the texts to redact: values with secret names, header values, and values that look like API keys."""
         env, headers = dict(self.env or {}), dict(self.headers or {})
         pairs = [*map(_assignment, self.args), *map(_option, self.args, self.args[1:])]
         env_keys = {
@@ -93,19 +94,25 @@ def _safe_url(url: str) -> str:
 
 
 def _assignment(argument: str) -> dict[str, str]:
-    """Return a dict with the name and the value of `--token=x`, `TOKEN=x` or `Authorization: x`, or an empty dict."""
+    """Return {name: value} for an argument like `--token=x`, `TOKEN=x` or `Authorization: x`.
+
+    The result is an empty dict for any other argument.
+    """
     name, mark, value = re.match(r"([^=:\s]*)([=:]?)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
     return {name: value.strip()} if mark else {}
 
 
 def _option(option: str, value: str) -> dict[str, str]:
-    """Return a dict with the name and the value of the two arguments `--token x`, or an empty dict."""
+    """Return {name: value} for two arguments like `--token x`.
+
+    The result is an empty dict if the first argument does not start with a hyphen.
+    """
     return {option: value} if option.startswith("-") else {}
 
 
 @contextmanager
 def loading_sdk() -> Generator[None]:
-    """Raise `AcornError` if an import in this `with` block fails because the MCP SDK is missing or too old."""
+    """Convert an `ImportError` in the `with` block to an `AcornError`: the MCP SDK is missing or too old."""
     try:
         yield
         _configure_sdk_logs()
@@ -119,7 +126,10 @@ def loading_sdk() -> Generator[None]:
 
 @lru_cache(maxsize=1)
 def _configure_sdk_logs() -> None:
-    """Remove keys from the URLs in the SDK's logs, and hide these logs if the program does not configure logging."""
+    """Remove API keys from the URLs in the logs of the MCP SDK.
+
+    The function also prevents these logs from reaching the terminal in a program that does not configure logging.
+    """
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     for name in ("httpx2", "mcp.client.streamable_http"):
@@ -127,9 +137,9 @@ def _configure_sdk_logs() -> None:
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
-    """Remove keys from the URLs in a log record, and let the record pass.
+    """Remove API keys from the URLs in a log record, and return True so that the record is logged.
 
-    The HTTP client logs the URL of every request at the level INFO.
+    This logging filter is necessary because the HTTP client logs the URL of every request at the level INFO.
     """
     record.msg, record.args = _redact_urls(record.getMessage()), ()
     if record.exc_info:
@@ -146,10 +156,10 @@ def _redact_urls(text: str) -> str:
 
 
 class ServerLog:
-    """The standard error of a server process, which a thread reads line by line.
+    """The standard error of a server process. An OS thread reads it line by line.
 
-    The thread passes the lines to the logger `acorn.mcp` at the level DEBUG, never to the terminal. It stores the last
-    lines for error messages.
+    The OS thread passes the lines to the logger `acorn.mcp` at the level DEBUG, never to the terminal. It also stores
+    the last lines for error messages.
     """
 
     def __init__(self, server: str, redact: Redact) -> None:
@@ -171,11 +181,14 @@ class ServerLog:
                         _logger.debug("%s: %s", self._server, self._redact(text))
 
     def close_writer(self) -> None:
-        """Close acorn's copy of the pipe after the server has started or failed to start."""
+        """Close acorn's write end of the pipe. The server process has its own copy of the write end."""
         self.file.close()
 
     async def last_lines(self, seconds: float) -> list[str]:
-        """Return the last log lines, after waiting at most `seconds` until a stopping server has closed its log."""
+        """Return the last log lines of the server.
+
+        If the server is stopping, wait at most `seconds` until it has closed its log.
+        """
         if seconds and self._thread.is_alive():
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
         return list(self._lines)

@@ -1,7 +1,8 @@
 """A session with an MCP server: opening and closing it, listing and calling tools, and reporting failures.
 
 All code here runs on the private event loop for MCP servers. One task enters and exits the SDK's client, and other
-tasks make the calls. If a server dies, the calls therefore fail. They are not cancelled as if the run was cancelled.
+tasks make the tool calls. Therefore the tool calls fail with an error if a server dies. They are not cancelled, because
+a cancelled tool call would mean that the run was cancelled.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Connection:
     async def open(self, *, is_legacy: bool) -> None:
         """Open the session and list the tools.
 
-        With `is_legacy`, use the older protocol and do not try the newer protocol first.
+        With `is_legacy`, acorn uses the older MCP protocol and does not try the newer protocol first.
         """
         self.error_redactor = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
@@ -95,20 +96,23 @@ class Connection:
                 await self._task
         except TimeoutError as error:
             await self._cancel_session()
-            raise await self._session_error(f"did not answer within {self._connect_timeout:g} s", error) from error
+            problem = f"The MCP server `{self.address.label}` did not answer within {self._connect_timeout:g} s"
+            raise await self._session_error(problem, error) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             await self._cancel_session()
             if task is not None and task.cancelling():
                 raise
-            raise await self._session_error("disconnected while acorn opened the session", None) from None
+            problem = f"The MCP server `{self.address.label}` disconnected while acorn opened the session"
+            raise await self._session_error(problem, None) from None
         except AcornError:
             await self._cancel_session()
             raise
         except Exception as error:
             await self._cancel_session()
-            raise await self._session_error(*_explain_problem(error)) from error
-        raise await self._session_error("ended while acorn opened the session", None)
+            raise await self._session_error(*_explain_problem(error, self.address.label)) from error
+        problem = f"The MCP server `{self.address.label}` ended while acorn opened the session"
+        raise await self._session_error(problem, None)
 
     async def _run_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
         self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.redact)
@@ -147,7 +151,7 @@ class Connection:
             self._task.exception()
 
     async def close(self) -> None:
-        """Cancel the open calls, then close the session and the server."""
+        """Cancel the unfinished tool calls, close the session, and stop the server process if acorn started one."""
         self.is_lost = True
         if self._calls:
             for task in self._calls:
@@ -167,7 +171,7 @@ class Connection:
     # Listing and calling tools
 
     async def list_tools(self) -> list[Definition]:
-        """Return the tool definitions that the server lists now."""
+        """Request the current list of tools from the server, and return the tool definitions."""
         assert self._client is not None
         definitions: list[Definition] = []
         cursor: str | None = None
@@ -181,11 +185,11 @@ class Connection:
                 return definitions
         raise AcornError(
             f"The MCP server `{self.address.label}` lists too many pages of tools (more than {_MAX_PAGES}), so acorn "
-            f"does not use it. Remove the server, or report the problem to its author."
+            f"does not use the server. Remove the server, or report the problem to its author."
         )
 
     async def list_again(self) -> list[Definition]:
-        """List the tools again in an open session, within the connect timeout."""
+        """Request the list of tools again in an open session. It must arrive within the connect timeout."""
         try:
             async with asyncio.timeout(self._connect_timeout):
                 return await self.list_tools()
@@ -193,10 +197,10 @@ class Connection:
             raise
         except Exception as error:
             self.is_lost = True
-            raise await self._session_error(*_explain_problem(error)) from error
+            raise await self._session_error(*_explain_problem(error, self.address.label)) from error
 
     async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
-        """Call a tool once and return its result, or raise `ServerError` if the call fails."""
+        """Send one tool call to the server and return its result, or raise `ServerError` if the call fails."""
         client, task = self._client, asyncio.current_task()
         assert client is not None
         assert task is not None
@@ -251,7 +255,7 @@ class Connection:
 
     def _report_progress(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:
         text = None if message is None else truncate(clean(message), _MAX_MESSAGE)
-        _logger.debug("%s: %s of %s: %s", caller.tool, done, total, text)
+        _logger.debug("MCP tool `%s` reports progress: %s of %s (%s)", caller.tool, done, total, text)
         if self._on_progress is not None:
             caller.notify(partial(_call_on_progress, self._on_progress, caller.tool, done, total, text))
 
@@ -260,9 +264,9 @@ class Connection:
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer a server's request for human input.
+        """Pass a server's request for human input to `on_human`, and return the answer to the server.
 
-        Errors become responses, because an exception would end the session.
+        The method returns errors instead of raising them, because an exception would end the session.
         """
         caller = _current_caller.get() or self._caller_of_only_run()
         if caller is None or caller.on_human is None:
@@ -277,9 +281,10 @@ class Connection:
             return types.ErrorData(code=types.INVALID_PARAMS, message="The answer is invalid")
 
     def _caller_of_only_run(self) -> Caller | None:
-        """Return the latest caller if all open calls belong to one run, and None otherwise.
+        """Return the caller of the latest tool call if all unfinished tool calls belong to one run, and otherwise None.
 
-        The older protocol does not report which call requests human input.
+        The older MCP protocol does not report which tool call requests human input. If there are several runs, acorn
+        cannot know which run to ask.
         """
         callers = list(self._calls.values())
         return callers[-1] if len({caller.run_id for caller in callers}) == 1 else None
@@ -295,7 +300,7 @@ class Connection:
         details += [f"HTTP status {self._status}"] if self._status >= 400 else []
         note = self.address.redact(f" ({shorten('; '.join(details), 500)})") if details else ""
         note += self._invalid_output_note() + _ADVICE.get(self._status, "")
-        return AcornError(f"The MCP server `{self.address.label}` {problem}{note}.{await self._stderr_note()}")
+        return AcornError(f"{problem}{note}.{await self._stderr_note()}")
 
     def _describe_error(self, error: BaseException) -> str:
         message = _error_message(error) if isinstance(error, ValidationError) else describe_error(error)
@@ -328,7 +333,7 @@ def _call_on_progress(on_progress: Progress, tool: str, done: float, total: floa
 
 
 def _error_message(error: BaseException) -> str:
-    """Return the message of an error, without the data of an invalid result."""
+    """Return the message of an error. For an invalid result, the message omits the data of the result."""
     if not isinstance(error, ValidationError):
         return str(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
@@ -336,21 +341,25 @@ def _error_message(error: BaseException) -> str:
     return f"the result of the server does not follow the MCP specification: {'; '.join(lines)}"
 
 
-def _explain_problem(error: Exception) -> tuple[str, BaseException]:
-    """Return a description of the problem, and the error that caused it."""
+def _explain_problem(error: Exception, server: str) -> tuple[str, BaseException]:
+    """Return a sentence about an error that occurred while acorn opened a server, and the original error."""
     cause = innermost_error(error)
     if isinstance(cause, FileNotFoundError | PermissionError):
         return (
-            "cannot be started. Check its name and whether it is installed, and use `args=[...]` for arguments",
+            f"The MCP server `{server}` cannot be started. Check its name and whether it is installed, and use "
+            f"`args=[...]` for arguments",
             cause,
         )
     if type(cause).__module__.partition(".")[0] == "httpx2":
-        return "cannot be reached. Check the URL, and check that the server is running", cause
-    return "could not be opened", cause
+        return (
+            f"The MCP server `{server}` cannot be reached. Check the URL, and check that the server is running",
+            cause,
+        )
+    return f"The MCP server `{server}` could not be opened", cause
 
 
 def innermost_error(error: BaseException) -> BaseException:
-    """Return the first error inside nested exception groups, or the error itself."""
+    """Return the first error inside nested exception groups, or the error itself if it is not a group."""
     while _is_group(error):
         error = error.exceptions[0]
     return error

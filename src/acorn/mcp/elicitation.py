@@ -1,7 +1,8 @@
-"""Elicitation, which is a server's request for human input during a call, and the timeouts of calls.
+"""Elicitation (an MCP server requests human input during a tool call), and the timeouts of tool calls.
 
-acorn passes the request to the `on_human` of the run that made the call. It validates the answer against the server's
-form before it sends the answer to the server. The timeout of the call stops while acorn waits for the answer.
+acorn passes the request to the `on_human` of the run that made the tool call. It validates the answer against the
+server's form before it sends the answer to the server. While acorn waits for the answer, the timeout of the tool call
+is paused.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class _CallTimer:
 
 
 class CallTimeouts:
-    """The timeouts of all calls of one connection, which share one timer of the event loop.
+    """The timeouts of all tool calls of one connection, which share one timer of the event loop.
 
-    acorn cancels a call if the server sends nothing for `seconds`. One timer is enough for all calls, because most
-    calls end soon. `is_expired` distinguishes an expired call from a call whose run was cancelled.
+    acorn cancels a tool call if the server sends nothing for `seconds`. All tool calls share one timer, because most of
+    them end before the timeout.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -66,13 +67,13 @@ class CallTimeouts:
         del self._timers[call]
 
     def restart(self, call: Call) -> None:
-        """Restart the timeout of a call after the server has reported progress."""
+        """Restart the timeout of a tool call from the beginning, because the server has reported progress."""
         if (timer := self._timers.get(call)) is not None and not timer.open_questions:
             self._set_deadline(call, self.seconds)
 
     @contextmanager
     def pause(self, call: Call) -> Generator[None]:
-        """Stop the timeout of a call in a `with` block in which a person answers."""
+        """Pause the timeout of a tool call during the `with` block, in which a person answers a question."""
         timer = self._timers[call]
         seconds_left = timer.deadline - self._loop.time()
         timer.open_questions += 1
@@ -85,7 +86,7 @@ class CallTimeouts:
                 self._set_deadline(call, min(seconds_left, self.seconds))
 
     def is_expired(self, call: Call) -> bool:
-        """Return whether only the timeout cancelled a call, and not also its run."""
+        """Return True if a tool call was cancelled only by its timeout. If its run was cancelled too, return False."""
         return self._timers[call].is_expired and call.uncancel() == 0
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ _MAX_QUESTION = 4000
 
 @dataclass(eq=False)
 class Caller:
-    """The code that called an MCP tool, with its event loop, its context variables and its run."""
+    """The code that called an MCP tool, with its event loop, its `contextvars` context and its run."""
 
     tool: str
     arguments: JsonObject
@@ -137,7 +138,7 @@ class Caller:
 
     @classmethod
     def here(cls, tool: str, arguments: JsonObject, owner_loop: OwnerLoop | None) -> Caller:
-        """Return a `Caller` for the code that is running now."""
+        """Create a `Caller` for the code that calls this method."""
         context, machine = contextvars.copy_context(), current_machine()
         if machine is None:
             return cls(tool, arguments, owner_loop, context)
@@ -146,7 +147,7 @@ class Caller:
     async def ask(self, question: str, choices: tuple[str, ...] | None) -> Any:
         """Pass a question to the `on_human` of the run, and return the answer.
 
-        The timeout of the call stops until the answer arrives.
+        The timeout of the tool call is paused until the answer arrives.
         """
         assert self.on_human is not None
         request = Request(
@@ -163,7 +164,7 @@ class Caller:
         return await call_on_loop(self.owner_loop, self.on_human, request)
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Schedule a function on the caller's event loop, or in a separate thread if the caller has no event loop."""
+        """Call a function on the caller's event loop, or in a separate OS thread if the caller has no event loop."""
         context = self.context.copy()
         if self.owner_loop is None:
             _notifications.put((context, callback))
@@ -178,7 +179,10 @@ _notifications: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object
 
 @lru_cache(maxsize=1)
 def _start_notifier(process_id: int) -> None:
-    """Start the thread that calls the functions of `notify` for sync runs, once per process."""
+    """Start the OS thread that calls the functions from `Caller.notify` for sync runs.
+
+    The cache of this function ensures that there is only one such OS thread in a process.
+    """
     threading.Thread(target=_notify_all, name="acorn-mcp-progress", daemon=True).start()
 
 
@@ -189,7 +193,7 @@ def _notify_all() -> None:
 
 
 def can_ask_here() -> bool:
-    """Return whether the current run has an `on_human`."""
+    """Return True if the code runs inside a run that has an `on_human`."""
     machine = current_machine()
     return machine is not None and machine.plan.on_human is not None
 
@@ -197,7 +201,7 @@ def can_ask_here() -> bool:
 async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[Action, JsonObject | None]:
     """Ask a person to fill in a form, and return the action and the answers for the server.
 
-    The action is `accept` with the answers, `decline`, or `cancel` if there is no answer.
+    The action is `accept` with the answers, `decline` if the person rejects the form, or `cancel` without an answer.
     """
     properties = schema.get("properties")
     fields: Fields = properties if is_json_object(properties) else {}
@@ -217,7 +221,7 @@ async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple
 
 
 async def answer_url(caller: Caller, message: str, url: str) -> Action:
-    """Ask a person to open a URL, and return the action for the server."""
+    """Ask a person to open a URL, and return the action for the server: `accept`, `decline` or `cancel`."""
     answer = await caller.ask(f"{message}\nOpen {url} and say yes when that is done.", None)
     return "cancel" if answer is None else "accept" if answer is True else "decline"
 
@@ -238,7 +242,10 @@ def _question(message: str, fields: Fields, defaults: JsonObject) -> str:
 
 
 def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
-    """Return a dict that maps field names to defaults, without defaults that are invalid or partly invisible."""
+    """Return a dict that maps the field names of a form to default values.
+
+    It omits a default that is invalid, or that contains invisible characters, because the person could not check it.
+    """
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     if not defaults:
         return {}
@@ -253,7 +260,7 @@ def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
 
 
 def _can_be_sent(default: object) -> bool:
-    """Return whether a default has a type that MCP forms allow."""
+    """Return True if MCP allows the type of a default value in a form: a string, a number or a list of strings."""
     if is_json_list(default):
         return all(isinstance(item, str) for item in default)
     return isinstance(default, str | int | float)
@@ -264,13 +271,13 @@ def _as_json(default: object) -> str:
 
 
 def _choices(fields: Fields) -> tuple[str, ...] | None:
-    """Return the allowed values of a form with one field, or None."""
+    """Return the allowed values if the form has exactly one field with a fixed set of values, and otherwise None."""
     field = next(iter(fields.values())) if len(fields) == 1 else {}
     return None if field.get("type") == "array" else tuple(_options(field)) or None
 
 
 def _options(field: JsonObject) -> dict[str, str]:
-    """Return a dict that maps the allowed values of a field, or of its list items, to their titles."""
+    """Return a dict that maps the allowed values of a field, or of its list items, to the titles of these values."""
     inner = field.get("items", {}) if field.get("type") == "array" else field
     values, titles = inner.get("enum"), inner.get("enumNames")
     if is_json_list(values):
@@ -299,7 +306,7 @@ def _expects_bool(fields: Fields) -> bool:
 
 
 def _check_answers(answers: JsonObject, fields: Fields, schema: JsonObject, *, is_dict: bool) -> None:
-    """Raise `ValueError` if the answers do not fit the form."""
+    """Raise `ValueError` if the person's answers do not fit the form of the server."""
     if not is_dict and len(fields) != 1:
         raise ValueError(f"the form has several fields. Answer with a dict that has the keys {', '.join(fields)}")
     problems = list(describe_errors(make_validator(schema).iter_errors(answers), schema))
@@ -308,6 +315,6 @@ def _check_answers(answers: JsonObject, fields: Fields, schema: JsonObject, *, i
 
 
 def make_validator(schema: JsonObject) -> Any:
-    """Return a validator for a JSON schema that never loads other schemas from the web."""
+    """Create a validator for a JSON Schema. It never loads referenced schemas from the web."""
     registry = Registry[Any]()  # The default registry would load unknown schemas from the web.
     return Draft202012Validator(schema, registry=registry)

@@ -52,13 +52,16 @@ _GRACE = 2
 
 
 def serve_agents(agents: Sequence[object], http: int | None, out: TextIO | None = None) -> None:
-    """Serve modules as MCP tools, with `out` as standard output if the real standard output is redirected."""
+    """Serve agents as MCP tools over standard input and output, or over HTTP on the port `http`.
+
+    The MCP messages are written to `out` if the real standard output is redirected.
+    """
     asyncio.run(_serve(_make_offers(agents), http, out))
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A module that the server offers, with the name, the description and the schemas of its tool."""
+    """An agent that the server offers, with the name, the description and the schemas of its MCP tool."""
 
     agent: Agent
     name: str
@@ -75,12 +78,17 @@ def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
     offers: dict[str, _Offer] = {}
     for index, source in enumerate(agents):
         if not _is_agent(source):
-            raise DeclarationError(f"`serve` accepts only module classes and instances, got {excerpt(source)}.")
+            raise DeclarationError(
+                f"`serve` accepts only classes derived from `module` and their instances, got {excerpt(source)}."
+            )
         agent = source() if isinstance(source, type) else source
         schema = describe_as_tool(agent, f"agents[{index}]", "serve")
         name = schema["name"]
         if name in offers:
-            raise DeclarationError(f"Two modules of `serve` have the tool name `{name}`. Rename one of the classes.")
+            raise DeclarationError(
+                f"`serve` received two modules with the tool name `{name}`, but each name must be unique. "
+                f"Rename one of the classes."
+            )
         description = schema.get("description", "")
         output = describe_agent(agent).output
         offers[name] = _Offer(agent, name, description, schema["parameters"], output, _output_schema(output))
@@ -146,7 +154,7 @@ def _output_schema(shape: Shape) -> JsonObject | None:
 
 
 async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[str, JsonObject | None, bool]:
-    """Run the agent, and return the result as text, the result as JSON data, and whether the run failed."""
+    """Run the agent, and return (result as text, result as JSON data, whether the run failed)."""
     try:
         async with _report_progress(report) as on_entry:
             with listen(on_entry):
@@ -175,9 +183,9 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[st
 
 
 def _fits_schema(data: object, schema: JsonObject) -> bool:
-    """Return whether data fits a JSON schema.
+    """Return True if data fits a JSON Schema.
 
-    A validated output may still not fit, because it contains NaN or because `on_finish` changed it.
+    The output of a run was validated before, but it may not fit if it contains NaN or if `on_finish` changed it.
     """
     return bool(make_validator(schema).is_valid(data))
 
@@ -196,7 +204,10 @@ def _redact(text: str) -> str:
 
 @asynccontextmanager
 async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], None]]:
-    """Yield a listener that sends journal entries to the client as progress, while the run continues."""
+    """Yield a callback for journal entries, which sends them to the client as progress messages.
+
+    The messages are sent by a separate task, so that the run does not wait for the client.
+    """
     loop, messages = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def on_entry(entry: Entry) -> None:
@@ -238,10 +249,10 @@ async def _serve_stdio(server: Any, out: TextIO | None) -> None:
 
 
 class _InputLines:
-    """An async iterator of the lines of standard input, which a thread reads.
+    """An async iterator over the lines of standard input, which an OS thread reads.
 
-    The thread is a daemon, so it does not keep the process alive. Standard input is redirected to the null device, so
-    that no other code reads protocol messages.
+    The OS thread is a daemon, so it does not keep the process alive. File descriptor 0 is redirected to the null
+    device, so that no other code can read MCP messages.
     """
 
     def __init__(self) -> None:
@@ -275,7 +286,7 @@ class _InputLines:
 
 
 class _LineWriter:
-    """A writer of protocol messages to standard output, in UTF-8 regardless of the locale."""
+    """A writer of MCP messages to standard output, in UTF-8 regardless of the locale."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = open(os.dup(out.fileno()), "wb", buffering=0)  # noqa: SIM115 - The file stays open until the process ends.
@@ -289,12 +300,12 @@ class _LineWriter:
             remaining = remaining[self._out.write(remaining) :]
 
     async def flush(self) -> None:
-        """Do nothing, because writes are not buffered."""
+        """Do nothing, because the file is not buffered."""
 
 
 async def _serve_http(server: Any, port: int) -> None:
     class AnnouncedServer(HttpServer):
-        """An HTTP server that prints its address after startup, when it can handle Ctrl-C."""
+        """An HTTP server that prints its address after startup, because it can handle Ctrl-C only then."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)

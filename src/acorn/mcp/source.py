@@ -1,4 +1,4 @@
-"""`MCPServer`, a tool source that offers the tools of an MCP server to a module.
+"""`MCPServer`, a tool source (an object in `tools` that provides tools) for the tools of an MCP server.
 
 All connections use one private event loop, so that sync, async and concurrent runs can share them. A run opens the
 connection that it needs, and closes the connection when the run ends. `with server:` keeps the connection open for
@@ -48,15 +48,15 @@ Approve = Callable[[str, JsonObject], object]
 
 
 class MCPServer:
-    """A source of tools from an MCP server, which is a command to start or the URL of a running server.
+    """A tool source that offers the tools of an MCP server. The server is a command or a URL.
 
         tools = [
             MCPServer("mcp-server-git", args=["--repository", "."], approve={"git_commit"}),
             MCPServer("https://example.com/mcp", headers={"Authorization": "Bearer ..."}, prefix="shop_"),
         ]
 
-    A run opens the server, and closes the server when the run ends. `with server:` keeps the server open for several
-    runs.
+    acorn starts a command as a process, and connects to a URL. A run opens the server, and closes the server when the
+    run ends. `with server:` keeps the server open for several runs.
     """
 
     def __init__(
@@ -98,7 +98,10 @@ class MCPServer:
 
     @property
     def asks_people(self) -> bool:
-        """Whether a tool call may need approval, which a run must know before it starts."""
+        """True if a tool call may need approval by a person.
+
+        A run checks this before it starts, because it needs `on_human` or a store to request an approval.
+        """
         return bool(self.approve)
 
     def _check_arguments(self) -> None:
@@ -107,7 +110,9 @@ class MCPServer:
         for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
             if getattr(address, option):
                 kind = "a URL" if option in ("headers", "auth") else "a command"
-                raise DeclarationError(f"`{option}` of `{self!r}` can only be used with {kind}. Remove `{option}`.")
+                raise DeclarationError(
+                    f"`{option}` of `{self!r}` can only be used if the server is {kind}. Remove `{option}`."
+                )
         mappings: tuple[tuple[str, object], ...] = (("env", address.env), ("headers", address.headers))
         for option, mapping in mappings:
             if mapping is not None and not isinstance(mapping, Mapping):
@@ -131,7 +136,8 @@ class MCPServer:
             raise DeclarationError(f"`cwd` of `{self!r}` must be an existing folder, got {excerpt(address.cwd)}.")
         if callable(self.approve) and not _accepts_name_and_arguments(self.approve):
             raise DeclarationError(
-                f"`approve` of `{self!r}` must be a set of names or a sync function of name and arguments, got "
+                f"`approve` of `{self!r}` must be a set of tool names, or a sync function that receives the tool name "
+                f"and the arguments, got "
                 f"{excerpt(self.approve)}."
             )
         prefix: object = self.prefix
@@ -146,7 +152,9 @@ class MCPServer:
         for option in ("timeout", "connect_timeout", "max_description", "max_result"):
             number: object = getattr(self, option)
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
-                raise DeclarationError(f"`{option}` of `{self!r}` must be a number above 0, got {excerpt(number)}.")
+                raise DeclarationError(
+                    f"`{option}` of `{self!r}` must be a number greater than 0, got {excerpt(number)}."
+                )
         if self.on_progress is not None and not callable(self.on_progress):
             raise DeclarationError(f"`on_progress` of `{self!r}` must be a function, got {excerpt(self.on_progress)}.")
 
@@ -193,7 +201,10 @@ class MCPServer:
             await asyncio.gather(*[connection.close() for connection in connections])
 
     async def _get_connection(self, can_ask: bool) -> Connection:
-        """Return the connection for runs with or without `on_human`, and open it if necessary."""
+        """Return the open connection, or open a new connection.
+
+        There is one connection for runs with `on_human` (`can_ask` is True) and another one for runs without it.
+        """
         if self._process != os.getpid():
             self._reset()
         known = self._connections.get(can_ask)
@@ -225,7 +236,8 @@ class MCPServer:
     async def _open(self, can_ask: bool) -> Connection:
         """Open a new connection.
 
-        If a server exits because it does not support the newer protocol, acorn starts it again with the older protocol.
+        If the server process exits because it does not support the newer MCP protocol, acorn starts the process again
+        with the older protocol.
         """
         with loading_sdk():
             from acorn.mcp.connection import Connection
@@ -247,7 +259,7 @@ class MCPServer:
     # Tools
 
     async def tools(self) -> list[Any]:
-        """Return the tools of the server that a run may call."""
+        """Request the list of tools from the server, and return the tools that the current run may call."""
         tools: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list_tools, can_ask_here()))
         _check_inherited_names(tools)
         return [_ListedTool(tool) for tool in tools]
@@ -273,7 +285,7 @@ class MCPServer:
         return [self._get_tool(name, definition) for name, definition in definitions.items()]
 
     def _get_tool(self, name: str, definition: Definition) -> Tool:
-        """Return the tool for a definition, which acorn creates only once."""
+        """Return the tool for a definition. The tool is created once and reused until the definition changes."""
         if definition.fingerprint not in self._tools:
             self._tools[definition.fingerprint] = self._new_tool(name, definition)
         return self._tools[definition.fingerprint]
@@ -300,8 +312,8 @@ class MCPServer:
             return new_tool(marked, where)
         except DeclarationError as error:
             raise AcornError(
-                f"The MCP server `{label}` describes the arguments of `{name}` with an invalid schema, so they cannot "
-                f"be checked. Use `allow=[...]` to leave the tool out. {error}"
+                f"The MCP server `{label}` describes the arguments of `{name}` with an invalid schema, so acorn cannot "
+                f"validate them. To exclude the tool, set `allow` to the names of the other tools. {error}"
             ) from error
 
     async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> object:
@@ -323,7 +335,7 @@ class MCPServer:
 
 
 class _ServerCall(LoopBoundCall):
-    """A tool call that starts when the caller awaits it, or when the caller blocks with `wait`."""
+    """A prepared tool call. It starts when a coroutine awaits it, or when sync code calls `wait`."""
 
     __slots__ = ("_make",)
 
@@ -338,7 +350,7 @@ class _ServerCall(LoopBoundCall):
 
 
 class _ListedTool:
-    """A compiled tool in the list that `MCPServer.tools` returns."""
+    """A wrapper around a tool in the list that `MCPServer.tools` returns."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -348,9 +360,9 @@ class _ListedTool:
 
 
 def _check_inherited_names(tools: Sequence[Tool]) -> None:
-    """Raise `ToolConflictError` if a server's tool has the name of a tool that a branch inherits.
+    """Raise `ToolConflictError` if a tool of the server has the same name as a tool or branch that a branch inherits.
 
-    Only the tools that a branch declares itself may replace inherited tools.
+    A branch may replace inherited tools only with tools that it declares itself.
     """
     machine = current_machine()
     if machine is None:
@@ -411,7 +423,11 @@ def _check_strings(values: object, option: str) -> tuple[str, ...]:
     items = tuple(values) if _is_collection(values) else None
     strings = tuple(item for item in items or () if isinstance(item, str))
     if items is None or len(strings) < len(items):
-        expected = "a set of names, or a function of name and arguments" if option == "approve" else "a list of strings"
+        expected = (
+            "a set of tool names, or a function that receives the tool name and the arguments"
+            if option == "approve"
+            else "a list of strings"
+        )
         raise DeclarationError(f"`{option}` of an `MCPServer` must be {expected}, got {excerpt(values)}.")
     return strings
 

@@ -30,7 +30,7 @@ Redact = Callable[[str], str]
 
 
 class SdkTool(Protocol):
-    """A tool definition in the form that the MCP SDK returns."""
+    """The interface of a tool definition that the MCP SDK returns."""
 
     name: str
     description: str | None
@@ -39,7 +39,7 @@ class SdkTool(Protocol):
 
 
 class SdkResult(Protocol):
-    """The result of a tool call in the form that the MCP SDK returns."""
+    """The interface of a tool result that the MCP SDK returns."""
 
     content: list[Any]
     structured_content: Any
@@ -56,17 +56,17 @@ _INVISIBLE = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return a text without the characters that a person cannot see."""
+    """Remove invisible characters from a text, because a server could hide instructions in them."""
     return _INVISIBLE.sub("", text)
 
 
 def truncate(text: str, limit: int) -> str:
-    """Cut a text after `limit` characters, and append a note about its full length."""
+    """Return the text unchanged if it has at most `limit` characters, and otherwise cut it and append a note."""
     return text if len(text) <= limit else f"{text[:limit]}\n[cut off after {limit} of {len(text)} characters]"
 
 
 def clean_data(value: object) -> object:
-    """Return JSON data without invisible characters in its keys and texts."""
+    """Return a copy of JSON data without invisible characters in its JSON keys and texts."""
     if isinstance(value, str):
         return clean(value)
     if is_json_object(value):
@@ -75,7 +75,7 @@ def clean_data(value: object) -> object:
 
 
 def has_invisible(text: str) -> bool:
-    """Return whether a text contains characters that a person cannot see."""
+    """Return True if a text contains characters that a person cannot see."""
     return _INVISIBLE.search(text) is not None
 
 
@@ -87,9 +87,10 @@ _MAX_DIFF = 6000
 
 
 def check_pinned(path: Path, key: str, definitions: Sequence[Definition]) -> None:
-    """Raise `AcornError` if the definitions of a server differ from the definitions in the pin file.
+    """Raise `AcornError` if the tools of a server differ from the tools in the pin file.
 
-    If the file does not contain the server yet, add its definitions to the file.
+    A pin file stores the tool definitions that a user has reviewed. If it does not contain the server yet, the function
+    adds the current definitions.
     """
     content = _read_pins(path)
     current = {definition.name: definition.data for definition in definitions}
@@ -112,16 +113,19 @@ def _read_pins(path: Path) -> JsonObject:
         return {"servers": {}}
     except (OSError, ValueError, RecursionError) as error:
         raise AcornError(
-            f"Cannot read `{path}`, the `pin` of an MCP server: {shorten(str(error))}. Repair the file, or use another "
-            f"file."
+            f"Cannot read the pin file `{path}` of an MCP server: {shorten(str(error))}. Repair the file, or set "
+            f"`pin` to another path."
         ) from error
     if not is_json_object(content) or not isinstance(content.get("servers"), dict):
-        raise AcornError(f"`{path}`, the `pin` of an MCP server, is not a pin file. Use another file.")
+        raise AcornError(
+            f"The option `pin` of an MCP server contains the path `{path}`, but this file is not a pin file. Set "
+            f"`pin` to another path."
+        )
     return content
 
 
 def _write_pins(path: Path, content: JsonObject) -> None:
-    """Replace the pin file atomically, because another process may read it."""
+    """Write the pin file. The file is replaced in one operation, because another process may read it."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
         try:
@@ -134,7 +138,8 @@ def _write_pins(path: Path, content: JsonObject) -> None:
             raise
     except OSError as error:
         raise AcornError(
-            f"Cannot write `{path}`, the `pin` of an MCP server: {error.strerror}. Use a file in a writable folder."
+            f"Cannot write the pin file `{path}` of an MCP server: {error.strerror}. Set `pin` to a path in a writable "
+            f"folder."
         ) from error
 
 
@@ -163,7 +168,7 @@ _TEXT_KEYWORDS = ("description", "title", "$comment")
 
 @dataclass(frozen=True)
 class Definition:
-    """The definition of a tool by its server: the name, the description and the schemas."""
+    """The definition of a tool that a server sent: the name, the description and the schemas."""
 
     name: str
     description: str
@@ -174,27 +179,27 @@ class Definition:
 
     @cached_property
     def data(self) -> JsonObject:
-        """The description and the schema, in the form of the pin file."""
+        """The description and the input schema of the tool, as the pin file stores them."""
         return {"description": self.description, "schema": self.schema if self.redacted is None else self.redacted}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the definition, which changes if the server changes the tool."""
+        """A hash of the tool definition, with which acorn notices that the server changed the tool."""
         text = json.dumps([self.name, self.data, self.output], sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the server puts each result into an object with the only key `result`."""
+        """True if the server returns each result inside an object whose only JSON key is `result`."""
         properties = (self.output or {}).get("properties")
         return is_json_object(properties) and list(properties) == ["result"]
 
 
 def define_tool(tool: SdkTool, redact: Redact) -> Definition:
-    """Return the definition of a tool, with the user's keys removed.
+    """Convert a tool of the MCP SDK to a definition without the API keys of the user.
 
-    acorn sends the definition to a model and may write it to a file. It removes a `default` that contains a key. The
-    server uses its own default then.
+    API keys must be removed because acorn sends the definition to a model and may write it to a file. If a `default` in
+    the schema contains an API key, the function removes the `default`, and the server uses its own default value.
     """
     description = redact(tool.description) if tool.description else ""
     schema = tool.input_schema
@@ -215,7 +220,7 @@ def _without_keys(value: object, key: str, redact: Redact) -> object:
 
 
 def _without_values(schema: Mapping[str, object], key: str, redact: Redact) -> Mapping[str, object]:
-    """Return a schema without the suggested values that contain one of the user's keys."""
+    """Return a copy of a schema without each `default` and `examples` that contains an API key of the user."""
     removable = () if key == "properties" else _VALUE_KEYWORDS
     return {name: item for name, item in schema.items() if name not in removable or not _has_key(item, redact)}
 
@@ -245,8 +250,8 @@ def check_unique(definitions: Sequence[Definition], server: str) -> None:
         name = definition.name
         if name in names:
             raise ToolConflictError(
-                f"The MCP server `{server}` offers two tools named `{clean(name)}`, so acorn does not use it. Rename "
-                f"one of the tools in the server, or remove the server."
+                f"The MCP server `{server}` offers two tools named `{clean(name)}`, so acorn does not use the server. "
+                f"Rename one of the tools in the server, or remove the server."
             )
         names.add(name)
 
@@ -262,7 +267,7 @@ def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, se
 def check_offered(names: Iterable[str], offered: Sequence[Definition], option: str, server: str) -> None:
     """Raise `AcornError` if an option contains the name of a tool that the server does not offer.
 
-    A misspelled name in `approve` would otherwise allow calls without approval.
+    Without this check, a misspelled name in `approve` would allow calls of the real tool without approval.
     """
     known = [definition.name for definition in offered]
     for name in names:
@@ -270,25 +275,26 @@ def check_offered(names: Iterable[str], offered: Sequence[Definition], option: s
             available = ", ".join(f"`{shorten(clean(other), 80)}`" for other in known) or "none"
             raise AcornError(
                 f"`{option}` of the MCP server `{server}` contains `{name}`, which is not a tool of the server. "
-                f"Its tools: {available}."
+                f"Use one of its tools: {available}."
             )
 
 
 def tool_names(definitions: Sequence[Definition], prefix: str, server: str) -> dict[str, Definition]:
-    """Return a dict that maps the tool names for the model to the definitions."""
+    """Return a dict that maps the tool names in requests to the model to the tool definitions of the server."""
     named: dict[str, Definition] = {}
     for definition in definitions:
         name = _tool_name(prefix, definition.name)
         other = named.setdefault(name, definition)
         if other is not definition:
             raise ToolConflictError(
-                f"The MCP server `{server}` offers `{clean(other.name)}` and `{clean(definition.name)}`, which "
-                f"both have the name `{name}` for the model. Use `allow=[...]` to leave one out."
+                f"The MCP server `{server}` offers `{clean(other.name)}` and `{clean(definition.name)}`, but both "
+                f"tools would have the name `{name}` in requests to the model. Set `allow` to the names of the other "
+                f"tools and of only one of these two tools."
             )
         if name == FINISH:
             raise ToolConflictError(
                 f"The MCP server `{server}` offers a tool named `{FINISH}`, which is the name of the tool that ends a "
-                f"run. Set `prefix`, or use `allow=[...]` to leave the tool out."
+                f"run. Set `prefix` to rename the tools, or set `allow` to the names of the other tools."
             )
     return named
 
@@ -302,20 +308,21 @@ def _tool_name(prefix: str, name: str) -> str:
 
 
 def safe_description(definition: Definition, limit: int) -> str:
-    """Return the description of a tool for the model, cleaned and cut after `limit` characters."""
+    """Return the description of a tool for the model, without invisible characters and cut after `limit` characters."""
     return truncate(clean(definition.description), limit).strip()
 
 
 def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:
-    """Return the schema of a tool for the model, with cleaned and shortened explanations.
+    """Return the input schema of a tool for the model, with cleaned and shortened descriptions and titles.
 
-    All other texts must stay as the server expects them, so invisible characters in them raise `AcornError`.
+    All other texts in the schema must not change, because the server expects them. If they contain invisible
+    characters, the function raises `AcornError`.
     """
     size = len(json.dumps(definition.schema))
     if size > _MAX_SCHEMA:
         raise AcornError(
             f"The MCP server `{server}` describes the arguments of `{clean(definition.name)}` in {size} characters. "
-            f"At most {_MAX_SCHEMA} are allowed. Use `allow=[...]` to leave the tool out."
+            f"At most {_MAX_SCHEMA} are allowed. To exclude the tool, set `allow` to the names of the other tools."
         )
     return _safe_object(definition.schema, limit, definition, server)
 
@@ -341,7 +348,8 @@ def _check_visible(text: str, definition: Definition, server: str) -> str:
     if has_invisible(text):
         raise AcornError(
             f"The MCP server `{server}` uses invisible characters in the arguments of `{clean(definition.name)}` "
-            f"({shorten(text, 80)!a}). Use `allow=[...]` to leave the tool out, or do not use this server."
+            f"({shorten(text, 80)!a}). To exclude the tool, set `allow` to the names of the other tools. Otherwise, "
+            f"do not use this server."
         )
     return text
 
@@ -353,15 +361,15 @@ MAX_MEDIA = 20_000_000
 
 
 class ServerError(Exception):
-    """An error of a tool call, with a message for the model."""
+    """A failed tool call. The model receives the message."""
 
 
 class NotCalledError(ServerError):
-    """A call that the server rejected because it lost the session, so that acorn can repeat the call safely."""
+    """A tool call that the server did not execute, because it lost the session. acorn can repeat it safely."""
 
 
 def read_media(data: str, media_type: str | None) -> Media:
-    """Return an image, audio or file from base64 data that a server sent."""
+    """Decode base64 data that a server sent to an `Image`, `Audio` or `File`."""
     media_type = clean(media_type or "application/octet-stream").lower()
     try:
         content = base64.b64decode(data, validate=True)
@@ -379,7 +387,7 @@ def read_media(data: str, media_type: str | None) -> Media:
 
 
 def tool_output(result: SdkResult, definition: Definition, limit: int, redact: Redact) -> object:
-    """Return the output of a call, or raise `ServerError` if the server reports an error."""
+    """Convert a result of the MCP SDK to the tool output, or raise `ServerError` if the server reports an error."""
     structured = result.structured_content
     if result.is_error:
         message = _join_texts(result.content) or ("" if structured is None else to_compact_json(structured))
@@ -417,7 +425,7 @@ def _text_of_block(block: Any) -> str:
 
 
 def _part(block: Any) -> str | Media:
-    """Return a content block of a result as clean text or as an image, audio or file."""
+    """Convert a content block of a result to text without invisible characters, or to an `Image`, `Audio` or `File`."""
     if _is_text(block):
         return clean(_text_of_block(block))
     if block.type == "resource":
@@ -426,7 +434,7 @@ def _part(block: Any) -> str | Media:
 
 
 def _limit_data(data: object, limit: int) -> object:
-    """Return the data unchanged, or as JSON text that is cut after `limit` characters."""
+    """Return the data unchanged if its JSON text has at most `limit` characters, and otherwise the cut JSON text."""
     if isinstance(data, str):
         return truncate(data, limit)
     text = to_compact_json(data)
@@ -434,7 +442,7 @@ def _limit_data(data: object, limit: int) -> object:
 
 
 def _limit_texts(parts: Sequence[str | Media], limit: int) -> list[str | Media]:
-    """Cut the texts in a list of parts, so that all texts together have at most `limit` characters."""
+    """Shorten the texts in a list of texts and media, so that all texts together have at most `limit` characters."""
     limited: list[str | Media] = []
     for part in parts:
         if isinstance(part, str):

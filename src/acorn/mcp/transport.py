@@ -1,8 +1,8 @@
-"""The transports to an MCP server: the standard input and output of a process, or HTTP.
+"""The transports (the ways to exchange messages) to an MCP server: a process with pipes, or HTTP.
 
-acorn has its own transport for processes, and uses the transport of the SDK only on Windows. The SDK's transport passes
-every message through two streams and two tasks, which is a quarter of the cost of a call. acorn's transport uses
-callbacks of the event loop, and limits the memory that a server can fill.
+For processes, acorn has its own transport, except on Windows, where it uses the transport of the MCP SDK. The transport
+of the SDK passes every message through two streams and two tasks, which takes a quarter of the time of a tool call.
+acorn's transport uses callbacks of the event loop, and limits the memory that a server can fill.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _PLACEHOLDER = re.compile(r"error \d+ of the server")
 
 
 class ErrorRedactor:
-    """A table of a server's error messages that hides the messages from the SDK.
+    """A store for the error messages of a server, which replaces them with placeholders before the SDK sees them.
 
-    The SDK writes error messages to its own spans, in which acorn cannot redact keys. So the SDK receives a
-    placeholder, and acorn restores the message when it reports the error.
+    The SDK writes error messages to its own telemetry spans, in which acorn cannot redact API keys. acorn restores the
+    original message when it reports the error.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ErrorRedactor:
         self._count = 0
 
     def hide(self, item: SessionMessage) -> SessionMessage:
-        """Replace the message of a JSON-RPC error with a placeholder."""
+        """If the message is a JSON-RPC error, replace its error text with a placeholder. Return the message."""
         if isinstance(item.message, JSONRPCError):
             self._count += 1
             placeholder = f"error {self._count} of the server"
@@ -81,28 +81,28 @@ _FAST_EXIT_TIMEOUT = 0.5
 
 
 class Watcher(Protocol):
-    """A receiver of transport events that the SDK does not report."""
+    """The interface of an object that is notified of transport events, because the SDK does not report these events."""
 
     @property
     def error_redactor(self) -> ErrorRedactor: ...
 
     def on_lost(self, reason: str | None = None) -> None:
-        """Handle the end of the server's messages."""
+        """Handle the end of the connection: the server will send no more messages."""
 
     def on_invalid_message(self) -> None:
-        """Handle a line from the server that is not an MCP message."""
+        """Handle output of the server that is not an MCP message."""
 
     def on_http_status(self, status: int) -> None:
-        """Handle the status of an HTTP response."""
+        """Handle the status code of an HTTP response."""
 
 
 @asynccontextmanager
 async def start_process(
     command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, log: ServerLog, watcher: Watcher
 ) -> AsyncGenerator[tuple[MessageStream, MessageStream]]:
-    """Start a server process and yield its message streams.
+    """Start a server process and yield the stream from the process and the stream to it.
 
-    When the `with` block ends, stop the server and its child processes.
+    At the end of the `with` block, the function stops the process and its child processes.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -124,7 +124,7 @@ async def start_process(
 
 
 class MessageStream:
-    """The messages from and to a server process, with the stream interface that the SDK expects."""
+    """A stream of messages from and to a server process, with the methods that the SDK expects from a stream."""
 
     last_context = None
     """An attribute that the SDK reads for every message."""
@@ -181,7 +181,7 @@ def _error_response(request_id: int | str) -> JSONRPCError:
 
 
 def _request_id(line: bytes) -> int | str | None:
-    """Return the id of the request to which an invalid message responds, or None."""
+    """Return the id of the request that an invalid response answers, or None if the line is not a response."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -194,7 +194,7 @@ def _request_id(line: bytes) -> int | str | None:
 
 
 class _ServerProcess(asyncio.SubprocessProtocol):
-    """A running server process, with a queue of its output lines that were not read yet."""
+    """A running server process, with a queue of output lines that acorn has not read yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -258,7 +258,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             self._line_arrived.set_result(None)
 
     async def next_line(self) -> bytes | None:
-        """Return the next output line, or None after the last line."""
+        """Wait for the next output line of the server and return it, or return None after the last line."""
         while not self._lines:
             if self._has_ended:
                 return None
@@ -313,7 +313,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             atexit.unregister(self._terminate_at_exit)
 
     def _terminate_at_exit(self) -> None:
-        """Terminate the server if the program exits without stopping it, for example after Ctrl-C."""
+        """Send SIGTERM to the server if the program exits without stopping it, for example after Ctrl-C."""
         if self._owner == os.getpid() and not self._exited.done():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.get_pid(), signal.SIGTERM)
@@ -326,7 +326,10 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 async def open_transport(
     address: ServerAddress, log: ServerLog | None, watcher: Watcher, timeout: float
 ) -> AsyncGenerator[Streams]:
-    """Yield the stream from a server and the stream to it, and report failures to the watcher."""
+    """Connect to a server, and yield the stream from the server and the stream to it.
+
+    The function reports lost connections and invalid messages to the watcher.
+    """
     if address.is_web:
         lost_requests: set[object] = set()
         async with _open_http(address, watcher, timeout, lost_requests) as (reading, writing):
@@ -344,7 +347,7 @@ async def open_transport(
 
 @asynccontextmanager
 async def _open_sdk_stdio(address: ServerAddress, log: ServerLog) -> AsyncGenerator[Streams]:
-    """Start the server with the SDK, which supports the commands and child processes of Windows."""
+    """Start the server process with the transport of the SDK, which supports the commands and processes of Windows."""
     env = None if address.env is None else dict(address.env)
     server = StdioServerParameters(command=address.target, args=list(address.args), env=env, cwd=address.cwd)
     try:
@@ -378,7 +381,7 @@ async def _open_http(
 
 
 class _WatchedStream:
-    """A wrapper of an SDK stream that reports its end and its invalid messages to a watcher."""
+    """A wrapper around a stream of the SDK that reports the end of the stream and invalid messages to a watcher."""
 
     def __init__(self, inner: Any, watcher: Watcher, lost_requests: Collection[object] = ()) -> None:
         self._inner = inner

@@ -1,8 +1,9 @@
-"""The port of language models: the requests that acorn sends and the responses that it expects.
+"""Language models: the interface that every model implements, and the code that sends requests to providers.
 
-A *lane* is the path of a request to its provider. `lanes/` contains the native lanes, `litellm/` reaches every other
-provider, and `local/` runs a model in this process. `resolve.py` chooses one of these adapters for the `model` of a
-class. `limits/` enforces rate limits, `retry.py` repeats failed requests, and `fallback.py` switches to another model.
+A *lane* is the path of a request to its provider. `lanes/` contains the native lanes, which are acorn's own
+implementations of the protocols of OpenAI and Anthropic. `litellm/` reaches every other provider, and `local/` runs a
+model in this process. `resolve.py` chooses one of these adapters for the `model` setting of an agent class. `limits/`
+enforces rate limits, `retry.py` repeats failed requests, and `fallback.py` switches to another model.
 """
 
 from acorn.models.port import CallDelta, Delta, Model, ModelResponse, Price, RawCall, StreamingModel

@@ -1,8 +1,8 @@
-"""Assembly of the deltas of a stream into a complete response.
+"""Assembly of a complete response from its deltas, which are the fragments of a streamed response.
 
 Providers stream tool calls in different ways. The fragments of several calls may be interleaved, an index may start at
-1 or be reused with a new id, and a tool name may arrive in several fragments. This module performs no I/O. The drivers
-pass the deltas to it.
+1 or be reused with a new id, and a tool name may arrive in several fragments. This module performs no I/O: its callers
+read the stream and pass the deltas to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from acorn.types import Usage
 
 @dataclass(slots=True, eq=False)
 class PartialCall:
-    """A tool call of a stream, with the arguments that have arrived so far."""
+    """A tool call that is still being streamed, with the arguments that have arrived so far."""
 
     index: int
     """The position of the call in the response, counted from 0."""
@@ -26,7 +26,7 @@ class PartialCall:
 
 
 class Assembly:
-    """A response that is assembled from the deltas of a stream."""
+    """A response that grows with each delta (fragment) of a stream."""
 
     def __init__(self) -> None:
         self.calls: list[PartialCall] = []
@@ -40,11 +40,10 @@ class Assembly:
         self._usage: Usage | None = None
 
     def add_arguments(self, delta: Delta) -> PartialCall | None:
-        """Add a delta that only continues the arguments of one call, and return that call.
+        """Add a delta that contains only further arguments of one tool call, and return that call.
 
-        Return None and add nothing for every other delta. The caller then calls `add`. The result is the same as with
-        `add`. This shortcut exists because a long response has thousands of argument deltas, and a stream creates a
-        chunk for each delta.
+        For any other delta, add nothing and return None. The caller must then call `add`, which accepts every delta.
+        This method is only a faster path, because a long response has thousands of deltas with arguments.
         """
         if len(delta.calls) != 1 or delta.content or delta.reasoning or delta.refusal is not None:
             return None
@@ -61,7 +60,7 @@ class Assembly:
         return call
 
     def add(self, delta: Delta) -> tuple[str, str, list[PartialCall]]:
-        """Add a delta, and return its text, its reasoning and the calls that it changed."""
+        """Add a delta, and return its new text, its new reasoning and the tool calls to which it added a fragment."""
         content, reasoning = delta.content, delta.reasoning
         if content and (content := self._surrogates.join("content", content)):
             self._content.append(content)
@@ -115,23 +114,31 @@ class Assembly:
 
 
 def _starts_new_call(fragment: CallDelta, call: PartialCall) -> bool:
-    """Return whether a fragment starts a new call although an earlier call has the same index."""
+    """Return True if a fragment belongs to a new tool call, although `call` has the same index.
+
+    Some providers use an index again for another call. The new call then has another id or another name.
+    """
     if fragment.id and call.id:
         return fragment.id != call.id
     return bool(fragment.name and call.pieces and fragment.name != call.name)
 
 
 class _SplitSurrogates:
-    """A buffer that joins the two surrogates of a character that a provider sent in two deltas."""
+    """A buffer for characters that a provider split into two halves and sent in two deltas.
+
+    In UTF-16, some characters, such as emojis, consist of two halves, which are called surrogates.
+    """
 
     def __init__(self) -> None:
         self.pending: dict[object, str] = {}
         """A dict that maps a source, such as "content" or a call, to the first surrogate of an incomplete character."""
 
     def join(self, source: object, text: str) -> str:
-        """Return the new text of a source with complete characters.
+        """Return the next part of a streamed text, in which every character is complete.
 
-        A first surrogate at the end of the text stays in the buffer. A surrogate without a counterpart is unchanged.
+        If `text` ends with the first half of a character, this half stays in the buffer until the next part of the same
+        text arrives. `source` identifies the text, which is the content, the reasoning or the arguments of one call. A
+        half whose other half never arrives is returned unchanged.
         """
         if not text or (text.isascii() and not self.pending):
             return text
@@ -142,7 +149,10 @@ class _SplitSurrogates:
 
 
 def as_deltas(response: ModelResponse) -> list[Delta]:
-    """Return a complete response as a list with one delta, for a model that cannot stream."""
+    """Return a complete response as a list with one delta.
+
+    Callers use it to treat a model that cannot stream like a model that can.
+    """
     calls = tuple(
         CallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(response.tool_calls)
     )

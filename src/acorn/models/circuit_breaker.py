@@ -1,9 +1,12 @@
 """Circuit breakers: acorn skips a model for some seconds after several failures in a row.
 
-A circuit opens after several failures in a row. A failure is a request that still fails after its retries. A request
-that the model rejects permanently does not count as a failure. After some seconds, the open circuit allows one trial
-request, and it closes if the trial request succeeds. `fallback.py` checks the circuit before it sends a request. Each
-combination of a model and an address has one circuit, which all runs of the process share.
+Each model has a circuit, as in an electric circuit breaker: a closed circuit allows requests, and an open circuit
+blocks them. The circuit opens after several failures in a row. A failure is a request that still fails after its
+retries. A request that the model rejects permanently does not count as a failure. After some seconds, the open circuit
+allows one trial request, and it closes if the trial request succeeds.
+
+`fallback.py` checks the circuit before it sends a request. Each combination of a model and a server address has one
+circuit, which all runs of the process share.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ OPEN_SECONDS = 30.0
 
 
 class CircuitPass:
-    """The permission to send one request, through which the sender reports the outcome of the request."""
+    """The permission to send one request to a model.
+
+    The sender uses it to report whether the request succeeded.
+    """
 
     __slots__ = ("__weakref__", "_circuit")
 
@@ -32,24 +38,33 @@ class CircuitPass:
         self._circuit = circuit
 
     def report_success(self, name: str) -> None:
-        """Report that the model answered, with the model name for the log line."""
+        """Report that the model answered.
+
+        `name` is the model name for the log.
+        """
         self._circuit.close(name)
 
     def report_failure(self, name: str) -> None:
-        """Report that the request failed with an error that may be temporary."""
+        """Report that the request failed with an error that may be temporary.
+
+        `name` is the model name for the log.
+        """
         self._circuit.count_failure(self, name)
 
     def report_rejection(self) -> None:
-        """Report that the model rejected the request permanently, which is not a failure of the model."""
+        """Report that the model rejected the request permanently, which does not count as a failure of the model."""
         self._circuit.reset_failures(self)
 
     def release(self) -> None:
-        """Release the pass of an abandoned request, so that another request can be the trial request."""
+        """Report that the request was abandoned, so that another request can become the trial request."""
         self._circuit.release(self)
 
 
 class Circuit:
-    """The circuit breaker of one model, which decides whether a request may be sent to the model."""
+    """The circuit breaker of one model.
+
+    It decides whether acorn may send a request to the model.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -61,12 +76,15 @@ class Circuit:
 
     @property
     def allows_request(self) -> bool:
-        """Whether the circuit allows a request now, so that `enter` would return a pass."""
+        """True if the circuit is closed, or if it may allow a trial request now."""
         until = self._open_until
         return until is None or (self._clock() >= until and self._current_trial() is None)
 
     def enter(self, *, is_forced: bool = False) -> CircuitPass | None:
-        """Return a pass, or None if the circuit is open and `is_forced` is false."""
+        """Return the permission to send a request, or None if the circuit is open and allows no trial request now.
+
+        If `is_forced` is true, the result is never None.
+        """
         new_pass = CircuitPass(self)
         if self._open_until is None:
             return new_pass
@@ -86,7 +104,7 @@ class Circuit:
             was_open = self._open_until is not None
             self._failures, self._open_until, self._trial = 0, None, None
         if was_open:
-            logger.info("The circuit of `%s` is closed again.", name)
+            logger.info("`%s` answered again, so its circuit breaker is closed.", name)
 
     def count_failure(self, circuit_pass: CircuitPass, name: str) -> None:
         with self._lock:
@@ -97,7 +115,12 @@ class Circuit:
             if not is_open and self._failures < FAILURES:
                 return
             failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_SECONDS, None
-        logger.info("The circuit of `%s` is open for %g s: it failed %d times in a row.", name, OPEN_SECONDS, failures)
+        logger.info(
+            "The circuit breaker skips `%s` for %g s, because the model failed %d times in a row.",
+            name,
+            OPEN_SECONDS,
+            failures,
+        )
 
     def reset_failures(self, circuit_pass: CircuitPass) -> None:
         if self._open_until is None:
@@ -111,9 +134,10 @@ class Circuit:
 
 
 class CircuitRegistry:
-    """A registry of the circuit breakers of all models.
+    """A registry that contains the circuit breaker of each model.
 
-    A model id or a model dict is identified by its id and address. A model object is identified by its `id()`.
+    If `model` is set to a model id or a model dict, the registry finds the circuit by the model id and the server
+    address. If `model` is set to a model object, the registry finds the circuit by the `id()` of the object.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -126,7 +150,7 @@ class CircuitRegistry:
         return len(self._by_address) + len(self._by_object)
 
     def of(self, declared: object) -> Circuit:
-        """Return the circuit of a model setting: a model id, a model dict or a model object."""
+        """Return the circuit for a value of the `model` setting: a model id, a model dict or a model object."""
         if isinstance(declared, str) or is_json_object(declared):
             return self._by_address.setdefault(model_address(declared), Circuit(self._clock))
         object_id = id(declared)
@@ -148,14 +172,18 @@ class CircuitRegistry:
     def clear(self) -> None:
         """Remove all circuits.
 
-        Tests need this method because a new test server may get the address of an earlier server.
+        Tests call this method because a new test server may get the address of an earlier server, and with it the open
+        circuit of the earlier server.
         """
         self._by_address.clear()
         self._by_object.clear()
 
 
 def model_address(declared: str | JsonObject) -> tuple[str, str]:
-    """Return the model id and the custom server address of a model setting."""
+    """Return the model id and the custom server address in a model dict.
+
+    The address is "" if the user set none.
+    """
     config = {"model": declared} if isinstance(declared, str) else declared
     address = config.get("base_url") or config.get("api_base") or ""
     return str(config.get("model") or config.get("id")), str(address).rstrip("/")

@@ -3,8 +3,8 @@
 The adapters of the providers use this module to create a `ModelError`.
 
 acorn sends some settings that the user did not set: a default temperature, a forced tool, or a strict schema. If a
-model rejects such a setting, acorn sends the request again without it. The process remembers rejected settings, so that
-later requests do not fail.
+model rejects one of these settings, acorn sends the request again without it. The process remembers the rejected
+settings, so that later requests do not fail for the same reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ UNREADABLE = "unreadable response"
 
 @dataclass(frozen=True)
 class FailureDetails:
-    """The HTTP status and headers of a failed request, or a problem label if there was no status."""
+    """The HTTP status and headers of a failed request.
+
+    If no response arrived, `problem` describes the failure.
+    """
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -69,7 +72,7 @@ def suggest_fix(
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """Return a suggestion for the user that describes the fix of a failed request, or "" if there is no suggestion.
+    """Return a sentence that suggests to the user how to fix a failed request, or "" if acorn has no suggestion.
 
     `set_by_user` contains the names of the settings that the user set.
     """
@@ -100,7 +103,7 @@ def suggest_fix(
 
 
 def rejected_setting(message: str, set_by_user: Collection[str]) -> str | None:
-    """Return the first setting of the user that an error message mentions, or None."""
+    """Return the first setting of the user that is mentioned in an error message, or None if none is mentioned."""
     return next((name for name in _PROTOCOL_NAMES if name in set_by_user and mentions(message.lower(), name)), None)
 
 
@@ -115,7 +118,7 @@ _STRICT = re.compile(r"\bstrict\b|\bschema\b", re.IGNORECASE)
 
 
 def mentions(message: str, setting: str) -> bool:
-    """Return whether an error message mentions a setting."""
+    """Return True if an error message contains the name of a setting, or its name in a provider's protocol."""
     if setting == "strict":
         # The pattern matches complete words only, since "restricted" contains "strict".
         return _STRICT.search(message) is not None
@@ -123,7 +126,7 @@ def mentions(message: str, setting: str) -> bool:
 
 
 def is_too_long(message: str) -> bool:
-    """Return whether an error message reports that the conversation exceeds the context of the model."""
+    """Return True if an error message says that the conversation is longer than the context window of the model."""
     text = message.lower()
     return any(sign in text for sign in _TOO_LONG)
 
@@ -132,13 +135,16 @@ def is_too_long(message: str) -> bool:
 
 
 def secrets_of(config: JsonObject, request: ModelRequest) -> set[str]:
-    """Return the secret values of the model dict and of the hosted tools, which must not appear in an error."""
+    """Return the secrets in the model dict and in the hosted tools, such as API keys.
+
+    The caller removes them from error messages. A hosted tool is a tool that the provider runs itself.
+    """
     hosted = [tool for tool in request.tools if tool.get("type") != "function"]
     return find_secrets({"model": config, "tools": hosted})
 
 
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
-    """Return a list of an error, its causes and its contexts.
+    """Return a list that contains an error and all exceptions in its `__cause__` and `__context__` attributes.
 
     The list does not contain `outer`, the exception that the caller was already handling before the request.
     """
@@ -153,7 +159,7 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
 
 
 def redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
-    """Remove the secrets from the arguments and attributes of exceptions."""
+    """Replace the secrets in the arguments and attributes of exceptions, so that no traceback shows a secret."""
     for error in chain:
         error.args = _redact_value(error.args, secrets)
         for name, value in list(getattr(error, "__dict__", {}).items()):
@@ -184,7 +190,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class RejectedSettings:
-    """The parameters that a model rejected in earlier requests of this process."""
+    """The names of the settings that a model rejected in earlier requests of this process."""
 
     def __init__(self, name: str, settings: JsonObject) -> None:
         self._name = name
@@ -199,7 +205,10 @@ class RejectedSettings:
             _rejected[self._key] = left_out | set(self.known)
 
     def check_forced(self, forced: str | None, called: Collection[str], stop_reason: str) -> None:
-        """Remember that a provider ignores forced tools if a complete response does not call the forced tool."""
+        """If a complete response does not call the forced tool, remember that the model ignores forced tools.
+
+        Later requests to the model then do not force a tool.
+        """
         if forced and forced not in called and stop_reason in ("stop", "tool_calls"):
             self.remember({"tool_choice"})
 
@@ -210,9 +219,9 @@ class RejectedSettings:
 
 
 def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that may be removed from a rejected request.
+    """Yield the settings that acorn may remove from a request after the model rejected the request.
 
-    Each item is a pair of the parameter name and the key under which acorn remembers the rejection.
+    Each item is a pair of strings: the name of the setting, and the text that acorn remembers if the model rejects it.
     """
     if request.forced_tool:
         yield "tool_choice", "tool_choice"
@@ -226,7 +235,10 @@ def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> I
 
 
 def without_rejected_strict(request: ModelRequest, left_out: Collection[str]) -> ModelRequest:
-    """Return the request without the default `strict` of its schema if the model rejected it."""
+    """Return the request without a default `strict` that the model rejected earlier for the same schema.
+
+    If the model did not reject it, or if the user set `strict`, the request is returned unchanged.
+    """
     if not any(name.startswith(_STRICT_PREFIX) for name in left_out):
         return request
     function = _strict_finish_by_default(request)
@@ -237,7 +249,7 @@ def without_rejected_strict(request: ModelRequest, left_out: Collection[str]) ->
 
 
 def is_strict_by_user(request: ModelRequest) -> bool:
-    """Return whether a request contains a strict schema that the user asked for."""
+    """Return True if a tool in the request has `strict` because the user set it."""
     are_strict = [bool(tool.get("function", {}).get("strict")) for tool in request.tools]
     return any(are_strict[:-1]) or (any(are_strict) and "strict" in request.declared)
 
@@ -246,7 +258,10 @@ _STRICT_PREFIX = "strict "
 
 
 def _strict_finish_by_default(request: ModelRequest) -> JsonObject | None:
-    """Return the definition of the tool `__finish__` if it is strict and the user did not ask for `strict`."""
+    """Return the definition of the tool `__finish__` if it is strict only because of acorn's default.
+
+    Return None if the tool is missing or not strict, or if the user set `strict`.
+    """
     if not request.tools or "strict" in request.declared:
         return None
     function: JsonObject = request.tools[-1].get("function") or {}
@@ -259,8 +274,8 @@ def _strict_key(function: JsonObject) -> str:
 
 
 def forget_rejections() -> None:
-    """Forget all rejected settings.
+    """Forget all rejected settings of all models.
 
-    Tests need this function because a new test server may get the address of an earlier server.
+    Tests call this function because a new test server may get the address of an earlier server.
     """
     _rejected.clear()

@@ -1,4 +1,4 @@
-"""Fallback: a list of models in which the next model receives a request that a model could not answer.
+"""Fallback: if a model of a list cannot answer a request, acorn sends the request to the next model of the list.
 
     class Researcher(module[Question, Answer]):
         model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
@@ -6,11 +6,11 @@
 The next model receives the request if a model fails with an error that may be temporary, or if it does not support a
 part of the request. Each model has its own retries and settings. A circuit breaker skips a model that fails repeatedly
 (`circuit_breaker.py`). A stream can move to the next model only before its first delta was delivered. `resolve` creates
-a chain from a list of models. The agent loop uses a chain like any other model.
+a `FallbackChain` from a list of models. The agent loop uses this chain like any other model.
 
 Some providers sign or encrypt the reasoning of their models. Such reasoning may only be sent to a model that can read
-it. The history does not contain the author of a message, so `ReasoningOwner` remembers the author as long as the
-process runs. If the author is unknown, for example in a loaded run, acorn assumes the first model of the list.
+it. The history does not say which model wrote a message, so `ReasoningOwner` remembers it until the process ends. If
+the model is unknown, for example in a loaded run, acorn assumes that the first model of the list wrote the message.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ _SHARED_REASONING = ("anthropic", "openai")
 
 
 class ReasoningOwner:
-    """A table of the models that wrote the reasoning in the messages of this process.
+    """A table that says which model wrote the reasoning in a message of this process.
 
-    Each owner is a value of `reasoning_reader`, which is equal for models that can read each other's reasoning.
+    The table does not contain model names. It contains the results of `reasoning_reader`, which are equal for models
+    that can read each other's reasoning.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class ReasoningOwner:
         self._lock = threading.Lock()
 
     def record(self, extra: JsonObject, owner: Hashable) -> None:
-        """Record the owner of the reasoning in a response."""
+        """Record that `owner` wrote the reasoning in `extra`, the additional message keys of a response."""
         with self._lock:
             for key, value in extra.items():
                 self._keys.add(key)
@@ -78,9 +79,10 @@ class ReasoningOwner:
                 del self._owners[next(iter(self._owners))]
 
     def filter(self, messages: Sequence[Message], reader: Hashable, first: Hashable) -> list[Message] | None:
-        """Return the messages without the reasoning of other owners, or None if no message changes.
+        """Return the messages without the reasoning that `reader` cannot read, or None if no message changes.
 
-        `reader` is the owner that receives the messages. `first` is the assumed owner of unknown reasoning.
+        `reader` is the result of `reasoning_reader` for the model that receives the messages. If the table does not
+        contain a reasoning value, `first` is assumed to be its owner.
         """
         if reader == first and self._writers <= {first}:
             return None
@@ -101,7 +103,10 @@ class ReasoningOwner:
 
 
 def reasoning_reader(declared: object) -> Hashable:
-    """Return a value for a model setting that is equal for models that can read each other's reasoning."""
+    """Return a value that is equal for two models if each can read the reasoning of the other.
+
+    `declared` is a value of the `model` setting: a model id, a model dict or a model object.
+    """
     if not isinstance(declared, str) and not is_json_object(declared):
         return str(getattr(declared, "name", ""))
     config = {"model": declared} if isinstance(declared, str) else declared
@@ -127,7 +132,7 @@ Outcome = TypeVar("Outcome", ModelResponse, Delta)
 
 @dataclass(frozen=True, eq=False)
 class FallbackLink:
-    """One model of a fallback chain, with its circuit breaker and its settings."""
+    """One model of a fallback chain, with its circuit breaker and its sampling settings."""
 
     model: Model
     circuit: Circuit
@@ -140,7 +145,7 @@ class FallbackLink:
 
     @property
     def name(self) -> str:
-        """The model name for records and messages, with the position if the name is not unique."""
+        """The name of the model in run records and error messages, such as `gpt-4o` or `gpt-4o (model[1])`."""
         return f"{self.model.name}{self.position}"
 
 
@@ -158,11 +163,11 @@ class FallbackChain:
 
     @classmethod
     def of(cls, models: Sequence[Model], circuits: CircuitRegistry = CIRCUITS) -> FallbackChain:
-        """Create a chain from a list of model objects."""
+        """Create a chain from a list of model objects, and find or create their circuit breakers in `circuits`."""
         return cls([FallbackLink(model, circuits.of(model), reasoning_reader(model)) for model in models])
 
     def wrap_inner(self, wrap: Callable[[Model], Model]) -> FallbackChain:
-        """Return a copy of the chain in which `wrap` is applied to each model."""
+        """Return a copy of the chain that contains the result of `wrap(model)` in place of each model."""
         return FallbackChain([replace(link, model=wrap(link.model)) for link in self.links])
 
     def __repr__(self) -> str:
@@ -194,9 +199,9 @@ class FallbackChain:
         return self._next.model.can_force_tool(request)
 
     def price(self) -> Price | None:
-        """Return the price of the next model, or None if any model of the chain has an unknown price.
+        """Return the price of the model that receives the next request.
 
-        The price is then unknown because any model of the chain may answer.
+        Return None if the price of any model of the chain is unknown, because any of these models may answer.
         """
         if len(self.links) > 1 and any(model.price() is None for model in self.models):
             return None
@@ -206,13 +211,13 @@ class FallbackChain:
         for attempt in _ChainAttempts(self, request):
             with attempt:
                 return attempt.add_origin(attempt.add_cost(attempt.model.complete(attempt.request())))
-        raise AssertionError("The last attempt returns or raises.")
+        raise AssertionError("The fallback chain ended without a response or an error. This is a bug in acorn.")
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         for attempt in _ChainAttempts(self, request):
             with attempt:
                 return attempt.add_origin(attempt.add_cost(await attempt.model.acomplete(attempt.request())))
-        raise AssertionError("The last attempt returns or raises.")
+        raise AssertionError("The fallback chain ended without a response or an error. This is a bug in acorn.")
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         for attempt in _ChainAttempts(self, request):
@@ -253,7 +258,7 @@ async def _acomplete_as_stream(model: Model, request: ModelRequest) -> AsyncIter
 
 
 class _FailedLink(NamedTuple):
-    """A model of the chain that failed or was skipped."""
+    """A model of the chain that failed, or that was skipped because its circuit is open."""
 
     name: str
     error: ModelError | None
@@ -265,7 +270,7 @@ class _FailedLink(NamedTuple):
         return redact(str(self.error), ()).rstrip(".")
 
     def report(self, next_name: str) -> None:
-        """Report and log that the model `next_name` receives the request instead of this model."""
+        """Report a `RetryEvent` and log that the model `next_name` receives the request instead of this model."""
         report_retry(RetryEvent(self.name, None if self.error is None else self.error.status, to=next_name))
         if self.error is None:
             logger.info("`%s` is skipped (%s). The request goes to `%s`.", self.name, CIRCUIT_OPEN, next_name)
@@ -278,7 +283,10 @@ class _FailedLink(NamedTuple):
 
 
 class _ChainAttempts:
-    """The attempts to get a response to one request, with at most one attempt for each model of the chain."""
+    """The attempts to get a response to one request.
+
+    Each model of the chain gets at most one attempt.
+    """
 
     def __init__(self, chain: FallbackChain, request: ModelRequest) -> None:
         self.chain = chain
@@ -306,7 +314,11 @@ class _ChainAttempts:
         return None if timeout is None else timeout - (time.monotonic() - self._started)
 
     def _find(self, start: int) -> _ChainAttempt | None:
-        """Return an attempt with the first model from index `start` whose circuit allows a request, or None."""
+        """Return an attempt with the next model whose circuit allows a request, or None if no model is left.
+
+        The search begins at the index `start` of the chain. It also reports the models that failed or were skipped
+        before.
+        """
         for at in range(start, len(self.chain.links)):
             link = self.chain.links[at]
             circuit_pass = link.circuit.enter()
@@ -321,10 +333,11 @@ class _ChainAttempts:
             return _ChainAttempt(self, at, circuit_pass)
         return None
 
-    def move_on(self, at: int, error: ModelError, *, has_started: bool) -> bool:
-        """Return whether another model receives the request that failed with `error`.
+    def choose_next_model(self, at: int, error: ModelError, *, has_started: bool) -> bool:
+        """Choose the next model after the model at index `at` failed, and return True if there is one.
 
-        If no other model receives the request and several models failed, raise an error that describes all failures.
+        Without a next model, return False, so that the caller raises `error`. If other models failed or were skipped
+        before, raise an error that describes all failures instead.
         """
         others = list(self._failed)
         self._failed.append(_FailedLink(self.chain.links[at].name, error))
@@ -341,7 +354,7 @@ class _ChainAttempts:
         errors = [*(failed.error for failed in others if failed.error is not None), last]
         causes = "; ".join(failed.describe() for failed in others)
         raise ModelError(
-            f"{str(last).rstrip('.')}. The other models of the list did not answer: {causes}.",
+            f"{str(last).rstrip('.')}. The other models of the list also did not answer: {causes}.",
             provider=last.provider,
             status=last.status,
             retryable=last.retryable,
@@ -351,9 +364,9 @@ class _ChainAttempts:
 
 
 class _ChainAttempt:
-    """An attempt to get a response from one model of the chain.
+    """An attempt to get a response from one model of the chain, as a context manager.
 
-    It is a context manager. If the request fails in its block, it passes the request to the next model.
+    If the request fails in the `with` block, the context manager chooses the next model and suppresses the error.
     """
 
     def __init__(self, attempts: _ChainAttempts, at: int, circuit_pass: CircuitPass) -> None:
@@ -382,10 +395,10 @@ class _ChainAttempt:
             self._pass.report_failure(self._link.name)
         else:
             self._pass.report_rejection()
-        return self._attempts.move_on(self._at, error, has_started=self._has_started)
+        return self._attempts.choose_next_model(self._at, error, has_started=self._has_started)
 
     def request(self) -> ModelRequest:
-        """Return the request with the sampling settings, the timeout and the messages for this model."""
+        """Return a copy of the request with the settings of this model and without reasoning that it cannot read."""
         request, link, chain = self._attempts.original_request, self._link, self._attempts.chain
         changes = dict(link.sampling)
         if changes:
@@ -403,12 +416,19 @@ class _ChainAttempt:
         return request.but(**changes) if changes else request
 
     def start_stream(self, delta: Delta) -> Delta:
-        """Return the first delta of a stream, after which the request cannot move to another model."""
+        """Return the first delta of a stream, with the name of this model.
+
+        After this call, no other model can receive the request, because the caller has already received a part of the
+        response.
+        """
         self._has_started = True
         return self.add_origin(self.add_cost(delta))
 
     def add_cost(self, outcome: Outcome) -> Outcome:
-        """Return a response or a delta with its cost, and record the owner of its reasoning."""
+        """Return a response or a delta with its cost, if the price of the model is known.
+
+        This method also records that this model wrote the reasoning of the response.
+        """
         if outcome.extra and self._attempts.chain.is_mixed:
             OWNERS.record(outcome.extra, self._link.reader)
         usage: Usage | None = outcome.usage
@@ -417,7 +437,7 @@ class _ChainAttempt:
         return outcome
 
     def add_origin(self, outcome: Outcome) -> Outcome:
-        """Return a response or a delta with the name of this model and the list of the models that failed before."""
+        """Return a response or a delta with the name of this model and the list of the models that failed earlier."""
         if outcome.model and not self._attempts.fallbacks:
             return outcome
         return replace(outcome, model=outcome.model or self.model.name, fallbacks=self._attempts.fallbacks)

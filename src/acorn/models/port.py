@@ -1,7 +1,8 @@
-"""The port of language models: the interface of a model, its responses and its prices.
+"""The interface of language models: the `Model` protocol, responses and prices.
 
-Requests and responses have one format for all providers, and adapters translate it. Messages are in OpenAI's format
-and never change once they are in a request. An adapter that must edit a message edits a copy.
+Requests and responses have one format for all providers, and each adapter converts it to the format of its provider.
+Messages are in OpenAI's format. A message never changes after it was added to a request. An adapter that must edit a
+message therefore edits a copy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Price:
     """The price of an input token that the provider adds to its cache. None means the normal input price."""
 
     def of(self, usage: Usage) -> float:
-        """Return the cost of a request in dollars."""
+        """Return the cost in dollars of the tokens in `usage`."""
         dollars = usage.input_tokens * self.input + usage.output_tokens * self.output
         if self.cached is not None:
             dollars += usage.cached_tokens * (self.cached - self.input)
@@ -46,7 +47,7 @@ PRICE_KEYS = (
 
 
 def price_in(config: JsonObject) -> Price | None:
-    """Return the price that a model dict sets, or None if the dict contains no price."""
+    """Return the price that the user set in a model dict, or None if the dict contains no price."""
     input_price, output_price, read_price, write_price = (config.get(key) for key in PRICE_KEYS)
     if input_price is output_price is read_price is write_price is None:
         return None
@@ -56,7 +57,10 @@ def price_in(config: JsonObject) -> Price | None:
 
 @dataclass(slots=True)
 class RawCall:
-    """A tool call from the provider that is not validated yet."""
+    """A tool call as the provider sent it.
+
+    Its arguments are JSON text and are not validated yet.
+    """
 
     id: str | None
     name: str
@@ -65,7 +69,7 @@ class RawCall:
 
 @dataclass(eq=False)
 class ModelResponse:
-    """A complete response of a model, in one format for all providers."""
+    """A complete response from a model, in one format for all providers."""
 
     content: str = ""
     tool_calls: list[RawCall] = field(default_factory=list[RawCall])
@@ -102,7 +106,10 @@ class CallDelta:
 
 @dataclass(slots=True, eq=False)
 class Delta:
-    """A fragment of a streamed response, in which only the new fields are set."""
+    """A fragment of a streamed response.
+
+    It contains only the content that is new since the previous fragment.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -119,17 +126,18 @@ class Delta:
 
 
 class RequestNotSupportedError(ModelError):
-    """The error for a request that the model does not support, so that it was not sent.
+    """The error for a request that was not sent because the model does not support a part of it.
 
-    Another model of a list may support the request.
+    If `model` is a list of models, acorn then tries the next model.
     """
 
 
 class ResendError(ModelError):
-    """The error for a request that the model rejected because of a default parameter that the user did not set.
+    """The error for a request that must be sent again, without a default setting that the model rejected.
 
-    The model may accept the request without this parameter. An adapter raises this error only if
-    `ModelRequest.left_out` is set. Otherwise the adapter sends the request again itself.
+    The user did not set this setting, so acorn may omit it. An adapter raises this error only if a rate limiter set
+    `ModelRequest.left_out`: the limiter must count the second request too. Otherwise the adapter sends the request
+    again itself. The limiter also raises this error for a request that it admitted but that was not sent in time.
     """
 
 
@@ -137,12 +145,12 @@ _TRANSIENT_STATUSES = (408, 409, 429)
 
 
 def is_retryable(status: int) -> bool:
-    """Return whether a request that failed with this HTTP status may succeed later."""
+    """Return True if a request that failed with this HTTP status may succeed later."""
     return status in _TRANSIENT_STATUSES or status >= 500
 
 
 class RetryEvent(NamedTuple):
-    """A failed request that is sent again, to the same model or to another model."""
+    """The report that a request failed and is sent again, either to the same model or to another model."""
 
     model: str
     status: int | None
@@ -158,7 +166,7 @@ retry_listener: ContextVar[Callable[[RetryEvent], object] | None] = ContextVar("
 
 
 def report_retry(event: RetryEvent) -> None:
-    """Pass a retry event to the listener of the current context, if there is one."""
+    """Pass a retry event to the function in the context variable `retry_listener`, if one is set."""
     if (listener := retry_listener.get()) is not None:
         listener(event)
 
@@ -166,12 +174,13 @@ def report_retry(event: RetryEvent) -> None:
 class Model(Protocol):
     """The interface of a language model.
 
-    An adapter raises `ModelError` for every failure.
+    If a request fails, the model must raise `ModelError`.
 
     A model may have further attributes. `thinks` is True if the user configured the model to reason before it answers.
-    Then acorn does not force a tool in the first request. `models` is a tuple of models if this object represents
-    several models. `takes_strict` is True if the model is known to support strict schemas. `takes_tool(definition)`
-    returns whether the provider executes a hosted tool, which acorn then sends together with the other tools.
+    In this case acorn does not force a tool in the first request. `models` is a tuple of models if this object
+    represents several models. `takes_strict` is True if the model is known to support strict schemas.
+    `takes_tool(definition)` returns True if the provider supports a hosted tool, which the provider runs itself. acorn
+    then sends the hosted tool together with the other tools.
     """
 
     @property
@@ -180,11 +189,11 @@ class Model(Protocol):
         ...
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        """Return whether the model can be forced to call one tool with this request."""
+        """Return True if this request can force the model to call one specific tool."""
         ...
 
     def price(self) -> Price | None:
-        """Return the price per token, or None if it is unknown."""
+        """Return the price per token, or None if the price is unknown."""
         ...
 
     def complete(self, request: ModelRequest) -> ModelResponse: ...
@@ -193,9 +202,9 @@ class Model(Protocol):
 
 
 class StreamingModel(Model, Protocol):
-    """A model that can also stream its responses.
+    """The interface of a model that can also stream its responses.
 
-    Closing the iterator ends the request.
+    Closing the returned iterator ends the request.
     """
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
@@ -207,52 +216,62 @@ _METHODS = ("complete", "acomplete", "can_force_tool", "price")
 
 
 def is_model(value: object) -> TypeGuard[Model]:
-    """Return whether an object implements the interface `Model`."""
+    """Return True if an object has all methods and attributes of the interface `Model`."""
     return not isinstance(value, type | str | dict) and not missing_members(value)
 
 
 def missing_members(value: object) -> list[str]:
-    """Return the names of the methods and attributes of `Model` that an object does not have."""
+    """Return the names of the methods and attributes of the interface `Model` that an object does not have."""
     missing = [name for name in _METHODS if not callable(getattr(value, name, None))]
     return missing if hasattr(value, "name") else ["name", *missing]
 
 
 def resembles_model(value: object) -> bool:
-    """Return whether an object or a class has at least one method of `Model`."""
+    """Return True if an object or a class has at least one method of the interface `Model`.
+
+    acorn uses it to explain an error if a value looks like an incomplete model.
+    """
     return any(callable(getattr(value, name, None)) for name in _METHODS)
 
 
 def can_stream(model: Model) -> TypeGuard[StreamingModel]:
-    """Return whether a model can stream its response."""
+    """Return True if a model has the methods `stream` and `astream`."""
     return callable(getattr(model, "stream", None)) and callable(getattr(model, "astream", None))
 
 
 def thinks(model: Model) -> bool:
-    """Return whether the user configured a model to reason before it answers."""
+    """Return True if the user configured a model to reason before it answers."""
     return bool(getattr(model, "thinks", False))
 
 
 def takes_strict(model: Model) -> bool:
-    """Return whether a model is known to support strict schemas, so that acorn may send strict schemas by default."""
+    """Return True if a model is known to support strict schemas.
+
+    acorn then sends strict schemas by default.
+    """
     return bool(getattr(model, "takes_strict", False))
 
 
 def takes_tool(model: Model, tool: JsonObject) -> bool:
-    """Return whether the provider of a model executes a hosted tool."""
+    """Return True if the provider of a model supports a hosted tool, which the provider runs itself."""
     method = getattr(model, "takes_tool", None)
     return callable(method) and bool(method(tool))
 
 
 def models_of(model: Model) -> Sequence[Model]:
-    """Return the models that may answer a request to `model`, which may be a list of models or a wrapper."""
+    """Return the models that may answer a request to `model`.
+
+    The result has several models if `model` is a fallback chain or a wrapper around one. Otherwise it contains only
+    `model`.
+    """
     models: tuple[Model, ...] | None = getattr(model, "models", None)
     return models if isinstance(models, tuple) and models and all(map(is_model, models)) else (model,)
 
 
 class ModelWrapper(ABC):
-    """The base class of models that send their requests to another model.
+    """The base class of models that add behavior, such as retries, and send their requests to another model.
 
-    Subclasses define the methods that complete and stream. All other attributes are attributes of the wrapped model.
+    Subclasses define the methods that send requests. All other attributes are those of the wrapped model.
     """
 
     def __init__(self, model: Model) -> None:
@@ -274,7 +293,7 @@ class ModelWrapper(ABC):
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the wrapped model.
 
-        The wrapper has `stream` only if the wrapped model has it.
+        For `stream` and `astream`, return the methods of the wrapper instead, but only if the wrapped model can stream.
         """
         if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
             raise AttributeError(name)
@@ -291,18 +310,18 @@ class ModelWrapper(ABC):
 
 
 def close_stream(deltas: Iterator[Delta]) -> None:
-    """Close a stream if it has a method `close`.
+    """Close a stream, if it has a method `close`.
 
-    A stream may be an iterator without this method.
+    A user-defined model may return an iterator without this method.
     """
     if (close := getattr(deltas, "close", None)) is not None:
         close()
 
 
 async def aclose_stream(deltas: AsyncIterator[Delta]) -> None:
-    """Close an async stream if it has a method `aclose`.
+    """Close an async stream, if it has a method `aclose`.
 
-    A stream may be an iterator without this method.
+    A user-defined model may return an iterator without this method.
     """
     if (aclose := getattr(deltas, "aclose", None)) is not None:
         await aclose()

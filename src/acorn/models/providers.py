@@ -21,7 +21,7 @@ from acorn.types import JsonObject
 
 
 class _Provider(NamedTuple):
-    """The environment variables and the default address of one provider."""
+    """A row of the provider table: the environment variables and the default address of one provider."""
 
     keys: tuple[str, ...]
     """The environment variables that may contain the API key. An error message mentions only the first variable."""
@@ -59,9 +59,9 @@ _ADDRESS_KEYS = ("base_url", "api_base")
 
 
 def provider_in_id(name: str) -> str:
-    """Return the provider of a model id, or "" if the provider is unknown.
+    """Return the provider that a model id names, such as `openai` for `openai/gpt-4o`, or "" if it is unknown.
 
-    A model id without a provider prefix has a known provider only if it matches a pattern such as `gpt-4`.
+    For a model id without a prefix, the provider is known only if the id begins like a model of OpenAI or Anthropic.
     """
     if "/" in name:
         return name.partition("/")[0]
@@ -69,7 +69,10 @@ def provider_in_id(name: str) -> str:
 
 
 def custom_address(provider: str, config: JsonObject) -> str | None:
-    """Return the custom address in the model dict or the environment, or None for the provider's default address."""
+    """Return the server address that the user set in the model dict or in an environment variable.
+
+    Return None if requests go to the default address of the provider.
+    """
     row = _PROVIDERS.get(provider, _Provider(()))
     candidates = (*(config.get(key) for key in _ADDRESS_KEYS), *map(os.environ.get, row.address_variables))
     address = next((str(candidate).rstrip("/") for candidate in candidates if candidate), None)
@@ -77,13 +80,20 @@ def custom_address(provider: str, config: JsonObject) -> str | None:
 
 
 def find_api_key(config: JsonObject, *variables: str) -> str | None:
-    """Return the API key in the model dict or in an environment variable, or None if every value is blank."""
+    """Return the API key in the model dict, or else in one of the environment variables.
+
+    Return None if none is set.
+    """
     candidates = (config.get("api_key"), *map(os.environ.get, variables))
     return next((str(candidate) for candidate in candidates if candidate and str(candidate).strip()), None)
 
 
 def check_key(name: str, provider: str, config: JsonObject) -> None:
-    """Raise `ModelError` if a request to a provider in the table would have no API key."""
+    """Raise `ModelError` if the API key for a provider is missing.
+
+    No API key is needed if the user set a custom address or a header with credentials. Providers that are not in
+    acorn's table are not checked.
+    """
     row = _PROVIDERS.get(provider)
     if row is None or find_api_key(config, *row.keys):
         return
@@ -102,7 +112,10 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """The token counts of a request and its response, one count for each kind of price."""
+    """The number of tokens in a request and its response.
+
+    Tokens with different prices are counted separately.
+    """
 
     input: int
     """All prompt tokens, including the tokens that were read from or written to a cache."""
@@ -120,7 +133,7 @@ class TokenCounts:
 class PriceList:
     """The prices of a model in dollars per million tokens.
 
-    If the price of cached tokens is None, cached tokens cost as much as other input tokens.
+    If `cached` is None, tokens from the provider's cache cost as much as other input tokens.
     """
 
     input: float
@@ -134,7 +147,7 @@ class PriceList:
     """The maximum tokens of a response."""
 
     def cost_of(self, used: TokenCounts) -> float:
-        """Return the cost of a request and its response in dollars."""
+        """Return the cost of a request and its response in dollars, computed from their token counts."""
         if self.long_prompt is not None and used.input > self.long_prompt["tokens"]:
             prices = {name: value for name, value in self.long_prompt.items() if name != "tokens"}
             return replace(self, **prices, long_prompt=None).cost_of(used)
@@ -152,7 +165,7 @@ class PriceList:
 
 @lru_cache(maxsize=256)
 def prices_of(provider: str, name: str) -> PriceList | None:
-    """Return the prices of a model, or None if the price table does not contain the model."""
+    """Return the prices of a model, or None if acorn's price table does not contain the model."""
     row = _price_table().get(provider, {}).get(name)
     return None if row is None else PriceList(**row)
 

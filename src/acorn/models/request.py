@@ -1,11 +1,11 @@
-"""A request to a model, and the messages that the requests of one conversation share.
+"""A request to a model, and the messages that all requests of one conversation share.
 
-A conversation only grows, so a request stores only the number of its messages. The list of messages is
-created at the first access, and the JSON text of one request is reused for the next request.
+A conversation only grows, so a request stores only the number of its messages. The list of messages is created at the
+first access, and each request reuses the JSON text of the previous request.
 
-Media are the images, audio and files in the messages. A provider may ignore a medium without an error. LiteLLM may
-download a medium from any URL. Therefore an adapter rejects unsupported media before it sends a request, and its error
-message contains the field or tool of the medium.
+Media are the images, audio and files in the messages. A provider may ignore a medium without an error, and LiteLLM may
+download a medium from any URL. Therefore an adapter rejects unsupported media before it sends a request. Its error
+message names the field or the tool result that contains the medium.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from acorn.types import JsonObject, JsonValue, Message
 def message_json(message: Message) -> bytes:
     """Return the JSON text of a message.
 
-    If its content is None, the JSON does not contain the content.
+    If `content` is None, the text does not contain the key `content`.
     """
     if message.get("content", "") is not None:
         return to_json(message)
@@ -39,18 +39,21 @@ _SIGNATURE_MARK = "__thought__"
 
 
 def strip_signature(call_id: str) -> str:
-    """Return a call id without the signature of Gemini's reasoning, which LiteLLM appends to the id."""
+    """Return a tool call id without the signature of Gemini's reasoning, which LiteLLM appends to the id."""
     return call_id.partition(_SIGNATURE_MARK)[0] or call_id
 
 
 def portable_id(call_id: str) -> str:
-    """Return a call id that every provider accepts, for an id that is too long or contains unusual characters."""
+    """Return a tool call id that every provider accepts.
+
+    If the id is too long or contains unusual characters, the result is a hash of the id.
+    """
     stripped = strip_signature(call_id)
     return stripped if _PORTABLE_ID.fullmatch(stripped) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
 def with_portable_ids(message: Mapping[str, Any]) -> JsonObject:
-    """Return a copy of a message with call ids that every provider accepts."""
+    """Return a copy of a message with tool call ids that every provider accepts."""
     copy = dict(message)
     if calls := copy.get("tool_calls"):
         copy["tool_calls"] = [{**call, "id": portable_id(call["id"])} for call in calls]
@@ -64,22 +67,25 @@ def _has_portable_ids(message: Message) -> bool:
 
 
 class AdapterCache(Protocol):
-    """A cache of messages in the format of one provider, which the adapter reuses for its next request."""
+    """The interface of a cache that contains the messages of a conversation in the format of one provider.
+
+    With this cache, an adapter encodes only the messages that are new since the previous request.
+    """
 
     def copy(self) -> Self: ...
 
     def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
-        """Return the first `count` messages in the provider's format.
+        """Return the first `count` messages as JSON text in the provider's format.
 
-        `marks` maps message indexes to cache marks.
+        `marks` maps the index of a message to its cache mark. The provider caches a request up to this message.
         """
         ...
 
 
 class SentMessages:
-    """The messages that a conversation has sent.
+    """The messages of a conversation and their JSON text, which all requests of the conversation share.
 
-    Other code may append to `messages`, but never change a message.
+    Other code may append to `messages`, but must never change a message, because its JSON text is cached.
     """
 
     __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
@@ -100,7 +106,7 @@ class SentMessages:
         """A lock for changes of the cached texts, because several threads may send requests."""
 
     def copy(self) -> SentMessages:
-        """Return an independent copy."""
+        """Return a copy that can grow independently of this conversation."""
         other = SentMessages()
         with self.lock:
             other.messages = self.messages.copy()
@@ -110,9 +116,9 @@ class SentMessages:
         return other
 
     def with_first(self, message: Message, *, is_new: bool) -> SentMessages:
-        """Return a copy that starts with `message`.
+        """Return a copy of the conversation with another first message.
 
-        If `is_new` is False, it replaces the first message.
+        If `is_new` is true, `message` is added before the first message. Otherwise it replaces the first message.
         """
         other = SentMessages()
         skipped = 0 if is_new else 1
@@ -128,7 +134,10 @@ class SentMessages:
         return other
 
     def has_reasoning(self, count: int, keys: frozenset[str]) -> bool:
-        """Return whether the first `count` messages contain reasoning, in one of the `keys` or in a call id."""
+        """Return True if the first `count` messages contain reasoning that not every provider accepts.
+
+        A message contains reasoning if it has one of the keys in `keys`, or if a tool call id contains a signature.
+        """
         while self._checked_count < count:
             message = self.messages[self._checked_count]
             if not keys.isdisjoint(message) or not _has_portable_ids(message):
@@ -137,7 +146,10 @@ class SentMessages:
         return False
 
     def json(self, start: int, stop: int, before: bytes = b"", after: bytes = b"") -> bytes:
-        """Return the JSON text of a range of messages, between the texts `before` and `after`, with a single copy."""
+        """Return the JSON texts of the messages from `start` to `stop`, between the texts `before` and `after`.
+
+        The parts are joined in one operation, because a long conversation is slow to copy.
+        """
         if start == stop:
             return before + after
         with self.lock:
@@ -160,7 +172,8 @@ class SentMessages:
 class SentPart:
     """The messages of one request: the first messages of the conversation, and up to two extra messages.
 
-    Only this request contains the extra messages: one before the message at `insert_at`, and one at the end.
+    The conversation does not contain the extra messages: `inserted`, which is placed before the message at the index
+    `insert_at`, and `last`, which is placed at the end.
     """
 
     __slots__ = ("count", "insert_at", "inserted", "last", "sent")
@@ -181,7 +194,7 @@ class SentPart:
 
     @property
     def has_extra_messages(self) -> bool:
-        """Whether the request contains messages that are not part of the conversation."""
+        """True if the request contains messages that are not part of the conversation."""
         return self.inserted is not None or self.last is not None
 
     def __len__(self) -> int:
@@ -195,7 +208,7 @@ class SentPart:
         return [*media_of(self.inserted), *self.sent.media]
 
     def messages(self) -> list[Message]:
-        """Return a new list of the messages."""
+        """Return a new list of all messages of the request, including the extra messages."""
         messages = self.sent.messages[: self.count]
         if self.inserted is not None:
             messages.insert(self.insert_at, self.inserted)
@@ -204,7 +217,7 @@ class SentPart:
         return messages
 
     def json(self, before: bytes = b"[", after: bytes = b"]") -> bytes:
-        """Return the JSON text of the messages, between the texts `before` and `after`."""
+        """Return the JSON text of all messages of the request, between the texts `before` and `after`."""
         sent, count, at = self.sent, self.count, self.insert_at
         if not self.has_extra_messages:
             return sent.json(0, count, before, after)
@@ -213,7 +226,10 @@ class SentPart:
         return b"%s%s%s" % (before, b",".join(filter(None, pieces)), after)
 
     def has_reasoning(self, keys: frozenset[str]) -> bool:
-        """Return whether the messages contain reasoning, in one of the `keys` or in a call id."""
+        """Return True if the messages of the conversation contain reasoning that not every provider accepts.
+
+        A message contains reasoning if it has one of the keys in `keys`, or if a tool call id contains a signature.
+        """
         return self.sent.has_reasoning(self.count, keys)
 
 
@@ -271,7 +287,10 @@ class ModelRequest:
         cache: Sequence[CachePoint],
         tools_json: Callable[[], bytes],
     ) -> ModelRequest:
-        """Return a request that shares its messages with the earlier requests of the conversation."""
+        """Create a request whose messages are the first messages of a conversation, without copying them.
+
+        The requests of the agent loop are created in this way.
+        """
         # `__init__` would need the list of messages, which most requests never use.
         request = cls.__new__(cls)
         request.__dict__ = {
@@ -294,14 +313,15 @@ class ModelRequest:
 
         def __getattr__(self, name: str) -> Any:
             if name != "messages" or self.sent is None:
-                raise AttributeError(f"A request has no attribute `{name}`.")
+                raise AttributeError(f"`ModelRequest` has no attribute `{name}`.")
             self.messages = messages = self.sent.messages()
             return messages
 
     def but(self, **changes: Any) -> ModelRequest:
-        """Return a copy of the request with changed fields.
+        """Return a copy of the request with other values for the given fields.
 
-        If you change `messages`, set `messages_json` to None.
+        If you change `messages`, also set `messages_json` to None, because it returns the JSON text of the old
+        messages.
         """
         request = type(self).__new__(type(self))
         request.__dict__ = {**vars(self), **changes}
@@ -313,7 +333,7 @@ class ModelRequest:
 
     @property
     def sent(self) -> SentPart | None:
-        """The messages as a `SentPart`, if the agent loop created this request, or None."""
+        """The messages as a part of a conversation, or None if the agent loop did not create this request."""
         return None if self.messages_json is None else self.shared
 
     @property
@@ -325,23 +345,27 @@ class ModelRequest:
 
     @property
     def is_auto_cached(self) -> bool:
-        """Whether the provider chooses the cached messages."""
+        """True if the provider chooses which messages it caches (the setting `cache = "auto"`)."""
         return bool(self.cache) and self.cache[0].get("location") == "request"
 
     @property
     def cache_points(self) -> Sequence[CachePoint]:
-        """The cache points within the messages."""
+        """The cache points of the setting `cache`, if the user set them explicitly.
+
+        A cache point selects a message, and the provider caches the request up to this message. The result is empty if
+        the provider chooses the messages itself (`is_auto_cached`).
+        """
         return () if self.is_auto_cached else self.cache
 
     @property
     def message_count(self) -> int:
-        """The number of messages."""
+        """The number of messages in the request."""
         return len(self.messages) if (sent := self.sent) is None else len(sent)
 
     def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """Return the JSON text of the messages, between `before` and `after`.
+        """Return the JSON text of the messages, between the texts `before` and `after`.
 
-        The text is cached.
+        Use it to build the body of a request. The JSON text of earlier messages is cached.
         """
         if (sent := self.sent) is not None:
             return sent.json(before + b"[", b"]" + after)
@@ -349,7 +373,7 @@ class ModelRequest:
         return b"%s%s%s" % (before, messages, after)
 
     def body(self, model: str) -> bytes:
-        """Return the body of the request as JSON text in OpenAI's format."""
+        """Return the complete body of a request to the model with the name `model`, as JSON text in OpenAI's format."""
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
         settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
         return self.with_messages(b'%s,"tools":%s,"messages":' % (settings, tools), b"}")
@@ -357,9 +381,9 @@ class ModelRequest:
 
 @lru_cache(maxsize=256, typed=True)
 def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
-    """Return the start of a request body without the closing brace.
+    """Return the settings of a request as JSON text without the closing brace.
 
-    All steps of a run have the same start.
+    The caller appends the tools and the messages. All steps of a run have the same settings, so the text is cached.
     """
     settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
     if forced_tool:
@@ -438,19 +462,25 @@ def _source(last_text: str, first_text: str, number: int) -> str:
 
 
 def describe_medium(medium: SentMedium) -> str:
-    """Return a text such as "an image in `photo`" for error messages."""
+    """Return a description of a medium for error messages, such as "an image in `photo`"."""
     return f"{_SINGULARS.get(medium.kind, f'a part of type `{medium.kind}`')} in {medium.source}"
 
 
 def unsupported_kind(medium: SentMedium) -> str:
-    """Return the error message for a provider that does not support the kind of a medium."""
+    """Return the error message for a model that does not support images, audio or files."""
     kind = _PLURALS.get(medium.kind, f"`{medium.kind}`")
     found = describe_medium(medium)
-    return f"It does not support {kind}, and there is {found}. Remove it, or use a model that supports it."
+    return (
+        f"The model does not support {kind}, but the request contains {found}. Remove it, or use a model that "
+        f"supports it."
+    )
 
 
 def unsupported_url(medium: SentMedium, reason: str = "") -> str:
-    """Return the error message for a provider that does not support URLs for the kind of a medium."""
+    """Return the error message for a model that needs the data of an image, audio clip or file instead of its URL."""
     constructor = f"acorn.{_CLASSES.get(medium.kind, 'Image')}.from_bytes(...)"
-    reason = reason or f"It does not support URLs of {_PLURALS.get(medium.kind, medium.kind)}"
-    return f"{reason}, and there is one in {medium.source}. Download it yourself, and pass the data as `{constructor}`."
+    reason = reason or f"The model does not support URLs of {_PLURALS.get(medium.kind, medium.kind)}"
+    return (
+        f"{reason}, but there is one in {medium.source}. Download the content of the URL yourself, and pass it as "
+        f"`{constructor}`."
+    )

@@ -1,4 +1,4 @@
-"""From the `model` setting of a class to a model object, with the table of all adapters."""
+"""Creation of a model object from the `model` setting of an agent class, with the table of all adapters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 
 class _Adapter(NamedTuple):
-    """A row of the table of adapters: the model ids of one adapter, and the code that creates its models."""
+    """A row of the adapter table: which model ids an adapter handles, and how to create its models."""
 
     prefix: str
     """The prefix of the model ids that this adapter handles."""
@@ -54,9 +54,9 @@ _ADAPTERS = (
 
 
 def model_name(declared: object) -> str | None:
-    """Return the name of a model setting, or the joined names if the setting is a list of models.
+    """Return the model name in a `model` setting, or the names joined with commas if the setting is a list.
 
-    A model dict may contain an API key, so the result contains only the model id of the dict.
+    The result never contains other values of a model dict, because a model dict may contain an API key.
     """
     if is_list_or_tuple(declared):
         return ", ".join(name for member in declared if (name := model_name(member)))
@@ -72,17 +72,17 @@ def _wants_litellm(config: JsonObject) -> bool:
     lane = config.get("lane", os.environ.get("ACORN_LANE"))
     if lane not in (None, "native", "litellm"):
         raise DeclarationError(
-            f"the lane must be 'native' or 'litellm', but it is {lane!r}. Change `lane` in the model dict or the "
-            f"environment variable `ACORN_LANE`."
+            f"the value of `lane` must be 'native' or 'litellm', but it is {lane!r}. Change `lane` in the model dict "
+            f"or the environment variable `ACORN_LANE`."
         )
     return bool(lane == "litellm")
 
 
 def apply_limits(model: Model, add_limits: LimitWrapper | None) -> Model:
-    """Return a model that waits for its rate limits before it sends a request.
+    """Wrap a model, so that its requests wait for the rate limits of the agent class.
 
-    A model with the method `wrap_inner`, such as a fallback chain, may send several requests to the models that it
-    wraps. In this case the limits apply to the wrapped models.
+    If the model is a wrapper that may send several requests, such as a fallback chain or `RetryingModel`, the limits
+    are applied to the models inside it, so that each request counts.
     """
     if add_limits is None:
         return model
@@ -91,7 +91,10 @@ def apply_limits(model: Model, add_limits: LimitWrapper | None) -> Model:
 
 
 def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -> Model:
-    """Return the model object for the `model` setting of the class `owner`."""
+    """Create the model object for a value of the `model` setting: an id, a dict, an object or a list of these.
+
+    `owner` is the name of the agent class, which error messages contain.
+    """
     if declared is None:
         raise DeclarationError(
             f"`{owner}.model` is not set. Set it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
@@ -110,6 +113,9 @@ def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -
 
 
 def _link(declared: Any, model: Model) -> FallbackLink:
-    """Return one link of a fallback chain, with the sampling settings of its model dict."""
+    """Create one link of a fallback chain from a member of a model list.
+
+    If the member is a model dict, it may set the temperature and the maximum tokens for this model.
+    """
     sampling = {attribute: declared[key] for attribute, key in settings_in(declared)}
     return FallbackLink(model, CIRCUITS.of(declared), reasoning_reader(declared), sampling)

@@ -1,8 +1,8 @@
 """Retries: timeouts in a model dict, the `Retry-After` header, and a model wrapper that repeats failed requests.
 
-Adapters and transports never retry. Their `ModelError` only contains whether the request may succeed later and after
-how many seconds. This module decides whether and when to retry. A stream is retried only before its first delta was
-delivered. `resolve` wraps every model that needs retries. You can also wrap a model yourself:
+Adapters never retry a failed request. Their `ModelError` says whether the request may succeed later, and after how many
+seconds. This module decides whether and when to retry. A stream is retried only before its first delta was delivered.
+`resolve` wraps every model that needs retries. You can also wrap a model yourself:
 
     model = RetryingModel(MyModel(), RetryPolicy(count=5))
 """
@@ -36,7 +36,7 @@ from acorn.types import JsonObject
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Return the seconds to wait that a `Retry-After` header contains as a number or as a date.
+    """Return the number of seconds to wait that a `Retry-After` header asks for, as a number or as a date.
 
     Return None if the header is missing or not valid.
     """
@@ -59,7 +59,10 @@ CONNECT_TIMEOUT = 10.0
 
 
 def parse_timeout(timeout: Any) -> float | None:
-    """Return the timeout of a model dict in seconds, or None for no limit."""
+    """Return the timeout of a model dict in seconds, or None for no limit.
+
+    Raise `DeclarationError` if the timeout is not valid.
+    """
     try:
         seconds = None if timeout is None else float(timeout)
     except (ValueError, TypeError):
@@ -73,7 +76,7 @@ def parse_timeout(timeout: Any) -> float | None:
 
 
 def connect_timeout(timeout: float | None) -> float:
-    """Return the maximum seconds to wait for a connection, given the timeout of the response."""
+    """Return the maximum seconds to wait for a connection, which is never longer than the timeout for the response."""
     return CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
 
 
@@ -95,13 +98,13 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, config: JsonObject) -> RetryPolicy:
-        """Return the policy that `num_retries` and `retry_delay` of a model dict set."""
+        """Create a policy from the keys `num_retries` and `retry_delay` of a model dict."""
         return cls(config.get("num_retries", cls.count), config.get("retry_delay", cls.delay))
 
     def wait(self, error: ModelError, failures: int, time_left: float | None) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if there is no further attempt.
+        """Return the seconds to wait before the next attempt, or None if the request must not be retried.
 
-        `failures` is the number of failed attempts. `time_left` is the seconds that the run has left.
+        `failures` is the number of failed attempts. `time_left` is the number of seconds that the run has left.
         """
         if failures > self.count or not error.retryable:
             return None
@@ -114,14 +117,14 @@ class RetryPolicy:
 
 
 class RetryingModel(ModelWrapper):
-    """A wrapper around a model that repeats requests that failed with a temporary error."""
+    """A wrapper around a model that sends a request again if it failed with a temporary error."""
 
     def __init__(self, model: Model, policy: RetryPolicy) -> None:
         super().__init__(model)
         self.policy = policy
 
     def wrap_inner(self, wrap: Callable[[Model], Model]) -> RetryingModel:
-        """Return a copy of this wrapper in which `wrap` is applied to the inner model."""
+        """Return a copy of this wrapper around `wrap(model)`, where `model` is the model inside this wrapper."""
         return RetryingModel(wrap(self._model), self.policy)
 
     def complete(self, request: ModelRequest) -> ModelResponse:
@@ -171,7 +174,10 @@ class RetryingModel(ModelWrapper):
 
 
 def _send(send: Callable[[ModelRequest], T], attempts: _RetryAttempts) -> T:
-    """Send a request until it succeeds, and raise its error if no further attempt follows."""
+    """Send a request and return its result.
+
+    Retry the request after temporary errors. If it must not be retried any more, raise the last error.
+    """
     while True:
         try:
             return send(attempts.next_request())
@@ -194,7 +200,10 @@ async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryA
 
 
 class _RetryAttempts:
-    """The attempts to send one request, with the waits between the attempts."""
+    """The attempts to send one request.
+
+    This class records the waits between the attempts.
+    """
 
     def __init__(self, model: RetryingModel, request: ModelRequest) -> None:
         self._model = model
@@ -203,7 +212,10 @@ class _RetryAttempts:
         self._started = time.monotonic()
 
     def next_request(self) -> ModelRequest:
-        """Return the request for the next attempt, whose timeout is the time that the run has left."""
+        """Return the request for the next attempt.
+
+        Its timeout is shortened to the time that the run has left.
+        """
         time_left = self._time_left if self._waits else None
         return self._request if time_left is None else replace(self._request, timeout=max(0.001, time_left))
 
@@ -214,7 +226,10 @@ class _RetryAttempts:
         return None if timeout is None else timeout - (time.monotonic() - self._started)
 
     def wait_after(self, error: ModelError) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if there is no further attempt."""
+        """Return the seconds to wait before the next attempt, or None if the request must not be retried.
+
+        If the request is retried, this method also logs and reports it.
+        """
         policy, failures = self._model.policy, len(self._waits) + 1
         wait = policy.wait(error, failures, self._time_left)
         if wait is not None:
@@ -229,7 +244,7 @@ class _RetryAttempts:
         return wait
 
     def annotate(self, outcome: Outcome) -> Outcome:
-        """Return a response or its first delta with the number of attempts and the waits between them."""
+        """Return a copy of a response, or of its first delta, with the number of attempts and the waits."""
         if not self._waits:
             return outcome
         return replace(outcome, attempts=len(self._waits) + 1, waits=self._waits)

@@ -1,9 +1,9 @@
-"""Storage for runs: the store port, and stores in memory, in a SQLite file and in a PostgreSQL database.
+"""Storage for runs: the interface `Store`, and stores in memory, in a SQLite file and in a PostgreSQL database.
 
     class Desk(module):
         store = "runs.db"
 
-Any object that implements the port (`Store`) can replace the path or the URL.
+Instead of a path or a URL, `store` may be any object that implements the interface `Store`.
 """
 
 from importlib import import_module

@@ -1,6 +1,7 @@
-"""The base class of the database stores, with the store methods that execute one transaction in any database.
+"""The base class of the SQLite store and the PostgreSQL store.
 
-`sqlite/` and `postgres/` implement the transactions and the SQL statements.
+It contains the store methods that are the same for both databases. Each of these methods executes one transaction. The
+folders `sqlite/` and `postgres/` contain the SQL statements.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Session_contra = TypeVar("Session_contra", contravariant=True)
 
 
 class ReadStatements(Protocol[Session_contra]):
-    """The functions of the module `reads.py` of a database."""
+    """The functions that a database module `reads.py` must define: they read runs, requests, answers and media."""
 
     def tree(self, session: Session_contra, run_id: str, /) -> Sequence[StoredRun]: ...
     def media(self, session: Session_contra, wanted: Sequence[str], /) -> Mapping[str, bytes]: ...
@@ -53,7 +54,7 @@ class ReadStatements(Protocol[Session_contra]):
 
 
 class ClaimStatements(Protocol[Session_contra]):
-    """The functions of a database that change claims and leases."""
+    """The functions that a database module must define to change claims and leases."""
 
     def claim(
         self, session: Session_contra, run_id: str, process: Process, /
@@ -63,7 +64,7 @@ class ClaimStatements(Protocol[Session_contra]):
 
 
 class WriteStatements(Protocol[Session_contra]):
-    """The functions of a database that answer requests and that cancel and delete runs."""
+    """The functions that a database module `writes.py` must define: they store answers, and cancel and delete runs."""
 
     def answer(self, session: Session_contra, request_id: str, text: str, name: str, /) -> Request: ...
     def cancel(self, session: Session_contra, run_id: str, name: str, /) -> None: ...
@@ -71,7 +72,10 @@ class WriteStatements(Protocol[Session_contra]):
 
 
 class DatabaseStore(ABC, Generic[Session]):
-    """A store in a database, whose methods execute the statements of the database in one transaction each."""
+    """A store in a database.
+
+    Each method calls one function of the database modules inside one transaction.
+    """
 
     def __init__(
         self,
@@ -92,14 +96,18 @@ class DatabaseStore(ABC, Generic[Session]):
 
     @abstractmethod
     def transact(self, operation: Callable[[Session], T], run_id: str | None = None) -> T:
-        """Call a function in a transaction that other writes may share, and return its result.
+        """Call a function in a transaction that may also contain other writes, and return the result of the function.
 
-        If the function raises `StoreError`, only its own writes are undone. `run_id` is the root that it writes to.
+        If the function raises `StoreError`, only its own writes are undone. `run_id` is the id of the root run that the
+        function writes to.
         """
 
     @abstractmethod
     def _read(self, operation: Callable[[Session], T]) -> T:
-        """Call a function whose statements all read the same snapshot of the database, and return its result."""
+        """Call a function in a read transaction and return the result of the function.
+
+        All statements of the function see the same snapshot of the database.
+        """
 
     # Called by the process that drives a run
 

@@ -42,7 +42,11 @@ T = TypeVar("T")
 
 
 class SharedConnection(Generic[C]):
-    """A database connection for many threads, which opens at its first use and closes while the process forks."""
+    """A database connection that many threads share.
+
+    The connection opens at its first use. It is closed before the process forks, because a forked child must not use
+    the connection of its parent.
+    """
 
     def __init__(self, open_connection: Callable[[], C]) -> None:
         self._open = open_connection
@@ -84,7 +88,7 @@ class SharedConnection(Generic[C]):
             self.drop()
 
     def drop(self) -> None:
-        """Close the connection.
+        """Close the connection, so that the next call of `connect` opens a new connection.
 
         Call this method only inside `use`.
         """
@@ -112,14 +116,17 @@ class _Condition(threading.Condition):
 
 
 class CommitResult(NamedTuple):
-    """The return value of a job, or the error that it raised."""
+    """The result of a commit job: its return value, or the error that it raised."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class CommitJob(Future[Any]):
-    """A function that a writer calls in a transaction, as a future that is done when the data would survive a crash."""
+    """A job for the writer: a function that writes to the database inside a transaction.
+
+    The job is also a future. The future is done when the written data would survive a crash.
+    """
 
     def __init__(self, writer: GroupCommitWriter[Any, Any], operation: Callable[..., Any]) -> None:
         super().__init__()
@@ -146,7 +153,7 @@ class CommitJob(Future[Any]):
         super().add_done_callback(fn)
 
     def _start(self, timeout: float | None) -> None:
-        """Write the job immediately, because a caller waits for it."""
+        """Make the writer write this job immediately, because a caller waits for the job."""
         if self.done():
             return
         if timeout is None:
@@ -156,9 +163,9 @@ class CommitJob(Future[Any]):
         self.publish()
 
     def publish(self) -> None:
-        """Notify the waiting callers if the outcome is set.
+        """Complete the future if the writer has set `outcome`, so that the waiting callers get the result.
 
-        A second call after an interrupted call is safe.
+        If a signal interrupts this method, it is safe to call it again.
         """
         if self.outcome is None or self.done():
             return
@@ -174,7 +181,10 @@ def _do_nothing(*_: object) -> None: ...
 
 
 def _copy_error(error: Exception) -> Exception:
-    """Return a copy of an error that fails several jobs, because each run attaches its record to its error."""
+    """Return a copy of a database error, so that each failed job raises its own error object.
+
+    One error can fail several jobs, and each run attaches its own record to its error.
+    """
     if not isinstance(error, StoreError):
         return error
     copied = copy(error)
@@ -183,7 +193,10 @@ def _copy_error(error: Exception) -> Exception:
 
 
 class GroupCommitWriter(ABC, Generic[C, J]):
-    """A queue of jobs that are written in order, many in one transaction, whether or not a caller waits for them."""
+    """A queue of commit jobs that are written in order, many jobs in one transaction.
+
+    The writer also writes jobs that no caller waits for.
+    """
 
     def __init__(self, connection: SharedConnection[C], name: str) -> None:
         self._connection = connection
@@ -205,22 +218,22 @@ class GroupCommitWriter(ABC, Generic[C, J]):
 
     @abstractmethod
     def _transact(self, jobs: list[J]) -> None:
-        """Execute jobs in one transaction and set their outcomes.
+        """Execute jobs in one transaction and set the `outcome` of each job.
 
-        If this method raises an exception, the jobs without an outcome fail with this exception.
+        If this method raises an exception, each job without an `outcome` fails with this exception.
         """
 
     @abstractmethod
     def _explain(self, error: Exception) -> Exception:
-        """Convert an error of the database to a `StoreError` with a helpful message.
+        """Return a `StoreError` that explains a database error and says what to do.
 
-        Return other errors unchanged.
+        Return any other error unchanged.
         """
 
     # Shared by all databases
 
     def _put(self, job: J) -> J:
-        """Append a job to the queue, and start the writer thread if it does not run."""
+        """Append a job to the queue, start the writer thread if it does not run, and return the job."""
         with self._lock:
             self._pending.append(job)
             if self._thread is None:
@@ -231,9 +244,9 @@ class GroupCommitWriter(ABC, Generic[C, J]):
         return job
 
     def close(self) -> None:
-        """Write all pending jobs and end the thread.
+        """Write all pending jobs and end the writer thread.
 
-        A later job starts a new thread.
+        If a job is added later, a new writer thread starts.
         """
         while self._pending:
             self._write(_MAX_JOBS)
@@ -249,7 +262,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             self._signals.put(True)
 
     def write_or_wake(self) -> None:
-        """Write the pending job in this thread if it is the only one.
+        """If exactly one job is pending, write the job in the current thread.
 
         Otherwise wake the writer thread.
         """
@@ -264,7 +277,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             pending[0].is_written_by_caller = False
 
     def _work(self) -> None:
-        """Write pending jobs until no job is pending for some seconds or the writer closes."""
+        """Write pending jobs until no job has been pending for some seconds, or until the writer is closed."""
         this_thread = threading.current_thread()
         with self._lock:
             # If the start of this thread was interrupted, `_thread` is None or contains a newer thread.
@@ -293,7 +306,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
         return len(pending) == 1 and pending[0].is_written_by_caller
 
     def _write(self, max_jobs: int) -> None:
-        """Write the oldest pending jobs in one transaction, and notify their callers."""
+        """Write the oldest pending jobs in one transaction, and give the results to the waiting callers."""
         jobs: list[J] = []
         pause = self._not_before - time.monotonic()
         if pause > 0:
@@ -305,7 +318,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
                 job.publish()
 
     def _write_oldest(self, jobs: list[J], max_jobs: int) -> None:
-        """Write the oldest pending jobs and append them to `jobs`.
+        """Write the oldest pending jobs in one transaction, and append these jobs to the list `jobs`.
 
         Call this method only inside `use`.
         """

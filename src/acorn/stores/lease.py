@@ -1,9 +1,9 @@
-"""Claims, leases and heartbeats, which decide the process and the call that drive a run.
+"""Claims, leases and heartbeats, which decide which process and which call may drive a run.
 
-While a process drives runs, it renews its lease with heartbeats. When the lease of a process has expired, another
-process may take over its runs. If a process on the same machine has ended, its runs may be taken over immediately. An
-expired lease alone changes nothing: if no process takes over a run, the process with the expired lease continues the
-run.
+To drive a run means to execute its steps. While a process drives runs, it renews its lease with heartbeats. When the
+lease of a process has expired, another process may take over its runs. If a process on the same machine has ended, its
+runs may be taken over immediately. An expired lease alone changes nothing: if no other process takes over a run, the
+process with the expired lease continues the run.
 
 The claims in a store belong to processes, but two calls of one process may both try to drive a run. For example, the
 thread of a cancelled call is still inside a slow tool when another call resumes the run. The call that claimed the run
@@ -41,8 +41,11 @@ _this_process: Process | None = None
 # This process and others
 
 
-def lease() -> float:
-    """Return the seconds for which a lease is valid after a heartbeat: `ACORN_LEASE`, or 20 by default."""
+def lease_seconds() -> float:
+    """Return the number of seconds for which a lease is valid after a heartbeat.
+
+    The number is the environment variable `ACORN_LEASE`, or 20 if the variable is not set.
+    """
     text = os.environ.get("ACORN_LEASE", "")
     try:
         seconds = float(text or _LEASE)
@@ -54,18 +57,21 @@ def lease() -> float:
 
 
 def this_process() -> Process:
-    """Return the current process, which is the same object at each call until the process forks."""
+    """Return the `Process` object that describes the current process.
+
+    Every call returns the same object. A forked child gets a new object.
+    """
     global _this_process
     pid = os.getpid()
     with _guard:
         if _this_process is None or _this_process.pid != pid:
             started = _start_time(pid) or ""
-            _this_process = Process(secrets.token_hex(16), socket.gethostname(), _boot(), pid, started)
+            _this_process = Process(secrets.token_hex(16), socket.gethostname(), _boot_id(), pid, started)
         return _this_process
 
 
 def is_alive(process: Process, lease_expires: float, now: float) -> bool:
-    """Return whether the lease of a process is valid and the process has not ended."""
+    """Return True if the lease of a process is still valid and the process is not known to have ended."""
     return lease_expires > now and not _has_ended(process)
 
 
@@ -83,10 +89,11 @@ def _has_ended(process: Process) -> bool:
     return started is not None and started != process.started
 
 
-def _boot() -> str:
-    """Return an id of the current boot and of the PID namespace, or an empty text if the system does not provide it.
+def _boot_id() -> str:
+    """Return an id of the current boot of the machine and of the PID namespace.
 
-    Without the id, the runs of a dead process become free only when its lease expires.
+    Return an empty string if the operating system does not provide the id. Without the id, acorn cannot check whether a
+    process has ended, so another process can take over its runs only after its lease has expired.
     """
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -95,9 +102,10 @@ def _boot() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process in the unit of the system.
+    """Return the start time of a process, as the number of clock ticks that the operating system reports.
 
-    Return an empty text for a zombie, and None if the system does not provide the time.
+    Return an empty string if the process has ended but its parent has not collected it (a zombie). Return None if the
+    operating system does not provide the time.
     """
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
@@ -112,7 +120,7 @@ def _start_time(pid: int) -> str | None:
 
 
 class Claim:
-    """The claim of the current process on one run of a store, shared by all calls that drive the run."""
+    """The claim of the current process on one run, shared by all calls in this process that drive the run."""
 
     __slots__ = ("__weakref__", "generation", "lock", "process", "store")
 
@@ -126,19 +134,19 @@ class Claim:
         """The number of claims of this process on the run. A call with an older number has lost the run."""
 
 
-def claim_of(store: Store, run_id: str) -> Claim:
-    """Return the `Claim` of a run, which all calls in this process share."""
+def shared_claim(store: Store, run_id: str) -> Claim:
+    """Return the `Claim` object of a run, which is the same object for all calls in this process."""
     new_claim = Claim(store)
     with _guard:
         return _claims.setdefault((id(store), run_id), new_claim)
 
 
 def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
-    """Claim a run for a new call in this process and return its tree.
+    """Claim a run for a new call in this process, and return the run and its branches.
 
-    Any earlier call loses the run. Return None if the run does not exist.
+    Earlier calls in this process can no longer write to the run. Return None if the run does not exist.
     """
-    claim = claim_of(store, run_id)
+    claim = shared_claim(store, run_id)
     with claim.lock:
         tree = store.claim(run_id, this_process())
         if tree is not None and tree[0].facts.status not in FINAL_STATUSES:
@@ -162,7 +170,10 @@ def start_heartbeat(store: Store, run_id: str, on_cancel: _OnCancel | None = Non
 
 
 def try_start_heartbeat(store: Store, run_id: str) -> bool:
-    """Start the heartbeat for a run unless this process already drives the run, and return whether it started."""
+    """Start the heartbeat for a run and return True.
+
+    If this process already drives the run, return False.
+    """
     with _guard:
         heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
@@ -190,7 +201,7 @@ def is_driven_through_other_store(store: Store, run_id: str) -> bool:
 def stop_heartbeat(store: Store, run_id: str) -> None:
     """Stop the heartbeat for a run.
 
-    The heartbeat thread of a store ends soon after its last run.
+    A store has one heartbeat thread. The thread ends soon after the heartbeat of its last run has stopped.
     """
     with _guard:
         heartbeat = _heartbeats.get(id(store))
@@ -209,7 +220,7 @@ def wake_heartbeat(store: Store) -> None:
 
 
 class _Heartbeat:
-    """The heartbeat of this process in one store, with the runs of the store that this process drives."""
+    """The thread that sends the heartbeats of this process to one store, and the runs that need these heartbeats."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -224,7 +235,7 @@ class _Heartbeat:
     def beat(self) -> None:
         notifier = self.store if isinstance(self.store, NotifyingStore) else None
         unsubscribe: Callable[[], None] | None = None
-        pause = lease() / _BEATS_PER_LEASE
+        pause = lease_seconds() / _BEATS_PER_LEASE
         while True:
             self._wait(min(_SOON, pause) if notifier is not None and unsubscribe is None else pause)
             with _guard:
@@ -233,9 +244,9 @@ class _Heartbeat:
                     break
             if notifier is not None and unsubscribe is None:
                 unsubscribe = notifier.on_cancel_request(this_process(), self.wake.set)
-            pause = lease() / _BEATS_PER_LEASE
+            pause = lease_seconds() / _BEATS_PER_LEASE
             try:
-                cancelled = self.store.renew_lease(this_process(), lease())
+                cancelled = self.store.renew_lease(this_process(), lease_seconds())
             except Exception as error:  # The next commit also raises the error in the caller.
                 logger.warning("Cannot renew the lease of this process in %s: %s", self.store.name, error)
                 continue
@@ -245,7 +256,10 @@ class _Heartbeat:
             unsubscribe()
 
     def _wait(self, pause: float) -> None:
-        """Wait for some seconds, or until a run has a cancel request or this process drives no run of the store."""
+        """Wait for some seconds.
+
+        Return earlier if a run has a cancel request, or if this process no longer drives a run of the store.
+        """
         until = time.monotonic() + pause
         pollable = self.store if isinstance(self.store, PollableStore) else None
         while (left := until - time.monotonic()) > 0:
@@ -266,9 +280,9 @@ class _Heartbeat:
 
 
 def _reset_after_fork() -> None:
-    """Remove all claims and heartbeats in a forked child, which drives no runs.
+    """Remove all claims and heartbeats in a forked child, because the child drives no runs.
 
-    The lock is new, because a thread that exists only in the parent may hold the old lock.
+    Also replace the lock, because a thread that exists only in the parent may have locked the old lock.
     """
     global _guard
     _guard = threading.Lock()

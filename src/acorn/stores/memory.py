@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from acorn.errors import StoreError
 from acorn.stores import rules
-from acorn.stores.lease import is_alive, lease, wake_heartbeat
+from acorn.stores.lease import is_alive, lease_seconds, wake_heartbeat
 from acorn.stores.port import (
     NOT_STARTED,
     Change,
@@ -36,9 +36,10 @@ from acorn.types import Request, Usage
 
 @dataclass(slots=True)
 class _MemoryRun:
-    """A mutable run in memory.
+    """The data of one stored run, which commits change.
 
-    Only a root has a process, takeover counters and the media of its tree.
+    Only a root run (a run that is not a branch) has a process, takeover counters and media. The media of its branches
+    are included.
     """
 
     number: int
@@ -57,7 +58,7 @@ class _MemoryRun:
 
 @dataclass(slots=True)
 class _MemoryRequest:
-    """A request for human input, with its answer as JSON text."""
+    """A stored request for human input, with its answer as JSON text if a user has answered."""
 
     request: Request
     root: str
@@ -67,7 +68,7 @@ class _MemoryRequest:
 
 
 class _Lease(NamedTuple):
-    """The times of the last heartbeat and of the end of a lease, in seconds since 1970."""
+    """The time of the last heartbeat of a process and the time when its lease expires, in seconds since 1970."""
 
     last_heartbeat: float
     expires: float
@@ -129,7 +130,7 @@ class MemoryStore:
         known = {run.facts.id: rules.KnownRun(run.facts.root, len(run.entries)) for run in stored}
         rules.check_commit(commit, known, self.name)
         if is_new:
-            self._set_lease(commit.process, now, lease())
+            self._set_lease(commit.process, now, lease_seconds())
         for change in commit.changes:
             self._apply_change(change, commit, now)
         root = self._runs[commit.root]
@@ -142,7 +143,11 @@ class MemoryStore:
             root.media.add(sha256)
 
     def _check_claim(self, commit: Commit, root: _MemoryRun | None) -> None:
-        """Raise `StoreError` if another process drives the root, or if the root has a cancel request."""
+        """Check that a commit may write to its root run.
+
+        Raise `StoreError` if the process of the commit no longer drives the root run, if the root run has a cancel
+        request, or if it was deleted.
+        """
         if root is None:
             raise rules.run_deleted_error(commit.root, self.name)
         if root.process is None or root.process.id != commit.process.id:
@@ -156,7 +161,7 @@ class MemoryStore:
         assert header is not None
         is_root = change.run_id == commit.root
         cancel_requested = is_root and run is not None and run.cancel_requested
-        status = rules.apply_cancel(change.status) if cancel_requested else change.status
+        status = rules.status_after_cancel(change.status) if cancel_requested else change.status
         facts = RunFacts(
             change.run_id, header.agent, status, change.model, change.steps, change.usage.copy(), change.cost,
             header.started, to_datetime(now), change.seconds, header.batch, change.stop_reason, change.error,
@@ -178,7 +183,7 @@ class MemoryStore:
         run.entries += [JournalRow(next(self._positions), entry) for entry in change.entries]
 
     def _set_open_requests(self, root: str, requests: Sequence[Request]) -> None:
-        """Replace the open requests of a tree.
+        """Replace the unanswered requests for human input of a root run and its branches.
 
         Answered requests remain unchanged.
         """
@@ -206,7 +211,7 @@ class MemoryStore:
             if run.facts.status == "running":
                 self._count_takeover(run, tree, now)
                 heartbeat_age = now - self._leases[run.process.id].last_heartbeat if run.process is not None else 0.0
-            self._set_lease(process, now, lease())
+            self._set_lease(process, now, lease_seconds())
             run.facts = replace(run.facts, status="running", updated=to_datetime(now))
             run.process, run.heartbeat_age = process, heartbeat_age
             return tree
@@ -226,13 +231,13 @@ class MemoryStore:
             run = self._runs.get(run_id)
             if run is not None and run.process is not None and run.process.id == process.id:
                 if run.cancel_requested:
-                    status = rules.apply_cancel(status)
+                    status = rules.status_after_cancel(status)
                 self._set_status(run, status, time.time())
                 if status == "queued":
                     run.facts = replace(run.facts, error=None)
 
     def _set_status(self, run: _MemoryRun, status: Status, now: float) -> None:
-        """Set the status of a root and remove its claim."""
+        """Set the status of a root run and remove the claim of its process."""
         run.facts = replace(run.facts, status=status, updated=to_datetime(now))
         run.process, run.cancel_requested = None, False
         if status == "cancelled":
@@ -306,9 +311,9 @@ class MemoryStore:
         return tree
 
     def _run_and_below(self, run: _MemoryRun) -> list[_MemoryRun]:
-        """Return a run and the branches below it.
+        """Return a run and all branches below it.
 
-        Parents come before their branches.
+        Each parent comes before its branches.
         """
         if run.facts.root == run.facts.id:
             return [member for member in self._runs.values() if member.facts.root == run.facts.id]
@@ -342,7 +347,7 @@ class MemoryStore:
                 replace(run.facts, status=self._status_and_driver(run, now)[0], usage=run.facts.usage.copy())
                 for run in sorted(self._runs.values(), key=lambda run: (run.facts.started, run.number), reverse=True)
                 if run.facts.parent is None
-                and (agent is None or rules.is_named(run.facts.agent, agent))
+                and (agent is None or rules.has_class_name(run.facts.agent, agent))
                 and (batch is None or run.facts.batch == batch)
                 and (before is None or run.facts.started < before)
             ]
@@ -425,12 +430,15 @@ class MemoryStore:
             raise rules.branch_id_error(run.facts.id, run.facts.root)
 
     def _is_driven(self, root: str, now: float) -> bool:
-        """Return whether a live process drives a root."""
+        """Return True if a live process drives a root run."""
         process = self._runs[root].process
         return process is not None and is_alive(process, self._leases[process.id].expires, now)
 
     def _status_and_driver(self, run: _MemoryRun, now: float) -> tuple[Status, StoreError | None]:
-        """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
+        """Return the reported status of a run and an error.
+
+        The error is a `RunClaimedError` if a live process drives the run, and None otherwise.
+        """
         is_driven = self._is_driven(run.facts.root, now)
         status = rules.visible_status(run.facts.status, run.cancel_requested, is_driven)
         if run.process is None or run.facts.status != "running" or not is_driven:

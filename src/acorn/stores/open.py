@@ -1,4 +1,4 @@
-"""Open the store of a `store` setting, which is a path, a URL, `memory` or a store object."""
+"""Open the store that a `store` setting names: a path, a URL, `memory` or a store object."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The store port: the interface that every store implements, and the data that crosses it.
+"""The interface `Store` that every store implements, and the classes of its arguments and results.
 
-A store saves runs, records which process drives a run, and saves the answers of users to requests for human input. A
-store is independent of the agent loop: the record, the state and the journal entries of a run are JSON text that the
-store does not parse. In addition, the store has the facts of a run that a list of runs contains. A commit is one
-transaction over all changed runs of a tree (a root run and the branches below it). Work that depends on a commit starts
-only after the commit has finished.
+A store saves runs, records which process drives a run (executes its steps), and saves the answers of users to requests
+for human input. A store is independent of the agent loop: the record, the state and the journal entries of a run are
+JSON text that the store does not parse. Only the values that a list of runs shows are stored in separate fields
+(`RunFacts`). A commit is one transaction over all changed runs of a tree (a root run and the branches below it). Work
+that depends on a commit starts only after the commit has finished.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NOT_STARTED = "null"
 
 
 class RunCancelledError(StoreError):
-    """An error of a commit to a run that a user or another process has cancelled."""
+    """A commit failed because a user or another process has cancelled the run."""
 
 
 class RunClaimedError(StoreError):
-    """An error of a claim on a run that a live process drives."""
+    """A process cannot claim a run because another live process drives the run."""
 
     process: Process | None = None
 
@@ -109,7 +109,7 @@ class QueuedRun(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The changes of one run since its last commit."""
+    """The changes of one run that its previous commit did not contain."""
 
     run_id: str
     header: RunHeader | None
@@ -141,7 +141,7 @@ class MediaBlob(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The changes of a root run and of the branches below it that a store writes in one transaction."""
+    """The changes of a root run and its branches that a store writes in one transaction."""
 
     root: str
     process: Process
@@ -156,7 +156,7 @@ class Commit(NamedTuple):
 
 
 class StoredRun(NamedTuple):
-    """A run with its header, its journal, its record and its state, as a store returns it."""
+    """A run as a store returns it: its header, journal, record and state."""
 
     facts: RunFacts
     header: RunHeader
@@ -166,9 +166,9 @@ class StoredRun(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        """Whether a process has started the run.
+        """Whether a process has ever started the run.
 
-        A queued run has not started.
+        It is False for a new run that still waits in the queue.
         """
         return self.state != NOT_STARTED
 
@@ -183,7 +183,7 @@ class StoredAnswer(NamedTuple):
 
 
 class JournalRow(NamedTuple):
-    """A journal entry with its position among all entries of the store."""
+    """A journal entry with a number that defines its order among all journal entries of the store."""
 
     position: int
     """A number that increases with each commit."""
@@ -193,14 +193,14 @@ class JournalRow(NamedTuple):
 
 @runtime_checkable
 class Store(Protocol):
-    """The interface of a storage for runs.
+    """The interface that every store of runs implements.
 
-    Every method may be called from any thread. Every method raises `StoreError` if it fails.
+    Any thread may call any method. Every method raises `StoreError` if it fails.
     """
 
     @property
     def name(self) -> str:
-        """The path or the URL of the store for messages, without passwords."""
+        """The path or the URL of the store, without passwords, for use in messages."""
         ...
 
     # Called by the process that drives a run
@@ -209,35 +209,36 @@ class Store(Protocol):
         """Store all changes of a commit in one transaction, or none of them, and return a future.
 
         The store writes commits in the order of the calls. The future is done when the data would survive a crash. The
-        future fails if another process has claimed the root, if the root was deleted, or if the commit creates a root
-        that already exists. The future fails with `RunCancelledError` if the run has a cancel request.
+        future fails if another process has claimed the root run, if the root run was deleted, or if the commit creates
+        a root run that already exists. The future fails with `RunCancelledError` if the root run has a cancel request.
         """
         ...
 
     def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
-        """Claim a run for a process and return the runs of its tree.
+        """Claim a root run for a process, and return the run and all its branches.
 
-        Return None if the run does not exist. The list starts with the root and contains each parent before its
-        branches. The facts have the values from before the claim. The claim fails if a live process drives the run, or
-        if the run is a branch. A run that is `done` or `cancelled` is returned without a claim. If the previous process
-        died, the store counts the takeover. At the fifth takeover at the same step, the run becomes `failed`.
+        Return None if the run does not exist. The list starts with the root run and contains each parent before its
+        branches. The facts have the values from before the claim. The claim fails if another live process drives the
+        run, or if the id belongs to a branch. A run that is `done` or `cancelled` is returned without a claim. If the
+        previous process died, the store counts the takeover. At the fifth takeover at the same step, the run becomes
+        `failed`.
         """
         ...
 
     def release(self, run_id: str, process: Process, status: Status) -> None:
         """Release the claim of a process on a run and set the status of the run.
 
-        Do nothing if another process has the claim. The status `queued` also clears the error of the run, because a
-        worker will try the run again.
+        Do nothing if another process has claimed the run. The status `queued` also clears the error of the run, because
+        a worker will try the run again.
         """
         ...
 
     def answers(self, run_id: str) -> Sequence[StoredAnswer]:
-        """Return the answers of users for a root and its branches, oldest answer first."""
+        """Return the answers that users gave to requests of a root run and its branches, oldest answer first."""
         ...
 
     def renew_lease(self, process: Process, seconds: float) -> Sequence[str]:
-        """Renew the lease of a process and return the ids of its runs that have a cancel request."""
+        """Renew the lease of a process, and return the ids of those of its runs that have a cancel request."""
         ...
 
     # Called by processes that submit runs for other processes
@@ -252,7 +253,7 @@ class Store(Protocol):
         ...
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        """Return a dict that maps the ids of roots to their statuses.
+        """Return a dict that maps the ids of root runs to their statuses.
 
         Unknown ids are missing from the dict.
         """
@@ -261,21 +262,21 @@ class Store(Protocol):
     # Called by processes that inspect runs
 
     def read(self, run_id: str) -> Sequence[StoredRun]:
-        """Return a run and the branches below it without a claim, in the order of `claim`.
+        """Return a run and the branches below it without claiming the run.
 
-        Return an empty list if the run does not exist.
+        Each parent comes before its branches. The list is empty if the run does not exist.
         """
         ...
 
     def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
-        """Return a dict that maps SHA-256 hashes to stored data.
+        """Return a dict that maps SHA-256 hashes to the stored media data.
 
         Unknown hashes are missing from the dict.
         """
         ...
 
     def find(self, prefix: str) -> Sequence[str]:
-        """Return the ids of roots that start with a prefix.
+        """Return the ids of all root runs whose id starts with a prefix.
 
         If the prefix is a complete id, return only this id.
         """
@@ -290,27 +291,30 @@ class Store(Protocol):
         before: datetime | None = None,
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
-        """Return the facts of roots, newest start time first.
+        """Return the facts of the root runs that match all conditions, newest start time first.
 
         `agent` is a class name with or without its module.
         """
         ...
 
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[JournalRow]]:
-        """Return the status of a run, and the journal entries of the run and its branches after a position.
+        """Return the status of a run, and all journal entries of the run and its branches that follow a position.
 
         The status is None if the run does not exist.
         """
         ...
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        """Return the open requests of one tree or of all runs, oldest first."""
+        """Return the unanswered requests for human input, oldest first.
+
+        With `run_id`, return only the requests of this root run and its branches.
+        """
         ...
 
     def answer(self, request_id: str, value: Any) -> Request:
-        """Store the answer to a request as JSON data and return the request.
+        """Store the answer to a request for human input, and return the request.
 
-        Raise `StoreError` if the request is not open.
+        The answer must be JSON data. Raise `StoreError` if the request does not exist or was already answered.
         """
         ...
 
@@ -337,7 +341,7 @@ class Store(Protocol):
 
 
 class RunWatch(Protocol):
-    """A subscription to the changes of a run that lasts until `close`."""
+    """A subscription to the changes of a run. It ends when `close` is called."""
 
     def wait(self, seconds: float) -> None:
         """Wait until the run may have changed since the last wait, or until the seconds have passed.
@@ -356,7 +360,7 @@ class NotifyingStore(Protocol):
     def watch(self, run_id: str) -> RunWatch: ...
 
     def on_cancel_request(self, process: Process, call: Callable[[], None]) -> Callable[[], None]:
-        """Call a function in another thread when a run of a process may have a new cancel request.
+        """Call a function in another thread when one of the runs of a process may have a new cancel request.
 
         Return a function that ends the subscription.
         """
@@ -365,30 +369,34 @@ class NotifyingStore(Protocol):
 
 @runtime_checkable
 class PollableStore(Protocol):
-    """A store that sends no notifications, but that can check for cancel requests with little work."""
+    """A store that sends no notifications, but that can cheaply check for cancel requests.
+
+    The heartbeat thread calls `has_cancel_requests` often.
+    """
 
     def has_cancel_requests(self, process: Process) -> bool:
-        """Return whether a run of the process has a cancel request."""
+        """Return True if any run that the process drives has a cancel request."""
         ...
 
 
 @runtime_checkable
 class SearchableStore(Protocol):
-    """A store that can search for a text inside the database."""
+    """A store that can search the stored runs for a text without loading them."""
 
     def search(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
-        """Return the ids of the roots that contain a text in any case.
+        """Return those of the given root runs that contain a text. Uppercase and lowercase letters are equal.
 
-        The list may also contain other roots.
+        The list may also contain root runs without the text, so the caller must check each result.
         """
         ...
 
 
-# Rate limits that several machines share. A process takes a slice of a limit and reports later how much it used.
+# Rate limits that several machines share. A process gets a slice (a share) of a limit and reports later how much of the
+# slice it used.
 
 
 class WindowReport(NamedTuple):
-    """A report of a process about the requests and tokens of a slice that it used."""
+    """The part of a `WindowSlice` (a share of a rate limit) that a process has used so far."""
 
     slice: int
     requests: int
@@ -399,7 +407,10 @@ class WindowReport(NamedTuple):
 
 
 class WindowOrder(NamedTuple):
-    """The order of a process for a slice of a rate limit, with reports about its earlier slices."""
+    """The request of a process for a share of a rate limit (a `WindowSlice`).
+
+    It also reports how much the process has used of its earlier shares.
+    """
 
     key: str
     """The id of the rate limit."""
@@ -417,9 +428,9 @@ class WindowOrder(NamedTuple):
 
 
 class WindowSlice(NamedTuple):
-    """A part of a rate limit that one process may use.
+    """The share of a rate limit that one process may use: a number of requests and a number of tokens.
 
-    It has 0 requests if the limit is used up.
+    The share has 0 requests if the rate limit is used up.
     """
 
     number: int
@@ -431,15 +442,16 @@ class WindowSlice(NamedTuple):
 
 @runtime_checkable
 class SharedLimits(Protocol):
-    """A store through which several machines share rate limits."""
+    """A store through which processes on several machines share rate limits."""
 
     @property
     def name(self) -> str: ...
 
     def take(self, order: WindowOrder) -> WindowSlice:
-        """Save the reports of an order and return a slice with the available requests and tokens.
+        """Save the reports of an order, and return a slice: a share of the rate limit for the process.
 
-        The slice has at least one request with its minimum number of tokens, or it is empty. If no slice counts at the
-        moment, the slice has one request even if the request needs more tokens than the limit.
+        The slice allows at least one request with the minimum number of tokens (`order.need`), or it is empty. If no
+        other slice counts toward the limit now, the slice allows one request even if the request needs more tokens than
+        the limit. Otherwise this request could never be sent.
         """
         ...

@@ -1,8 +1,8 @@
 """Row formats, rules and errors that all stores share.
 
-This file converts table rows to the objects of the port, and the objects to rows. Its rules decide whether a commit
-fits the stored runs, which status a run has, and how much of a shared rate limit is available. Every store reports a
-problem with the same error.
+This file converts table rows to the objects of `port.py`, and these objects to table rows. Its rules decide whether a
+commit fits the stored runs, which status a run has, and how much of a shared rate limit is available. Every store
+reports a problem with the same error.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, asked, choi
 def to_datetime(value: float | datetime) -> datetime:
     """Convert a stored time to a datetime.
 
-    SQLite stores seconds since 1970, and PostgreSQL stores timestamps.
+    SQLite stores the seconds since 1970, and PostgreSQL stores timestamps.
     """
     return value if isinstance(value, datetime) else datetime.fromtimestamp(value, UTC)
 
 
 def times_to_seconds(row: Row) -> Row:
-    """Convert the datetimes in a row to seconds since 1970 for SQLite, which has no type for times."""
+    """Convert all datetimes in a row to seconds since 1970 for SQLite, which has no data type for times."""
     return tuple(value.timestamp() if isinstance(value, datetime) else value for value in row)
 
 
 def run_facts(row: Row, root: str, status: Status) -> RunFacts:
-    """Convert a row with the columns of `FACTS_COLUMNS` to the facts of a run."""
+    """Convert a table row with the columns of `FACTS_COLUMNS` to a `RunFacts` object."""
     (
         run_id, agent, _, model, steps, input_tokens, output_tokens, cached, reasoning, requests,
         written, cost, started, updated, seconds, batch, stop_reason, error, parent, item,
@@ -94,9 +94,9 @@ def run_facts(row: Row, root: str, status: Status) -> RunFacts:
 
 
 def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> StoredRun:
-    """Convert a row to a run.
+    """Convert a table row to a `StoredRun` object.
 
-    The columns are `FACTS_COLUMNS`, branch, input, overrides, record and state.
+    The row has the columns of `FACTS_COLUMNS`, and then branch, input, overrides, record and state.
     """
     *facts_row, branch, input_, overrides, record, state = row
     facts = run_facts(tuple(facts_row), root, status)
@@ -105,7 +105,7 @@ def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> S
 
 
 def request_row(request: Request) -> Row:
-    """Convert a request for human input to a row with the columns of `REQUEST_COLUMNS`."""
+    """Convert a request for human input to a table row with the columns of `REQUEST_COLUMNS`."""
     choices = None if request.choices is None else json.dumps(request.choices)
     return (
         request.id, request.run_id, request.kind, request.question, request.tool, json.dumps(request.arguments),
@@ -114,7 +114,7 @@ def request_row(request: Request) -> Row:
 
 
 def to_request(row: Row) -> Request:
-    """Convert a row with the columns of `REQUEST_COLUMNS` to a request for human input."""
+    """Convert a table row with the columns of `REQUEST_COLUMNS` to a request for human input."""
     request_id, run_id, kind, question, tool, arguments, branch, asked, choices = row
     offered = None if choices is None else tuple(json.loads(choices))
     return Request(
@@ -123,16 +123,16 @@ def to_request(row: Row) -> Request:
 
 
 def to_answer(row: Row) -> StoredAnswer:
-    """Convert a row to an answer.
+    """Convert a table row to a `StoredAnswer` object.
 
-    The columns are `REQUEST_COLUMNS`, the answer and the time of the answer.
+    The row has the columns of `REQUEST_COLUMNS`, and then the answer and the time of the answer.
     """
     *request, value, answered = row
     return StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
 
 
 def encodable(values: Iterable[Any]) -> Row:
-    """Replace lone surrogates, which UTF-8 cannot encode, with their JSON escapes in all texts of a row."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with their JSON escapes in all strings of a row."""
     return tuple(
         value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
         for value in values
@@ -144,15 +144,15 @@ _NOT_LITERAL = re.compile(r"[^ !#$&-\[\]^`-~]+")
 
 
 def like_pattern(text: str) -> str:
-    """Return a `LIKE` pattern that matches every JSON text that contains a text.
+    """Return an SQL `LIKE` pattern that matches every JSON document with a given text inside.
 
-    It may also match other texts.
+    The pattern may also match documents without the text, because it contains wildcards instead of special characters.
     """
     return f"%{_NOT_LITERAL.sub('%', text)}%"
 
 
 def answer_text(request_id: str, value: object) -> str:
-    """Return the answer to a request as JSON text.
+    """Convert the answer to a request for human input to JSON text.
 
     Raise `StoreError` if JSON cannot represent the answer.
     """
@@ -162,31 +162,35 @@ def answer_text(request_id: str, value: object) -> str:
         raise answer_not_json_error(request_id, error) from error
 
 
-def is_named(agent: str, name: str) -> bool:
-    """Return whether a class (`module:qualname`) has a name.
+def has_class_name(agent: str, name: str) -> bool:
+    """Return True if `name` is the name of an agent class.
 
-    The name may omit the module.
+    `agent` is the full class name (`module:qualname`). `name` may omit the module.
     """
     return agent == name or agent.endswith((f":{name}", f".{name}"))
 
 
 def without_repeats(runs: Sequence[QueuedRun]) -> list[QueuedRun]:
-    """Return the runs without later runs that have the id of an earlier run."""
+    """Return the runs without repeated ids: of several runs with the same id, keep only the first run."""
     return list({run.run_id: run for run in reversed(runs)}.values())[::-1]
 
 
 # The status of a run
 
 
-def apply_cancel(status: Status) -> Status:
-    """Return the final status of a run with a cancel request that would otherwise end with the given status."""
+def status_after_cancel(status: Status) -> Status:
+    """Return the final status of a run that has a cancel request.
+
+    `status` is the status without the cancel request. It stays the same if the run is already `done` or `failed`.
+    """
     return status if status in ("done", "failed") else "cancelled"
 
 
 def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> Status:
-    """Return the status that a store reports.
+    """Convert the stored status of a run to the status that the store reports.
 
-    A `running` run without a live process is `stopped` or `cancelled`.
+    A run that is stored as `running` but has no live process is reported as `stopped`, or as `cancelled` if it has a
+    cancel request.
     """
     if status != "running" or is_driven:
         return status
@@ -197,22 +201,25 @@ def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> S
 
 
 class KnownRun(NamedTuple):
-    """The facts of a stored run that a commit must fit: the id of its root and the length of its journal."""
+    """The properties of a stored run that are compared with a new commit.
+
+    They are the id of its root run and the length of its journal.
+    """
 
     root: str
     entry_count: int
 
 
 def creates_root(commit: Commit) -> bool:
-    """Return whether a commit creates its root."""
+    """Return True if a commit creates a new root run."""
     first = commit.changes[0] if commit.changes else None
     return first is not None and first.run_id == commit.root and first.header is not None
 
 
 def ends_root(commit: Commit) -> bool:
-    """Return whether a commit ends its root.
+    """Return True if a commit ends its root run: the new status is done, failed, cancelled or stopped.
 
-    A root with a cancel request accepts no other commit.
+    After a cancel request, a root run accepts only such a commit.
     """
     return any(
         change.run_id == commit.root and change.status in ("done", "failed", "cancelled", "stopped")
@@ -221,7 +228,7 @@ def ends_root(commit: Commit) -> bool:
 
 
 def runs_of_commit(commit: Commit) -> list[str]:
-    """Return the ids of the changed runs in a commit and of the parents of its new runs."""
+    """Return the ids of all runs that a commit changes, and the ids of the parents of its new runs."""
     changed = [change.run_id for change in commit.changes]
     parents = [
         change.header.parent
@@ -234,7 +241,7 @@ def runs_of_commit(commit: Commit) -> list[str]:
 def check_commit(commit: Commit, stored: Mapping[str, KnownRun], store: str) -> None:
     """Raise `StoreError` if a commit does not fit the stored runs.
 
-    `stored` maps run ids to the stored runs among `runs_of_commit`.
+    `stored` contains those of the runs from `runs_of_commit` that are already stored, by run id.
     """
     lengths: dict[str, int] = {}
     for change in commit.changes:
@@ -267,7 +274,10 @@ UsedSlices = Sequence[tuple[int, int, float]]
 
 
 def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
-    """Return the slice of a rate limit for an order, given the slices that count now."""
+    """Return the slice (a share of the rate limit) that an order gets.
+
+    `used` contains the slices of all processes that count toward the limit now.
+    """
     requests, tokens = _available(order, sum(row[0] for row in used), sum(row[1] for row in used))
     if not requests:
         return WindowSlice(0, 0, 0, _seconds_until_available(order, used))
@@ -275,9 +285,9 @@ def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
 
 
 def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int]:
-    """Return the requests and tokens for an order when `requests` and `tokens` are in use.
+    """Return the numbers of requests and tokens that an order can get.
 
-    0 requests is a refusal.
+    `requests` and `tokens` are the numbers that other slices already use. If the limit is used up, return 0 requests.
     """
     if requests == 0:  # A request that exceeds the limit runs alone. Otherwise it could never run.
         most = order.requests if order.most_requests is None else min(order.requests, order.most_requests)
@@ -292,7 +302,10 @@ def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int
 
 
 def _seconds_until_available(order: WindowOrder, used: UsedSlices) -> float:
-    """Return the seconds until enough slices have expired for an order."""
+    """Return the seconds until enough earlier slices expire, so that an order can get at least one request.
+
+    Return 0 if the time is unknown.
+    """
     requests, tokens = sum(row[0] for row in used), sum(row[1] for row in used)
     for slice_requests, slice_tokens, seconds_left in used:
         requests, tokens = requests - slice_requests, tokens - slice_tokens
@@ -318,9 +331,9 @@ def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> Ru
 
 
 def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:
-    """Return the error for a new run whose id another run has.
+    """Return the error for a new run with an id that is already stored.
 
-    `driver` is the error if a live process drives it.
+    `driver` is the `RunClaimedError` if a live process drives the stored run. In this case, return `driver`.
     """
     if driver is not None:
         return driver
@@ -336,7 +349,7 @@ def no_workers_error(store: str) -> StoreError:
 
 
 def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: float, status: Status) -> StoreError:
-    """Return the error for a commit of a process that no longer drives the run."""
+    """Return the error for a commit from a process that no longer drives the run."""
     if new_process is not None:
         return StoreError(
             f"Run {run_id} was taken over by process {new_process.pid} on {new_process.host}, because this process "
@@ -349,7 +362,7 @@ def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: fl
 
 
 def claim_lost_error(run_id: str) -> StoreError:
-    """Return the error for a commit of a call after another call in this process has claimed the run."""
+    """Return the error for a commit from a call that lost the run to a newer call in the same process."""
     return StoreError(
         f"Run {run_id} was stopped, and another call in this process resumed the run. The stopped call writes nothing "
         f"more to the run."
@@ -362,13 +375,13 @@ def run_deleted_error(run_id: str, store: str) -> StoreError:
 
 def unknown_run_error(run_id: str) -> StoreError:
     return StoreError(
-        f"Cannot store a change of run {run_id}: the run is not in the tree. The first change of a run needs a header. "
-        f"Nothing was written."
+        f"Cannot store a change of run {run_id}: it does not belong to the root run of the commit. The first change of "
+        f"a run needs a header. Nothing was written."
     )
 
 
 def wrong_offset_error(run_id: str, stored_entries: int, offset: int) -> StoreError:
-    """Return the error for a change that does not start at the end of the stored journal."""
+    """Return the error for a change with new journal entries that do not start at the end of the stored journal."""
     return StoreError(
         f"Cannot store a change of run {run_id}: the stored journal has {stored_entries} entries, but the change "
         f"starts after entry {offset}. Nothing was written."
@@ -382,7 +395,7 @@ def parent_missing_error(run_id: str, parent: str | None, root: str) -> StoreErr
 
 
 def branch_exists_error(run_id: str, store: str) -> StoreError:
-    return StoreError(f"Cannot create branch {run_id}: it is already in {store}. Nothing was written.")
+    return StoreError(f"Cannot create branch {run_id}: a run with this id is already in {store}. Nothing was written.")
 
 
 def run_cancelled_error(run_id: str) -> RunCancelledError:

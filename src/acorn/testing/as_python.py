@@ -2,11 +2,12 @@
 
     print(as_python(agent.last))
 
-In the test, a `ScriptedModel` repeats the responses of the model, and the test repeats the answers of people. If a
-script cannot repeat the run, for example because the run was interrupted, the test is skipped with a reason.
+In the generated test, a `ScriptedModel` repeats the recorded responses of the model, and the test repeats the recorded
+answers of people. If a script cannot repeat the run, for example because the run was interrupted, the test is skipped
+with a reason.
 
-The run may be loaded from an untrusted file. So all text of the run becomes string literals, and names from the run are
-used only if they are valid Python names.
+The run may come from an untrusted file. Therefore the generator writes all text of the run as string literals, and uses
+a name from the run in the code only if it is a valid Python name.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ def as_python(
     """Return the source code of a test file that replays a run.
 
     `module` is the path of the agent class, such as `package.file:Class`. `settings` is JSON data with the settings of
-    the instance that differ from its class. `redact` is a function that removes secrets from a text of the run.
+    the agent instance that differ from its class. `redact` is a function that removes secrets from a text.
     """
     return _TestWriter(run, module, settings or {}, redact).text()
 
 
 @dataclass(eq=False)
 class _ScriptedClass:
-    """An agent class in the test, with all runs of the class that the test replays."""
+    """An agent class that the generated test uses, with all recorded runs of this class."""
 
     name: str
     module: str
@@ -99,7 +100,7 @@ class _ScriptedClass:
 
 
 class _TestWriter:
-    """A writer that generates one test file and collects the imports that the file needs."""
+    """A generator of one test file, which also collects the imports that the file needs."""
 
     def __init__(
         self, run: Run, module: str | None, settings: Mapping[str, object], redact: Callable[[str], str]
@@ -206,9 +207,9 @@ class _TestWriter:
             yield ")"
 
     def _model_by_input(self, cls: _ScriptedClass) -> Iterator[str]:
-        """Yield the code of a model that selects the script by the input of the run.
+        """Yield the code of a scripted model with one script for each input of the agent class.
 
-        The order of requests of concurrent runs varies, so one common script would not work.
+        Concurrent runs send their requests in varying order, so they cannot share one script.
         """
         self.imports.add("ModelRequest")
         self.testing_imports.add("Reply")
@@ -251,9 +252,9 @@ class _TestWriter:
         return " & ".join(replies)
 
     def _usage(self, turn: Compacted | ModelResponded) -> str:
-        """Return the code for the token usage of a reply, or an empty text if the run was not summarized.
+        """Return the code for the token usage of a reply, or "" if the model summarized no conversation in the run.
 
-        The token usage determines when acorn summarizes a conversation.
+        The token usage is only necessary for summaries, because it determines when acorn requests them.
         """
         if not any(isinstance(entry, Compacted) for run in runs_in_tree(self.run) for entry in run.journal.entries):
             return ""
@@ -311,7 +312,7 @@ class _TestWriter:
             yield from self._assertions()
 
     def _options(self) -> Iterator[str]:
-        """Yield the code of the arguments for `using`: the history or the forked thread."""
+        """Yield the code of the arguments for `agent.using(...)`: the earlier messages, or the thread of a fork."""
         fork = self.run.forked_from
         if fork is not None:
             yield "thread=events"
@@ -324,7 +325,7 @@ class _TestWriter:
             yield f"history={self._literal(to_json_data(messages))}"
 
     def _events_before(self, step: int) -> list[JsonObject]:
-        """Return the events before a step of the run as JSON data, without their times."""
+        """Return the events before a step as JSON data. Times are omitted, because they differ in each run."""
         events = [event for event in self.run.thread if event.branch is None and event.iteration < step]
         return [
             {name: value for name, value in event.items() if name not in ("timestamp", "seconds")}
@@ -332,7 +333,7 @@ class _TestWriter:
         ]
 
     def _error_name(self) -> str | None:
-        """Return the name of the error class that the test expects, or None if the run has no error."""
+        """Return the name of the error class for `pytest.raises`, or None if the run has no error."""
         error = self.run.error
         if error is None:
             return None
@@ -341,7 +342,7 @@ class _TestWriter:
         return next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERROR_NAMES), "Exception")
 
     def _resume(self, agent: str) -> Iterator[str]:
-        """Yield the code that resumes the run with the recorded answers of people, in the order of the requests."""
+        """Yield the code that resumes the paused run with the recorded answers, in the order of the questions."""
         self.imports |= {"Paused", "runs"}
         yield f"{_INDENT}answers = iter({self._literal(self.answers)})"
         yield f"{_INDENT}while isinstance(run.output, Paused):"
@@ -375,7 +376,7 @@ def _import_order(name: str) -> tuple[bool, str]:
 
 
 def _error_names(cls: type[AcornError]) -> set[str]:
-    """Return the names of an error class and of its subclasses in acorn."""
+    """Return the names of an error class of acorn and of all its subclasses."""
     subclasses = [subclass for subclass in cls.__subclasses__() if subclass.__module__ == AcornError.__module__]
     return {cls.__name__}.union(*map(_error_names, subclasses))
 

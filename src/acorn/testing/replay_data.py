@@ -1,6 +1,6 @@
-"""The parts of a run that a generated test replays, and the Python literals for their values.
+"""The parts of a recorded run that a generated test needs, and their conversion to Python literals.
 
-The text of a run always becomes string literals, never code.
+Text from a run always becomes a string literal, never code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Turn = Compacted | ModelResponded | ModelError
 
 
 def skip_reason(run: Run) -> str | None:
-    """Return the reason why a scripted model cannot repeat the run, or None if it can."""
+    """Return the reason why a scripted model cannot repeat the run, or None if a scripted model can repeat it."""
     requests, answers = input_requests(run), _received_answers(run)
     has_open_requests = any(request_id not in answers for _, request_id, _ in requests)
     if has_open_requests and (run.stop_reason != "paused" or answers):
@@ -62,9 +62,9 @@ def request_time(run: Run, turn: Turn) -> float:
 
 
 def request_error(run: Run) -> ModelError | None:
-    """Return the provider error that ended the run, or None.
+    """Return the provider error that ended the run, or None if no provider error ended it.
 
-    A refusal is a response of the model, not an error of the provider.
+    If the model refused to answer, the result is None, because a refusal is a response of the model.
     """
     if not isinstance(run.error, ModelError):
         return None
@@ -85,7 +85,7 @@ def input_text(run: Run) -> str:
 
 
 def input_requests(run: Run) -> list[tuple[float, str, str]]:
-    """Return the (time, request id, kind) of each request for human input in a run and its branches, sorted by time."""
+    """Return (time, request id, kind) for all requests for human input in a run and its branches, sorted by time."""
     return sorted(
         (start_time(member) + entry.at, entry.request_id, entry.kind)
         for member in runs_in_tree(run)
@@ -100,7 +100,7 @@ def _received_answers(run: Run) -> dict[str, str]:
 
 
 def human_answers(run: Run) -> list[str | bool | JsonObject]:
-    """Return a list of people's answers, in the order of the requests for human input."""
+    """Return the recorded answers to requests for human input, in the order of the requests."""
     texts = _received_answers(run)
     answers = ((texts[request_id], kind) for _, request_id, kind in input_requests(run) if request_id in texts)
     return [parse_approval(text) if kind == "approval" else text for text, kind in answers]
@@ -110,7 +110,7 @@ def human_answers(run: Run) -> list[str | bool | JsonObject]:
 
 
 def literal(value: object, redact: Callable[[str], str] = str) -> str:
-    """Return JSON data as a Python expression, with every text passed through `redact`."""
+    """Convert JSON data to the source code of a Python literal. `redact` removes secrets from every text."""
     if is_json_object(value):
         items = (f"{literal(key, redact)}: {literal(item, redact)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
@@ -129,17 +129,17 @@ def is_identifier(text: str) -> bool:
 
 
 def is_keyword_argument(name: object) -> bool:
-    """Return whether a name can be a keyword argument.
+    """Return True if generated code can use the name as a keyword argument.
 
-    Names must be ASCII, because Python normalizes other names.
+    The name must be ASCII, because Python normalizes other names and could change them.
     """
     return isinstance(name, str) and name.isascii() and is_identifier(name)
 
 
 def split_class_path(path: str) -> tuple[str | None, str]:
-    """Return the module and the class name in a path such as `package.file:Class`.
+    """Split a path such as `package.file:Class` into the Python module and the class name.
 
-    The module is None if a test cannot import the class.
+    The Python module is None if a test cannot import the class, for example because it is in `__main__`.
     """
     module, _, name = path.partition(":")
     is_class = is_identifier(name)
@@ -148,7 +148,10 @@ def split_class_path(path: str) -> tuple[str | None, str]:
 
 
 def parse_arguments(text: str) -> JsonObject | None:
-    """Return the arguments of a call as a dict, or None if keyword arguments would not produce the same JSON."""
+    """Parse the JSON arguments of a tool call for use as keyword arguments of `call(...)`.
+
+    The result is None if `call(...)` would not generate exactly the same JSON text.
+    """
     try:
         arguments: object = from_json(text, allow_inf_nan=False)
     except ValueError:
@@ -159,7 +162,7 @@ def parse_arguments(text: str) -> JsonObject | None:
 
 
 def parse_approval(text: str) -> str | bool | JsonObject:
-    """Return the answer to an approval request: a boolean, a dict of changed arguments, or a text."""
+    """Convert a recorded answer to an approval request to a boolean, a dict of changed arguments, or a text."""
     try:
         value: object = from_json(text)
     except ValueError:
@@ -168,9 +171,9 @@ def parse_approval(text: str) -> str | bool | JsonObject:
 
 
 def is_exact(value: object) -> bool:
-    """Return whether JSON data stays equal if it is written as a literal and evaluated again.
+    """Return True if JSON data is equal to the value of its Python literal.
 
-    NaN, infinite numbers and texts with lone surrogates do not stay equal.
+    This is False for NaN, infinite numbers, and texts with lone surrogates.
     """
     if isinstance(value, float):
         return math.isfinite(value)

@@ -8,9 +8,9 @@
 
 `ScriptedModel` stores the requests that it receives. It raises an error if its script has no reply to a request. At the
 end of a `with` block, or in `done()`, it also raises an error for unused replies. With `by_turn=True`, it counts the
-model's turns in the conversation instead of the requests, so that a run can be resumed in another process.
+assistant messages in the conversation instead of the requests, so that a run can be resumed in another process.
 
-`AnyModel` needs no script, for tests in which the answers do not matter.
+`AnyModel` needs no script. Use it for tests in which the answers do not matter.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Reply:
 
 @dataclass
 class Failure:
-    """An item in the script of a `ScriptedModel` that makes the request fail."""
+    """An item in the script of a `ScriptedModel` that causes a request to fail with a `ModelError`."""
 
     status: int | None = None
     """The HTTP status, or None for a broken connection."""
@@ -86,7 +86,7 @@ def call(name: str, /, _id: str | None = None, **arguments: Any) -> Reply:
 
 
 def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
-    """Return a reply that calls `__finish__` with an output, or with the fields of an output."""
+    """Return a reply that calls `__finish__` with an output object, or with the output fields as keyword arguments."""
     if output is _UNSET:
         return call(FINISH, **fields)
     if fields:
@@ -101,9 +101,10 @@ def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
 class ScriptedModel:
     """A model for tests that replays one reply or a list of replies, or that calls a function for each request.
 
-    By default, the number of requests selects the reply from the list. With `by_turn=True`, the number of the model's
-    turns after the last input selects the reply, so that a resumed run or a repeated request receives the correct
-    reply. A branch that continues its parent's conversation needs a separate model in this mode.
+    By default, the first request receives the first reply, the second request receives the second reply, and so on.
+    With `by_turn=True`, the model counts its responses after the last input in the conversation, and this number
+    selects the reply. A resumed run or a repeated request then receives the correct reply. In this mode, a branch that
+    continues the conversation of its parent needs a separate model.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class ScriptedModel:
             self.done()
 
     def done(self) -> None:
-        """Raise `AssertionError` if a reply is unused or a request had no reply."""
+        """Raise `AssertionError` if the run did not use all replies, or if a request received no reply."""
         if self._reply_function is not None:
             return
         used = self._last_turn + 1 if self._by_turn else len(self.requests)
@@ -169,7 +170,7 @@ class ScriptedModel:
             )
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:
-        """Return True, because a script accepts every tool."""
+        """Return True for every tool definition, because a scripted model accepts all of them."""
         return True
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -204,7 +205,7 @@ class ScriptedModel:
             yield delta
 
     def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int]:
-        """Return the reply to a request, and the index of the reply."""
+        """Return the script item that answers a request, and its index in the script."""
         with self._lock:
             self.requests.append(request)
             index = _count_turns(request.messages) if self._by_turn else len(self.requests) - 1
@@ -268,7 +269,10 @@ class ScriptedModel:
         )
 
     def _count_characters(self, request: ModelRequest) -> int:
-        """Return the number of characters in a request, without counting earlier messages of a conversation again."""
+        """Return the number of characters in the messages of a request.
+
+        The method counts each message of a conversation only once, and stores the sum for the next request.
+        """
         sent = request.sent
         if sent is None or sent.has_extra_messages:
             return _text_length(request.messages)
@@ -292,13 +296,13 @@ async def _sleep(seconds: float) -> None:
 
 
 def _delay_of(reply: Scripted, request: ModelRequest) -> float:
-    """Return the delay of a reply in seconds, limited by the timeout of the request."""
+    """Return the seconds to wait before a reply: its `delay`, but at most the timeout of the request."""
     delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
     return delay if request.timeout is None else min(delay, request.timeout)
 
 
 def split_response(response: ModelResponse, size: int, *, is_complete: bool = True) -> Iterator[Delta]:
-    """Yield the deltas of a response in the order of a provider: reasoning, text, tool calls, stop reason, usage."""
+    """Yield the pieces of a streamed response in the usual order: reasoning, text, tool calls, stop reason, usage."""
 
     def split(text: str) -> Iterator[str]:
         return (text[start : start + size] for start in range(0, len(text), size))
@@ -329,16 +333,17 @@ def _text_length(messages: Sequence[Message]) -> int:
 
 
 def _conversation(messages: list[Message]) -> list[Message]:
-    """Return the messages of the conversation in a request.
+    """Return the messages of the conversation that a request contains.
 
-    A request may contain the whole conversation as one message with an XML thread.
+    If the request contains the conversation as one message with an XML thread, the function converts the XML to
+    messages.
     """
     text = _text(messages[-1]) if messages else ""
     return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
 
 
 def _count_turns(messages: list[Message]) -> int:
-    """Return the number of the model's turns after the last input, or of all turns if there is no input."""
+    """Return the number of assistant messages after the last input, or of all assistant messages without an input."""
     conversation = _conversation(messages)
     inputs = [index for index, message in enumerate(conversation) if _is_input(message)]
     return sum(message["role"] == "assistant" for message in conversation[inputs[-1] if inputs else 0 :])
@@ -351,9 +356,9 @@ def _is_input(message: Message) -> bool:
 class AnyModel(ScriptedModel):
     """A model for tests that calls every tool once and then finishes, with example values that fit the schemas.
 
-    The first response calls all tools and branches that were not called earlier in the conversation. A branch that
-    continues its parent's conversation therefore does not repeat the parent's calls. Every run returns the same result.
-    An agent that has tools but no `max_steps` returns `Unfinished`, as with any model that calls a tool.
+    The first response calls all tools and branches that were not called earlier in the conversation. Therefore a branch
+    that continues the conversation of its parent does not repeat the calls of the parent. Every run returns the same
+    result. If an agent has tools but no `max_steps`, the result is `Unfinished`, as with any model that calls a tool.
     """
 
     def __init__(self, *, name: str = "any", chunk_size: int = 8) -> None:
@@ -376,7 +381,7 @@ def _example_reply(request: ModelRequest) -> Reply:
 
 
 def _called_tools(messages: list[Message]) -> set[str]:
-    """Return the names of the tools that were called after the last accepted output of an earlier run."""
+    """Return the names of the tools that were called since the last call of `__finish__` that acorn accepted."""
     called: set[str] = set()
     finish_ids: set[str] = set()
     for message in messages:

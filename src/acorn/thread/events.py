@@ -1,7 +1,7 @@
 """The events of a thread, with one class for each kind of event.
 
-Attributes have Python names. In JSON, fields may have Python names or camel case names (`toolCallId`). Events preserve
-unknown fields.
+The attributes of an event have Python names. The JSON data of an event may have Python names (`tool_call_id`) or camel
+case names (`toolCallId`). Events preserve unknown fields.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Event(BaseModel):
 class ConversationEvent(Event):
     """An event that represents a message of a conversation, or a part of a message.
 
-    `rest` and `left_out` are set only on the first event of a message, and only if the keys of the message differ from
-    the keys that its events describe.
+    The fields `rest` and `left_out` store the differences between the original message and its events, so that
+    `to_messages` can restore the message exactly. They are set only on the first event of a message, and only if there
+    are differences.
     """
 
     rest: JsonObject | None = None
@@ -81,7 +82,7 @@ class ToolResultEvent(ConversationEvent):
 
 
 class ErrorEvent(ConversationEvent):
-    """An error of a tool call, of an invalid output, or of the whole run."""
+    """An error: a failed tool call, an invalid output, or the failure of the whole run."""
 
     type: Literal["error"] = "error"
     error: str
@@ -94,7 +95,7 @@ class ErrorEvent(ConversationEvent):
 
 
 class HumanInputRequestedEvent(Event):
-    """A request of the run for human input."""
+    """A question or approval request that the run sent to a person."""
 
     type: Literal["human_input_requested"] = "human_input_requested"
     question: str
@@ -120,7 +121,7 @@ class CompletionEvent(Event):
 
 
 class SummaryEvent(Event):
-    """A summary that replaces earlier iterations in the conversation."""
+    """A summary that replaces the messages of earlier iterations in the conversation."""
 
     type: Literal["summary"] = "summary"
     summary: str
@@ -142,7 +143,7 @@ AgentEvent = Annotated[
 
 
 class ThreadEvents(list[AgentEvent]):
-    """A list of events, with the id and the input of the run."""
+    """The list of events of a run, with the id and the input of the run as attributes."""
 
     run_id: str | None = None
     input: Any = None
@@ -154,10 +155,10 @@ def _adapter() -> TypeAdapter[list[AgentEvent]]:
 
 
 def parse_events(source: str | bytes | Iterable[object]) -> list[AgentEvent]:
-    """Return events from JSON text, or from a list of dicts or events.
+    """Parse JSON text, or convert an iterable of dicts and events, and return a list of events.
 
     The field names may be in snake case or camel case. An invalid event raises `pydantic.ValidationError`, which
-    reports the position of the error.
+    contains the position of the error.
     """
     if isinstance(source, str | bytes | bytearray):
         try:
@@ -169,15 +170,15 @@ def parse_events(source: str | bytes | Iterable[object]) -> list[AgentEvent]:
 
 
 def as_events(source: Iterable[Any]) -> list[AgentEvent]:
-    """Return a list of events, and convert dicts in the source to events."""
+    """Return a list of events. Dicts in the iterable become events, and events stay unchanged."""
     listed = list(source)
     return parse_events(listed) if any(type(event) is dict for event in listed) else listed
 
 
 def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[JsonObject]:
-    """Return the events as a list of dicts of JSON data, without any loss.
+    """Convert events to a list of dicts with JSON data, from which `parse_events` restores the same events.
 
-    The field names are in camel case, or are the Python names with `camel=False`.
+    The field names are in camel case by default, and in snake case with `camel=False`.
     """
     return [_dump(event, camel) for event in events]
 
@@ -196,12 +197,12 @@ def _dump(event: AgentEvent, camel: bool) -> JsonObject:
 
 @cache
 def _camel_names(kind: type[Event]) -> dict[str, str]:
-    """Return a dict that maps the field names of an event class to camel case names."""
+    """Return a dict that maps the field names of an event class to their camel case names."""
     return {name: to_camel(name) for name in kind.model_fields}
 
 
 def to_finite_json(value: object) -> Any:
-    """Return a value as JSON data, with null in place of NaN and infinity."""
+    """Convert a value to JSON data, with null in place of NaN and infinity."""
     return value if type(value) in _SCALARS else _without_nan(to_json_data(value))
 
 

@@ -47,7 +47,10 @@ from acorn.types import Message
 
 
 def events_of_journal(run: Any) -> ThreadEvents:
-    """Return the thread of a run, with the events of each branch at the position where the branch started."""
+    """Convert the journal of a run and its branches to a thread.
+
+    The events of a branch follow the event at which the branch started.
+    """
     thread = ThreadEvents(_JournalReader(run, is_root=True).events)
     thread.run_id, thread.input = run.id, run.input
     return thread
@@ -143,7 +146,10 @@ class _JournalReader:
 
 
 def _prior_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
-    """Return the events of messages from before the run, all with the same iteration."""
+    """Convert messages that this run did not generate to events with the same iteration.
+
+    Each assistant message must stay a separate message, so an event that starts a message has the field `rest`.
+    """
     events: list[AgentEvent] = []
     for message in messages:
         added = events_of(message, iteration)
@@ -194,7 +200,7 @@ def _end_event(entry: RunFinished) -> CompletionEvent | ErrorEvent:
 
 
 def parse_json(text: str) -> Any:
-    """Return the data of a JSON text, or the text itself if the parser cannot read it."""
+    """Parse a JSON text and return its data, or return the text itself if it is not valid JSON."""
     try:
         return from_json(text)
     except ValueError:

@@ -80,7 +80,7 @@ def _count_text(count: int, noun: str) -> str:
 
 
 def _output_fields(run: Any) -> Iterator[tuple[str, str]]:
-    """Yield the (name, text) of each output field, or of the reason why the run has no output."""
+    """Yield a (name, text) pair for each field of the output, or one pair with the reason for a missing output."""
     if run.error is not None:
         yield "error", redact(describe_error(run.error), find_secrets({}))
     elif isinstance(run.output, Paused):

@@ -35,9 +35,10 @@ MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
 def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
-    """Convert a list of messages to events, with a new iteration for each turn of the model.
+    """Convert a list of messages in the format of OpenAI to events.
 
-    A message with an unknown role raises `pydantic.ValidationError`. A value that is not a message raises `InputError`.
+    Each assistant message starts a new iteration. A message with an unknown role raises `pydantic.ValidationError`. A
+    value that is not a message raises `InputError`.
     """
     events: list[AgentEvent] = []
     iteration = 0
@@ -57,7 +58,7 @@ def _is_iterable(value: object) -> TypeIs[Iterable[object]]:
 
 
 def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
-    """Return the events that represent one message."""
+    """Convert one message to the events that represent it."""
     role, text = message.get("role"), text_of(message.get("content"))
     events: list[MessagePart]
     if role == "tool":
@@ -75,7 +76,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
 
 
 def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
-    """Return an error event if the result of a call starts with an error prefix, and a result event otherwise."""
+    """Convert the text of a tool result to an error event if it starts like an error, or else to a result event."""
     if text.startswith(TOOL_ERROR):
         error = text.removeprefix(TOOL_ERROR)
     elif text.startswith(VALIDATION_ERROR_START):
@@ -86,7 +87,7 @@ def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | 
 
 
 def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) -> None:
-    """Store in the first event the keys of a message that the events do not describe."""
+    """Store the differences between a message and its events in `rest` and `left_out` of the first event."""
     described: Mapping[str, Any] = _message(events)
     if described == message:
         return
@@ -95,9 +96,9 @@ def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) 
 
 
 def parse_call(call: object, iteration: int) -> ToolCallEvent:
-    """Return the event of a tool call in a message, with empty fields where the call is invalid.
+    """Convert a tool call in a message to an event. Parts of the call that are invalid become empty fields.
 
-    `attach_remainder` preserves an invalid call.
+    `attach_remainder` stores the original of an invalid call, so that nothing is lost.
     """
     source: Mapping[str, Any] = call if is_mapping(call) else {}
     function = source.get("function")
@@ -108,7 +109,7 @@ def parse_call(call: object, iteration: int) -> ToolCallEvent:
 
 
 def make_call_event(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallEvent:
-    """Return the event of a tool call whose arguments are JSON text."""
+    """Create the event for a tool call from its id, its name and the JSON text of its arguments."""
     try:
         parsed = from_json(arguments, allow_inf_nan=False)
     except (ValueError, TypeError):  # The text is not JSON, or it contains a lone surrogate.
@@ -129,7 +130,11 @@ def make_call_event(call_id: str, name: str, arguments: str, iteration: int) -> 
 
 
 def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
-    """Return the messages of a run without its branches, with summaries in place of the summarized iterations."""
+    """Convert events back to messages in the format of OpenAI.
+
+    The result contains the messages of the run itself, without its branches. A summary replaces the iterations that it
+    summarizes.
+    """
     all_events = as_events(events)
     outer = min(all_events, key=_depth, default=None)
     messages: list[Message] = []
@@ -154,9 +159,10 @@ def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
 
 
 def apply_summary(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
-    """Replace the summarized messages with the summary, in place.
+    """Replace the summarized messages in the list `messages` with the summary.
 
-    The summary is inserted at the position of the last summarized message.
+    The summary is inserted at the index of the last summarized message. `iterations` is a parallel list with the
+    iteration of each message.
     """
     inputs = [index for index, message in enumerate(messages) if message["role"] == "user" and iterations[index] == 0]
     summarized = [
@@ -176,15 +182,16 @@ def _depth(event: AgentEvent) -> int:
 
 
 def is_same_turn(last: MessagePart, event: ToolCallEvent) -> bool:
-    """Return whether a call belongs to the same turn as the event before it.
+    """Return True if a tool call belongs to the same assistant message as the event before it.
 
-    A call whose event has the field `rest` starts a new turn.
+    A tool call with the field `rest` always starts a new assistant message, because only the first event of a message
+    has this field.
     """
     return event.iteration == last.iteration and event.rest is None
 
 
 def messages_of(event: AgentEvent) -> list[Message]:
-    """Return the list of messages for an event that is not part of an assistant turn."""
+    """Convert an event that is not part of an assistant message to a list of zero or one messages."""
     match event:
         case MessageEvent() | ToolResultEvent():
             return [join_events([event])]
@@ -197,13 +204,15 @@ def messages_of(event: AgentEvent) -> list[Message]:
         case CompletionEvent():
             return []
         case ToolCallEvent() | SummaryEvent():
-            raise AssertionError("A call is part of a turn, and a summary replaces other messages.")
+            raise AssertionError(
+                "Internal error: `messages_of` received a tool call or a summary. Callers must handle these events."
+            )
         case _:
             assert_never(event)
 
 
 def join_events(events: Sequence[MessagePart]) -> Message:
-    """Return the message that the events represent, with the keys that the first event stores."""
+    """Convert the events of one message back to this message, including the keys that the first event stores."""
     first = events[0]
     message: JsonObject = {**_message(events), **(first.rest or {})}
     for key in first.left_out or ():

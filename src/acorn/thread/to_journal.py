@@ -1,11 +1,11 @@
 """Conversion of thread events to journal entries, for forks and for views.
 
-`fork_entries` returns the entries of the steps that a fork shares with the original run. It is the reverse of
-`from_journal.py`. If the stored keys of a message disagree with the visible fields of its event, the user has edited
-the event. The visible fields then take precedence.
+`fork_entries` returns the journal entries of the steps that a fork shares with the original run. It is the reverse of
+`from_journal.py`. An event has visible fields, such as `content`, and may also store the original keys of the message
+in `rest`. If the two disagree, the user has edited the visible fields, so the visible fields take precedence.
 
-`thread_entries` converts any thread to entries for a view. A thread does not contain requests or the start of calls, so
-these entries are missing.
+`thread_entries` converts any thread to journal entries for a view. A thread does not contain model requests or the
+start of tool calls, so the journal entries for these are missing.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _TURN_KEYS = ("role", "content", "tool_calls")
 
 
 def fork_entries(events: Sequence[AgentEvent], run_id: str, at: float) -> list[Entry]:
-    """Return the journal entries for the events of one run.
+    """Convert the events of one run to the journal entries with which a fork starts.
 
-    The history of the entries is equal to `to_messages(events)`.
+    The message history of these entries is equal to `to_messages(events)`.
     """
     return _ForkWriter(events, run_id, at).entries
 
@@ -145,7 +145,7 @@ class _ForkWriter:
         )
 
     def _apply_summary(self, event: SummaryEvent) -> None:
-        """Append the entry that replaces a part of the history with a summary."""
+        """Append a `Compacted` entry, which replaces a part of the message history with a summary."""
         before, after, iterations = self._history, list(self._history), list(self._iterations)
         apply_summary(event, after, iterations)
         where = _count_common(before, after)
@@ -171,7 +171,7 @@ class _ForkWriter:
 
 
 def _count_common(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """Return the number of messages at the start of both lists that are the same objects."""
+    """Return the number of messages at the start of both lists that are identical objects."""
     count = 0
     for left, right in zip(one, other, strict=False):
         if left is not right:
@@ -181,7 +181,7 @@ def _count_common(one: Sequence[Message], other: Sequence[Message]) -> int:
 
 
 def _parse_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:
-    """Return the tool calls of a message, or None if a call does not have the format of a model response."""
+    """Convert the tool calls of a message to `CalledTool` objects, or return None if a call has another format."""
     called: list[CalledTool] = []
     for call in calls:
         function = call.get("function") if is_json_object(call) else None
@@ -210,7 +210,11 @@ def _result_message(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
 
 
 def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
-    """Remove the stored texts that disagree with the visible fields of the events, in place."""
+    """Remove stored originals that disagree with the visible fields of the events, in place.
+
+    They disagree if the user edited the visible fields. The originals are `raw_arguments`, and the keys `content` and
+    `tool_calls` in `rest`.
+    """
     for event in events:
         if isinstance(event, ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
             event.raw_arguments = None
@@ -237,7 +241,7 @@ def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
 
 
 def _content_agrees(event: ConversationEvent, text: str) -> bool:
-    """Return whether the stored content of a message agrees with the visible fields of its event."""
+    """Return True if the visible fields of an event have the same meaning as the stored content of its message."""
     if isinstance(event, ToolResultEvent):
         return bool(event.result == text or to_finite_json(event.result) == to_finite_json(parse_json(text)))
     if isinstance(event, ErrorEvent):
@@ -267,7 +271,7 @@ _EntryFields = tuple[str, int, float]
 
 @dataclass(eq=False)
 class _EventRun:
-    """The state of a run or branch during the conversion of its events."""
+    """The state of one run or branch while its events are converted to journal entries."""
 
     id: str
     path: str = ""
@@ -282,7 +286,7 @@ class _EventRun:
     """The seconds since the start of the run."""
 
     def update(self, event: AgentEvent) -> None:
-        """Set the step and the time to the step and the time of an event."""
+        """Set the current step and the current time to the values of an event."""
         self.step = event.iteration or self.step
         if event.timestamp is not None:
             self.started = event.timestamp if self.started is None else self.started
@@ -303,10 +307,10 @@ def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
 
 
 def _branch_started(child: _EventRun, first: AgentEvent, runs: list[_EventRun]) -> BranchStarted:
-    """Return the entry for the start of a branch.
+    """Create the journal entry for the start of a branch.
 
-    If the parent has an open call with the name of the branch, this call has started the branch. Otherwise, user code
-    has started it.
+    If the parent run has an unanswered tool call with the name of the branch, this tool call has started the branch.
+    Otherwise, user code has started it.
     """
     above, _, name = child.path.rpartition("/")
     parent = next((run for run in reversed(runs) if run.path == above), runs[0])

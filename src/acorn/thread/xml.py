@@ -1,8 +1,8 @@
 """Conversion of a thread to one XML document, and of the document back to a thread.
 
 The document has one event per line. All text from users and models is escaped, so that it cannot become markup. The
-parser accepts only documents that `serialize_thread_to_xml` has written. XML does not preserve all fields of an event;
-use `dump_events` for a lossless format.
+parser accepts only documents that `serialize_thread_to_xml` has written. The XML omits some fields of an event. To
+preserve all fields, use `dump_events`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _unescape(text: str) -> str:
 
 
 def _json_body(value: object) -> str:
-    """Return a value as compact JSON that is escaped for XML.
+    """Convert a value to compact JSON text for the body of an XML element.
 
-    Characters that XML forbids become JSON escapes.
+    Characters that XML forbids become JSON escapes, and XML markup is escaped.
     """
     text = to_json_text(value)
     if "\ufffd" in text:  # The value may contain a lone surrogate, which Pydantic replaces.
@@ -78,7 +78,8 @@ def _result_body(result: object) -> str:
 def serialize_thread_to_xml(events: Iterable[AgentEvent], response_prefix: str | None = None) -> str:
     """Return the events as a `<thread>` document, followed by `response_prefix` on a separate line.
 
-    The prefix is not escaped. By default, a thread from `parse_thread_xml` has the prefix of its document.
+    `response_prefix` is the beginning of the model's answer, and it is not escaped. By default, a thread from
+    `parse_thread_xml` uses the text that followed its document.
     """
     if response_prefix is None:
         response_prefix = getattr(events, "response_prefix", None)
@@ -87,21 +88,24 @@ def serialize_thread_to_xml(events: Iterable[AgentEvent], response_prefix: str |
 
 
 def thread_document(lines: Iterable[str]) -> str:
-    """Return the `<thread>` document that contains these lines."""
+    """Return a `<thread>` document that contains the given event lines."""
     return f"{_OPEN}{''.join(lines)}{_CLOSE}"
 
 
 def event_lines(events: Sequence[AgentEvent], first: int, names: Names) -> list[str]:
     """Return a list with one XML line for each event, numbered from `first`.
 
-    This also adds the tool names of the calls to `names`.
+    The function also adds the tool name of each tool call to `names`, because the line of a result needs this name.
     """
     names |= {_call_key(event): event.tool_name for event in events if event.type == "tool_call"}
     return [_event_line(event, index, names) for index, event in enumerate(events, start=first)]
 
 
 def _call_key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
-    """Return a key for a tool call: the call id and the run, because a branch may use the same call ids."""
+    """Return a dict key that identifies a tool call: its id, and the run or branch that made the call.
+
+    The id is not enough, because a branch may use the same call ids as its parent.
+    """
     return event.tool_call_id, event.run_id or event.branch
 
 
@@ -136,7 +140,7 @@ def _event_line(event: AgentEvent, index: int, names: Names) -> str:
 
 
 def _id_attributes(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
-    """Return the XML attributes with the call id and the request id of an event."""
+    """Return the XML attributes for the tool call id and the request id of a human input event."""
     ids = (("toolCallId", event.tool_call_id), ("requestId", event.request_id))
     return "".join([f' {name}="{escape_xml(value)}"' for name, value in ids if value is not None])
 
@@ -145,7 +149,7 @@ def _id_attributes(event: HumanInputRequestedEvent | HumanInputReceivedEvent) ->
 
 
 class ParsedThread(list[AgentEvent]):
-    """A list of the events in a document, with the text that follows the document."""
+    """The list of events in a `<thread>` document, with the text after the document as `response_prefix`."""
 
     response_prefix: str | None = None
 
@@ -178,10 +182,11 @@ _HUMAN_INPUT = ("human_input_requested", "human_input_received")
 
 
 def parse_thread_xml(text: str) -> ParsedThread:
-    """Return the events of a `<thread>` document.
+    """Parse a `<thread>` document and return its events.
 
-    `serialize_thread_to_xml` returns the same document for these events. Results become text. Calls receive new ids,
-    which connect each result with its call.
+    `serialize_thread_to_xml` converts these events to the same document again. The document contains neither the ids of
+    tool calls nor the types of results. Therefore all results are texts, and each tool call and its result receive a
+    new id.
     """
     if not isinstance(text, str):
         raise InputError(
@@ -227,9 +232,9 @@ def _parse_ids(match: re.Match[str]) -> tuple[str | None, str | None]:
 
 
 class _ThreadParser:
-    """A parser for the event lines of one document, which connects each result or error with its call.
+    """A parser for the event lines of one document, which finds the tool call of each result and each error.
 
-    The results and errors are in the order of their calls.
+    Results and errors have the same order as their tool calls.
     """
 
     def __init__(self) -> None:
@@ -241,7 +246,7 @@ class _ThreadParser:
         iteration."""
 
     def read(self, line: re.Match[str]) -> AgentEvent:
-        """Return the event that one line of the document describes."""
+        """Convert one line of the document to an event."""
         iteration, body = int(line["iteration"]), _unescape(line["body"])
         match line["type"]:
             case "human" | "ai" | "system" as kind:
@@ -287,7 +292,10 @@ class _ThreadParser:
         return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{index}", tool_name=name, result=body)
 
     def _take_open_call(self, *keys: tuple[str | None, int | None]) -> str | None:
-        """Return the id of the first open call with one of these keys, and mark the call as closed."""
+        """Return the id of the first tool call without a result that matches one of the keys, or None.
+
+        The method also marks this tool call as answered. A key is (tool name, iteration), and None matches any value.
+        """
         for key in keys:
             waiting = self._waiting[key]
             while waiting:
@@ -302,7 +310,10 @@ class _ThreadParser:
 
 
 class ThreadMessage:
-    """The XML document of one run, which reuses the lines of its earlier requests."""
+    """A converter of a conversation to one message with an XML thread, for `history_format = "thread"`.
+
+    It stores the XML lines of earlier requests, so that each request only converts the new messages.
+    """
 
     def __init__(self) -> None:
         self._start()
@@ -332,12 +343,15 @@ class ThreadMessage:
 
 
 def _starts_with(messages: list[Message], known: list[Message]) -> bool:
-    """Return whether the list `messages` starts with the objects in `known`. A sent message never changes."""
+    """Return True if the first messages in `messages` are identical to the objects in `known`.
+
+    Comparing identities is enough, because a message does not change after it was sent.
+    """
     return len(messages) >= len(known) and all(one is other for one, other in zip(messages, known, strict=False))
 
 
 def _media_parts(message: Message, event: int) -> list[JsonObject]:
-    """Return the media parts of a message, each after a text part with the number of its XML event."""
+    """Return the images, audio and files of a message, each after a text that names the number of its XML event."""
     content: JsonValue = message.get("content")
     if not isinstance(content, list):
         return []

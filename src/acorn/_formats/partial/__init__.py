@@ -1,1 +1,1 @@
-"""Partial answers: typed snapshots of a JSON answer while its text arrives, in linear time."""
+"""Partial answers: typed snapshots of a model's JSON answer while its text is still arriving."""

@@ -1,9 +1,11 @@
-"""Partial classes of Pydantic classes and dataclasses, and the frames that create partial instances.
+"""Partial classes of Pydantic classes and dataclasses, and the frames that create their instances.
 
-acorn creates one partial class for each Pydantic class or dataclass. All fields of the partial class are optional, and
-nested classes are partial as well. A snapshot is a new instance that shares the values of the previous snapshot. If the
-value of the incomplete field is long, the field is not in the `__dict__` of the instance at first. The instance creates
-the value on the first access to the attribute or to `__dict__`, which `model_dump`, `==`, `repr` and copying use.
+A partial class is a copy of a class in which all fields are optional, also in nested classes. acorn creates one partial
+class for each Pydantic class or dataclass. A frame collects the values of an incomplete JSON object and creates
+snapshots. A snapshot is a new instance of the partial class, and it shares its values with the previous snapshot. If
+the last, incomplete value of a snapshot is long, the snapshot stores a `LazyValue` outside of its `__dict__`. This
+field is called the pending field. The snapshot creates the value on the first access to the field or to `__dict__`,
+which `model_dump`, `==`, `repr` and copying use.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _fields_set, _extra, _private = (
 
 
 class PartialModel(BaseModel):
-    """The base class of partial classes, whose fields are None until their values arrive."""
+    """The base class of all partial classes. A field is None until its value arrives."""
 
     model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
     __slots__ = ("__acorn_open__",)
@@ -76,7 +78,10 @@ _set_fields_set, _set_extra, _set_private = _fields_set.__set__, _extra.__set__,
 
 
 def _fill_pending_field(instance: PartialModel, name: str | None = None) -> None:
-    """Create the value of the pending field if `name` is None or the name of this field."""
+    """Create the value of the pending field, the field whose long value is created on first access.
+
+    If `name` is the name of another field, or if the instance has no pending field, the function does nothing.
+    """
     try:
         pending = _get_open(instance)
     except AttributeError:  # Pydantic created the instance, so it has no pending field.
@@ -97,7 +102,7 @@ def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
 
 
 class ModelFrame:
-    """A frame for an incomplete JSON object that becomes an instance of a partial class."""
+    """A frame (the state of an incomplete JSON object) that creates instances of a partial class."""
 
     __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
     is_object = True
@@ -175,7 +180,7 @@ def _instance(
 
 
 def wrap_root(cls: type[PartialModel], root: object) -> Any:
-    """Return a partial instance of a `RootModel` whose current content is `root`."""
+    """Create an instance of the partial class `cls` of a `RootModel`, with `root` as its current content."""
     if root is NOT_READY:
         return NOT_READY
     if isinstance(root, LazyValue):
@@ -184,7 +189,7 @@ def wrap_root(cls: type[PartialModel], root: object) -> Any:
 
 
 class RootFrame:
-    """A frame for an incomplete JSON object or list that is the content of a `RootModel`."""
+    """A frame (the state of an incomplete JSON object or list) that creates partial instances of a `RootModel`."""
 
     __slots__ = ("cls", "inner", "is_object", "key_changes_snapshot")
 
@@ -208,7 +213,7 @@ class RootFrame:
 
 
 class RootText(GrowingText):
-    """A growing string that is the content of a `RootModel`."""
+    """An incomplete JSON string whose snapshots are partial instances of a `RootModel`."""
 
     __slots__ = ("cls",)
 
@@ -226,9 +231,9 @@ _classes: dict[Any, type[PartialModel]] = {}
 
 
 def has_partial(kind: object) -> bool:
-    """Return whether acorn can create a partial class for a type.
+    """Return True if acorn can create a partial class for a type.
 
-    The type must be a `RootModel`, or a Pydantic class or dataclass whose type hints can be resolved.
+    The type must be a `RootModel`, or a Pydantic class or dataclass whose type hints refer only to defined names.
     """
     cls = get_origin(kind) or kind
     if is_root_class(cls):
@@ -237,7 +242,7 @@ def has_partial(kind: object) -> bool:
 
 
 def has_readable_hints(kind: object) -> bool:
-    """Return whether all type hints of a class with fields refer to defined names."""
+    """Return True if the type hints of a Pydantic class, dataclass or TypedDict refer only to defined names."""
     try:
         fields_of(kind)
     except NameError:
@@ -254,7 +259,7 @@ def partial_class(kind: object) -> type[PartialModel]:
 
 
 def partial_type(kind: object) -> Any:
-    """Return the type of an incomplete value, with partial classes in place of Pydantic classes and dataclasses."""
+    """Return `kind` with a partial class in place of each Pydantic class and dataclass, for an incomplete value."""
     with _class_batch() as batch:
         if has_partial(kind):
             return partial_class(kind)
@@ -263,9 +268,11 @@ def partial_type(kind: object) -> Any:
 
 @contextmanager
 def _class_batch() -> Generator[dict[Any, str]]:
-    """Yield an empty dict for new partial classes, and resolve the references between these classes at the end.
+    """Yield an empty dict that collects the new partial classes, and connect these classes at the end.
 
-    The dict maps each complete class to the name of its partial class. Partial classes refer to each other by name.
+    The dict maps each original class to the name of its partial class. The fields of a new partial class may refer to
+    other new partial classes by these names. At the end of the `with` block, Pydantic replaces the names with the
+    classes.
     """
     batch: dict[Any, str] = {}
     with _lock:
@@ -280,9 +287,9 @@ _SHARED_CONFIG = ("extra", "serialize_by_alias", "use_enum_values")
 
 
 def _create_partial_class(kind: object, batch: dict[Any, str]) -> None:
-    """Create the partial class of a class and of all nested classes.
+    """Create the partial class of `kind`, and of all classes in its fields.
 
-    A field refers to a partial class that does not exist yet by its name in `batch`.
+    If classes contain each other, a field refers to a partial class that does not exist yet by its name in `batch`.
     """
     cls: Any = get_origin(kind) or kind
     is_model = issubclass(cls, BaseModel)
@@ -343,7 +350,7 @@ def resolve_self(annotation: Any, model: Any) -> Any:
 
 
 def _partial_type(annotation: Any, batch: dict[Any, str]) -> Any:
-    """Return the type of a field whose value may be incomplete, and create the partial classes that it needs."""
+    """Return the type hint for a field of a partial class, and create the partial classes in this type hint."""
     if has_partial(annotation):
         if annotation not in _classes and annotation not in batch:
             _create_partial_class(annotation, batch)

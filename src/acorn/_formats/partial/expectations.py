@@ -1,7 +1,7 @@
-"""Expectations, which control the conversion of JSON values to the values of one type.
+"""Expectations: objects that know the declared type of a JSON value and control its parsing.
 
 An expectation determines whether snapshots contain an incomplete string, how a complete value is validated, and which
-frame stores an incomplete object or list. `expectation_of` in `parser.py` compiles a type to its expectation.
+frame stores an incomplete object or list. `expectation_of` in `parser.py` creates the expectation for a type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from acorn.types import JsonObject, JsonValue
 
 
 class Expectation:
-    """The expectation for any JSON value, without validation, and the base class of all expectations."""
+    """The base class of expectations, which accepts any JSON value without validation."""
 
     grows = True
     """Whether snapshots contain a string before it is complete."""
@@ -38,24 +38,24 @@ class Expectation:
         return ListFrame(self)
 
     def new_text(self) -> GrowingText:
-        """Return a new, empty growing string for a JSON string of this type."""
+        """Return a new, empty `GrowingText`, to which the parser appends the pieces of a JSON string."""
         return GrowingText()
 
     def text(self, value: str) -> object:
-        """Validate a complete string and return its value, or `NOT_READY` if it is invalid."""
+        """Validate a complete string and return the validated value, or `NOT_READY` if the string is invalid."""
         return value
 
     def scalar(self, value: object, token: str) -> object:
-        """Validate a complete number, boolean or null and return its value, or `NOT_READY` if it is invalid."""
+        """Validate a number, boolean or null and return the validated value, or `NOT_READY` if it is invalid."""
         return value
 
     def accepts(self, json_type: str) -> bool:
-        """Return whether the type accepts a JSON value of the JSON type `object` or `array`."""
+        """Return True if a JSON object (`json_type` is `object`) or a JSON list (`array`) can be valid."""
         return True
 
 
 class UnseenExpectation(Expectation):
-    """The expectation for a value that snapshots omit until the container around the value is complete."""
+    """The expectation for a value inside an object or list that snapshots omit until it is complete."""
 
     grows = False
 
@@ -65,7 +65,7 @@ UNSEEN = UnseenExpectation()
 
 
 class LeafExpectation(Expectation):
-    """The expectation for a type whose values snapshots contain only when they are complete and valid."""
+    """The expectation for a type of which snapshots contain only complete and valid values, such as a number."""
 
     grows = False
 
@@ -95,7 +95,7 @@ class LeafExpectation(Expectation):
         return self.validate(json)
 
     def validate_container(self, value: object) -> object:
-        """Validate a complete object or list that was parsed as plain JSON data."""
+        """Validate the plain JSON data of a complete object or list, and return the value or `NOT_READY`."""
         return self.validate_data(value)
 
     def object_frame(self) -> Frame:
@@ -129,7 +129,7 @@ def _may_have_type(schema: JsonObject, json_type: str) -> bool:
 
 
 class TextExpectation(LeafExpectation):
-    """The expectation for a string that snapshots contain while it grows, and that is validated when complete."""
+    """The expectation for a string. Snapshots contain the incomplete string, and the complete string is validated."""
 
     grows = True
 
@@ -155,7 +155,7 @@ class ListExpectation(LeafExpectation):
 
 
 class DictExpectation(LeafExpectation):
-    """The expectation for a dict, with one expectation for all values and an optional one for the keys."""
+    """The expectation for a dict, with one expectation for all values and optionally one for all keys."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation, keys: Expectation | None) -> None:
         super().__init__(kind, config)
@@ -170,7 +170,7 @@ class DictExpectation(LeafExpectation):
 
 
 class ModelExpectation(LeafExpectation):
-    """The expectation for a Pydantic class, with an expectation for each field."""
+    """The expectation for a Pydantic class, with one expectation for each field."""
 
     partial: type[PartialModel]
     fields: dict[str, tuple[str, Expectation]]
@@ -185,14 +185,17 @@ class ModelExpectation(LeafExpectation):
 
 
 class DataclassExpectation(ModelExpectation):
-    """The expectation for a dataclass, whose snapshots are partial instances until the object is complete."""
+    """The expectation for a dataclass.
+
+    Snapshots contain a partial instance until the object is complete, and then an instance of the dataclass.
+    """
 
     def object_frame(self) -> Frame:
         return ValidatedFrame(super().object_frame(), self)
 
 
 class TypedDictExpectation(ModelExpectation):
-    """The expectation for a TypedDict, whose snapshots are dicts with the values received so far."""
+    """The expectation for a TypedDict. Snapshots contain a dict with the values that have arrived."""
 
     required: tuple[str, ...]
 
@@ -201,7 +204,7 @@ class TypedDictExpectation(ModelExpectation):
 
 
 class RootModelExpectation(LeafExpectation):
-    """The expectation for a `RootModel`, whose snapshots grow like the content of the `RootModel`."""
+    """The expectation for a `RootModel`. Snapshots contain partial instances with the content that has arrived."""
 
     partial: type[PartialModel]
     inner: Expectation
@@ -220,9 +223,10 @@ class RootModelExpectation(LeafExpectation):
 
 
 class UnionExpectation(LeafExpectation):
-    """The expectation for a union, which selects the union member while the value arrives.
+    """The expectation for a union, which chooses the type of the value while the value arrives.
 
-    The first character of a value selects between strings, lists and objects. The keys of an object select the class.
+    The first character of the value distinguishes strings, lists and objects. The keys of an object distinguish
+    classes.
     """
 
     def __init__(self, kind: Any, config: ConfigDict | None, members: list[Expectation]) -> None:
@@ -275,7 +279,7 @@ class UnionExpectation(LeafExpectation):
 
 
 class CompleteFrame:
-    """A frame for an object or list that snapshots omit until it is complete."""
+    """A frame (the state of an incomplete object or list) that snapshots omit until it is complete."""
 
     __slots__ = ("inner", "is_object", "leaf")
     key_changes_snapshot = False
@@ -299,7 +303,7 @@ class CompleteFrame:
 
 
 class ValidatedFrame:
-    """A frame for an object or list that snapshots contain while it grows, and that is validated when complete."""
+    """A frame (the state of an incomplete object or list) that snapshots contain, and that is validated at its end."""
 
     __slots__ = ("fits", "inner", "is_object", "key_changes_snapshot", "leaf")
 
@@ -336,9 +340,9 @@ _SERIALIZER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "c
 
 
 class UnionFrame:
-    """A frame for an object of a union of classes, which selects the class by the keys of the object.
+    """A frame (the state of an incomplete object) for a union of classes, which chooses the class by the keys.
 
-    Snapshots omit the object until only one class fits its keys and its literal values.
+    Snapshots omit the object until its keys, and its values for `Literal` fields, fit only one class.
     """
 
     __slots__ = ("choice", "chosen", "key", "models", "raw")
@@ -376,7 +380,7 @@ class UnionFrame:
             put_value(self.chosen, key, value)
 
     def _agrees(self, model: ModelExpectation) -> bool:
-        """Return whether the received values fit all `Literal` fields of a class."""
+        """Return True if the values that have arrived fit the `Literal` fields of this class."""
         for key, value in self.raw.items():
             expected = model.fields.get(key, ("", ANYTHING))[1]
             if (
@@ -395,12 +399,12 @@ class UnionFrame:
 
 
 def put_value(frame: Frame, key: str, value: JsonValue) -> None:
-    """Convert complete JSON data by the expectation for a key of a frame, and store the result in the frame."""
+    """Convert complete JSON data to the type that the frame expects for `key`, and store the result in the frame."""
     frame.put(convert_value(frame.enter(key), value))
 
 
 def convert_value(expected: Expectation, value: JsonValue) -> object:
-    """Convert complete JSON data to the value that the parser would return for the same text."""
+    """Convert complete JSON data by an expectation, with the same result as parsing the JSON text."""
     if isinstance(value, dict):
         frame = expected.object_frame()
         for key, item in value.items():

@@ -1,8 +1,8 @@
-"""Frames, which hold the incomplete objects and lists of a JSON text, and the snapshots of frames.
+"""Frames: objects that store the incomplete objects and lists of a JSON text, and create snapshots of them.
 
-A frame represents a JSON object or list whose end has not arrived. It stores the complete items in a container that
-only grows. A snapshot of a small container is a copy. A snapshot of a long string or container is a `LazyValue`, which
-stores a reference and the current length, and makes the copy on first access.
+A frame represents a JSON object or list whose end has not arrived. The frame stores the complete items in a container
+that only grows. A snapshot of a small container is a copy. A snapshot of a long string or container is a `LazyValue`,
+which stores a reference and the current length. The `LazyValue` makes the copy on first access.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ LONG_LIST = 64
 
 
 class GrowingText:
-    """A string that grows with each piece of text, without a copy as long as no other object refers to the string."""
+    """A string to which the parser appends pieces of text.
+
+    Appending does not copy the string, because no other object refers to it.
+    """
 
     __slots__ = ("text",)
 
@@ -44,7 +47,7 @@ class GrowingText:
 
 
 class LazyValue:
-    """The base class of long snapshot values, which are created on first access."""
+    """The base class of long values in snapshots. The value is created when user code first reads it."""
 
     __slots__ = ()
 
@@ -53,7 +56,7 @@ class LazyValue:
 
 
 class LazyText(LazyValue):
-    """The first `length` characters of a growing string."""
+    """A lazy value that consists of the first `length` characters of a growing string."""
 
     __slots__ = ("length", "node")
 
@@ -67,7 +70,7 @@ class LazyText(LazyValue):
 
 
 class LazyList(LazyValue):
-    """The first `count` items of a growing list, followed by the incomplete item `last`."""
+    """A lazy value that consists of the first `count` items of a growing list, and of the incomplete item `last`."""
 
     __slots__ = ("count", "items", "last")
 
@@ -84,7 +87,10 @@ class LazyList(LazyValue):
 
 
 class LazyDict(LazyValue):
-    """The first `count` entries of a growing dict, followed by the incomplete entry of `key` and `last`."""
+    """A lazy value that consists of the first `count` entries of a growing dict, and of one incomplete entry.
+
+    The incomplete entry has the dict key `key` and the value `last`.
+    """
 
     __slots__ = ("count", "items", "key", "last")
 
@@ -102,36 +108,39 @@ class LazyDict(LazyValue):
 
 
 def resolve_lazy(value: object) -> Any:
-    """Create and return the value of a `LazyValue`, or return any other value unchanged."""
+    """Return the real value of a `LazyValue`, or return any other value unchanged."""
     return value.value() if isinstance(value, LazyValue) else value
 
 
 class Frame(Protocol):
-    """The protocol of an incomplete JSON object or list, which the parser fills with values."""
+    """The interface of frames. A frame stores an incomplete JSON object or list, and the parser adds values to it."""
 
     is_object: bool
     key_changes_snapshot: bool
     """Whether a new key may change the snapshot before the value of this key arrives."""
 
     def enter(self, key: str) -> Any:
-        """Start the value under a key and return its expectation; for a list, the key is ""."""
+        """Prepare the frame for the value of a JSON key, and return the expectation for this value.
+
+        For a list, `key` is "".
+        """
         ...
 
     def put(self, value: object) -> None:
-        """Store the complete value of the current key or item, or `NOT_READY` if the value fails validation."""
+        """Store the value for which `enter` was called. The value is `NOT_READY` if it failed validation."""
         ...
 
     def close(self) -> object:
-        """Return the value of the complete object or list."""
+        """Return the final value of the object or list after its end has arrived."""
         ...
 
     def snapshot(self, child: object) -> object:
-        """Return the current value of the object or list, including `child`, the value that is incomplete."""
+        """Return the current value of the object or list. `child` is a snapshot of its last, incomplete value."""
         ...
 
 
 class ListFrame:
-    """A frame for an incomplete list, with one expectation for all items."""
+    """A frame (the state of an incomplete JSON list) with one expectation for all items."""
 
     __slots__ = ("item", "items")
     is_object = False
@@ -157,7 +166,7 @@ class ListFrame:
 
 
 class DictFrame:
-    """A frame for an incomplete dict, with one expectation for all values."""
+    """A frame (the state of an incomplete JSON object) for a dict, with one expectation for all values."""
 
     __slots__ = ("item", "items", "key", "keys")
     is_object = True
@@ -195,7 +204,10 @@ class DictFrame:
 
 
 class TypedDictFrame:
-    """A frame for an incomplete TypedDict, whose required keys have the value None until their values arrive."""
+    """A frame (the state of an incomplete JSON object) for a TypedDict.
+
+    In snapshots, a required key has the value None until its value arrives.
+    """
 
     __slots__ = ("fields", "items", "name", "other")
     is_object = True

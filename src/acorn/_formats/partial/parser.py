@@ -1,9 +1,9 @@
-"""A JSON parser that accepts text in pieces of any size and can return a typed snapshot at any time.
+"""A JSON parser that receives the text in pieces of any size and can return a typed snapshot at any time.
 
-`expectation_of` compiles a type to an expectation, which controls the conversion of JSON values. The parsing time is
-linear in the length of the text. The parser does not raise errors: at the first character that is not valid JSON, it
-ignores the remaining text and preserves its value. Snapshots are not final values, because Pydantic validates the
-complete text later.
+`expectation_of` converts a type to an expectation, which controls how the parser converts JSON values. The parsing time
+is linear in the length of the text. The parser does not raise errors. At the first character that is not valid JSON, it
+stops, ignores the remaining text, and continues to return the last value. Snapshots are not final values, because
+Pydantic validates the complete text later.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ for a longer token would be quadratic."""
 
 
 class PushParser:
-    """A JSON parser that receives the text in pieces and builds a value by an expectation."""
+    """A JSON parser that receives the text in pieces and converts it to the type of an expectation."""
 
     def __init__(self, expectation: Any) -> None:
         self._expected: Any = expectation
@@ -108,7 +108,7 @@ class PushParser:
         return self._snapshot
 
     def completed(self) -> tuple[str, ...]:
-        """Return the names of the complete fields of the outermost object."""
+        """Return the names of the fields of the outermost JSON object whose values are complete."""
         return getattr(self._outermost, "done", ())
 
     # The parser has one method for each state. The method returns the position where the next state continues.
@@ -211,7 +211,7 @@ class PushParser:
         self._state = self._in_string()
 
     def _flush(self) -> None:
-        """Append U+FFFD in place of the first half of a surrogate pair that has no second half."""
+        """Append U+FFFD in place of the first half of a surrogate pair, because its second half did not follow."""
         assert self._text is not None
         self._high = ""
         self._text.add("\ufffd")
@@ -244,7 +244,10 @@ class PushParser:
         return True
 
     def finish(self) -> None:
-        """Complete a number that the text ends with, because the parser cannot know otherwise that it is complete."""
+        """Report the end of the text to the parser, so that it completes a number at the end of the text.
+
+        Without this call, the parser must expect further digits of the number.
+        """
         if self._state == self._scalar and not self._stack:
             self._end_token()
 
@@ -337,14 +340,14 @@ class PushParser:
 
 @lru_cache(maxsize=512)
 def expectation_of(kind: Any) -> Expectation:
-    """Return the expectation for a type, from a cache if possible."""
+    """Return the expectation for a type. A cache avoids repeated work."""
     return _Compiler().compile(kind)
 
 
 class _Compiler:
-    """A compiler that converts a type, and all types inside it, to expectations.
+    """A converter of a type, and of all types inside it, to expectations.
 
-    The compiler stores the expectation of each class, so that a class that refers to itself has only one expectation.
+    The compiler stores the expectation for each class, so that a class that contains itself has only one expectation.
     """
 
     def __init__(self) -> None:
@@ -377,7 +380,10 @@ class _Compiler:
         return LeafExpectation(kind, self.config)
 
     def _annotated(self, kind: Any, inner: Any) -> Expectation:
-        """Compile a type with metadata such as limits and validators, which apply only to complete values."""
+        """Return the expectation for a type with metadata, such as limits and validators.
+
+        The parser applies the metadata only to complete values.
+        """
         match self.compile(inner):
             case TextExpectation():
                 return TextExpectation(kind, self.config)

@@ -1,8 +1,9 @@
-"""Example values that fit a JSON Schema, for the tool calls and answers of the test model `any_model`.
+"""Example values that fit a JSON Schema, for the tool calls and answers of the test model `AnyModel`.
 
-The search yields candidates for a schema, and the simplest candidate comes first. A caller may use a later candidate,
-for example for a list whose items must differ, or to end a recursion. The same schema always leads to the same values.
-A schema does not contain the rules of user-defined validators, so a validator may reject an example value.
+The search yields several candidates for a schema, and the simplest candidate comes first. A caller may need a later
+candidate, for example for a list whose items must differ, or to end a recursion. The same schema always leads to the
+same values. A JSON Schema does not contain the rules of user-defined validators, so a validator may reject an example
+value.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Search:
         """The references that the search currently follows. A repeated reference would cause an endless recursion."""
 
     def candidates(self, schema: object, path: str) -> Iterator[Any]:
-        """Yield values that fit a schema, and record the path in `failed` if no value fits."""
+        """Yield example values that fit a schema. If no value fits, store `path` in `failed` for the error message."""
         has_candidates = False
         for value in islice(self._candidates_of_any(schema, path), _MAX_CANDIDATES):
             has_candidates = True
@@ -195,7 +196,7 @@ class _Search:
                 yield {**result, name: value}
 
     def _additional_keys(self, schema: JsonSchema, path: str) -> Iterator[tuple[str, object]]:
-        """Yield pairs of a key that is not in `properties` and the schema of the value under this key."""
+        """Yield (key, schema of the value) for keys that the schema allows in addition to its `properties`."""
         for pattern, inner in schema.get("patternProperties", {}).items():
             for name in example_texts(pattern, 1, None):
                 yield name, inner
@@ -215,7 +216,7 @@ def _join_path(path: str, name: str) -> str:
 
 
 def _implied_type(schema: JsonSchema) -> str:
-    """Return the JSON type that the other keywords of a schema without a `type` keyword imply."""
+    """Return the JSON type of a schema that has no `type` keyword. Its other keywords determine the type."""
     if {"properties", "required", "additionalProperties", "patternProperties"} & schema.keys():
         return "object"
     if {"items", "prefixItems", "minItems"} & schema.keys():
@@ -229,7 +230,10 @@ def _has_constraints(schema: JsonSchema) -> bool:
 
 
 def _merge(schema: JsonSchema, others: list[object], top: JsonSchema) -> JsonSchema:
-    """Combine a schema with other schemas that the same value must fit; `top` contains the definitions."""
+    """Combine a schema with other schemas, so that a value that fits the result fits all of them.
+
+    `top` is the complete schema, which contains the targets of references.
+    """
     merged = {key: value for key, value in schema.items() if key not in ("allOf", "examples")}
     for node in others:
         other = inline_refs(node, top) if is_json_object(node) else {}
@@ -259,7 +263,7 @@ def _numbers(schema: JsonSchema, *, whole: bool) -> Iterator[int | float]:
 def _number_guesses(
     low: Decimal | None, high: Decimal | None, step: Decimal | None, *, whole: bool
 ) -> Iterator[Decimal]:
-    """Yield numbers that may fit the bounds, beginning with the simplest number; the caller checks each number."""
+    """Yield numbers that may fit a schema, beginning with the simplest number. The caller must check each number."""
     yield from (Decimal(1), Decimal(0))
     unit = step or Decimal(1)
     first = low if low is not None else high - unit * _MAX_CANDIDATES if high is not None else Decimal(0)
@@ -332,9 +336,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Return whether a text matches a regular expression of a JSON Schema.
+    """Return True if a text matches the regular expression of a JSON Schema.
 
-    The result is True if Python cannot compile the regular expression.
+    The result is also True if Python cannot compile the regular expression, because the text then cannot be checked.
     """
     try:
         return re.search(_to_python_pattern(pattern), text) is not None
@@ -363,7 +367,7 @@ def _simple_texts(low: int, high: int | None) -> Iterator[str]:
 
 
 def _short_text(number: int, length: int) -> str:
-    """Return a text of `length` letters that differs for each small `number`."""
+    """Return a text of `length` letters. Different small values of `number` lead to different texts."""
     digits = [chr(ord("a") + number // 26**power % 26) for power in range(min(length, 3))]
     return "".join(reversed(digits)).rjust(length, "a")[:length]
 
@@ -387,7 +391,7 @@ def _to_python_pattern(pattern: str) -> str:
 
 
 class _PatternWriter:
-    """A generator of one text that matches a parsed regular expression.
+    """A generator of one text for a parsed regular expression. The caller checks that the text matches.
 
     `extra` is the number of repetitions above the minimum. `choice` is the index of the alternative at each `|`, and
     `letter` is the index of the preferred letter in `_LETTERS`.
@@ -439,7 +443,7 @@ class _PatternWriter:
         return self._letters[0]
 
     def _letters_for(self, members: Any) -> list[str]:
-        """Return a list of letters to try: the usual letters, and the first letter of each member of the set."""
+        """Return the letters to try for a character set such as `[x-z5]`: the usual letters, then `x` and `5`."""
         first_letters: list[str] = []
         for kind, argument in members:
             if str(kind) == "LITERAL":

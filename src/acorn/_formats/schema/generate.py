@@ -1,13 +1,13 @@
 """Generation of JSON Schemas that providers accept, and the rules of strict schemas.
 
-Pydantic generates the schemas. This module removes generated titles, which only cost tokens. It adds the keywords that
-providers require: an object at the top level, and `items` next to `prefixItems`. It also adds rules that Pydantic
-enforces but omits from its schemas: the digits of a `Decimal`, dict keys that represent numbers, and times without a
-time zone.
+Pydantic generates the schemas. This module removes generated titles, because they only cost tokens. It adds the
+keywords that providers require: an object at the top level, and `items` next to `prefixItems`. It also adds rules that
+Pydantic enforces but omits from its schemas: the digits of a `Decimal`, dict keys that represent numbers, and times
+without a time zone.
 
 A strict schema of OpenAI lists every property as required, forbids additional properties in every object, and uses only
-a few keywords. acorn does not rewrite a schema to make it strict, because optional properties would become required.
-acorn only forbids additional properties, which does not change the answers that the schema describes.
+a few keywords. acorn does not make optional properties required to fulfill these rules, because the schema would then
+describe other answers. acorn only forbids additional properties.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_LISTED_KEYS = 100
 def schema_of(
     source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True, mode: JsonSchemaMode = "validation"
 ) -> JsonSchema:
-    """Return the JSON Schema of a Pydantic class or type adapter, without a reference at the top level."""
+    """Return the JSON Schema of a Pydantic class or type adapter. The top level is never only a `$ref`."""
     if isinstance(source, TypeAdapter):
         schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     else:
@@ -53,7 +53,7 @@ def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
 
 
 def additional_schema(node: JsonSchema) -> JsonSchema | None:
-    """Return the schema of the additional properties of an object schema, or None if it forbids them."""
+    """Return the schema for additional properties of an object schema, or None if they are forbidden."""
     schema = node.get("additionalProperties", False)
     if schema is False:
         schema = next(iter(node.get("patternProperties", {}).values()), None)
@@ -61,9 +61,9 @@ def additional_schema(node: JsonSchema) -> JsonSchema | None:
 
 
 def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
-    """Follow the reference of a schema node until a node without a reference, and return this node.
+    """Follow the `$ref` of a schema node until a node has no `$ref`, and return the last node.
 
-    The result is {} if the references are circular. `top` contains the definitions.
+    The result is {} if the references are circular. `top` is the complete schema, which contains the targets.
     """
     seen: set[str] = set()
     while "$ref" in node:
@@ -75,9 +75,9 @@ def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
 
 
 def inline_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
-    """Return a schema node merged with the target of its reference.
+    """Return a schema node that contains the keywords of the target of its `$ref`, and its own keywords.
 
-    A circular reference stays in the result. `top` contains the definitions.
+    A circular `$ref` stays in the result. `top` is the complete schema, which contains the targets.
     """
     seen: set[str] = set()
     while "$ref" in node and node["$ref"] not in seen:
@@ -165,9 +165,9 @@ class _Generator(GenerateJsonSchema):
 
 
 class _LazyMethods(JsonObject):
-    """A dict that maps a schema type to a generator method, and looks the method up on first use.
+    """A dict from the type of a core schema to the method that generates its JSON Schema, filled on first use.
 
-    A generator has many methods, and most schemas need only a few of these methods.
+    Pydantic would look up all methods in advance, but most schemas need only a few of them.
     """
 
     def __init__(self, generator: _Generator) -> None:
@@ -198,9 +198,9 @@ def _add_items(schema: JsonSchemaValue) -> None:
 
 
 def _decimal_pattern(schema: core_schema.DecimalSchema) -> str:
-    """Return the pattern of a decimal number as text.
+    """Return the regular expression for a `Decimal` as text, with its maximum numbers of digits.
 
-    The grammar of the embedded model parses the numbers of digits from this pattern.
+    The embedded model builds its grammar from this regular expression, so a change of its form needs a change there.
     """
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None:
@@ -223,9 +223,10 @@ def _apply_zone_rule(schema: JsonSchemaValue, zone: object) -> JsonSchemaValue:
 
 
 def _key_schema(keys: JsonSchemaValue) -> JsonSchemaValue:
-    """Return a schema for the JSON keys of a dict whose Python keys are numbers or booleans.
+    """Return the JSON Schema for the keys of a JSON object, if the Python keys of the dict are numbers or booleans.
 
-    JSON keys are strings. `keys` is the schema of the Python keys. The result is {} if no rule applies.
+    In JSON, all keys are strings, so the number 1 becomes "1". `keys` is the JSON Schema of the Python keys. The result
+    is {} if JSON Schema needs no rule for the keys.
     """
     kind = keys.get("type")
     if kind == "integer" and "enum" in keys:
@@ -262,7 +263,7 @@ _MAX_STRICT_PROPERTIES = 5000
 
 
 def is_strict(schema: JsonSchema) -> bool:
-    """Return whether OpenAI accepts the unchanged schema in strict mode."""
+    """Return True if OpenAI accepts the schema in strict mode without changes."""
     if schema.get("type") != "object" or "anyOf" in schema:
         return False
     nodes = list(_nested_schemas(schema, 0))
@@ -276,7 +277,10 @@ def is_strict(schema: JsonSchema) -> bool:
 
 
 def close_objects(schema: JsonSchema) -> JsonSchema:
-    """Return a copy of a schema that forbids additional properties in every object without a rule for them."""
+    """Return a copy of a schema in which objects forbid additional properties.
+
+    An object schema that already has `additionalProperties` stays unchanged.
+    """
     result = dict(schema)
     for key in ("properties", "$defs"):
         if isinstance(result.get(key), dict):

@@ -54,7 +54,8 @@ _MAX_DEPTH = 8
 def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) -> str:
     """Return a short description of the values that fit a schema node, such as `float between 0 and 1`.
 
-    `top` is the schema with the definitions. `depth` limits the nested types, because a type may contain itself.
+    `top` is the complete schema, which contains the targets of references. `depth` limits the number of nested types in
+    the description, because a type may contain itself.
     """
     if not depth or not isinstance(node, dict):  # A user's schema may be `true`.
         return "value"
@@ -174,12 +175,12 @@ class Problem(TypedDict):
 
 
 def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
-    """Return the problems as dicts with the keys of `ParseError.errors`: `path`, `expected` and `received`."""
+    """Return the problems as dicts for `ParseError.errors`, with the keys `path`, `expected` and `received`."""
     return [{key: problem[key] for key in ("path", "expected", "received")} for problem in problems]
 
 
 def input_problem(path: str, expected: str, received: str, message: str) -> dict[str, str]:
-    """Return one problem as a dict with the keys of `InputError.problems`."""
+    """Return one problem as a dict for `InputError.problems`."""
     return {"path": path, "expected": expected, "received": received, "message": message}
 
 
@@ -207,7 +208,7 @@ def find_problems(error: ValidationError, schema: JsonSchema, received: object) 
 
 
 def _path(detail: ErrorDetails, received: object) -> list[int | str]:
-    """Return the path of the wrong field, without the names of union members and validators that Pydantic adds."""
+    """Return the path of the wrong field, without the names of union members and validators that Pydantic inserts."""
     location = list(detail["loc"])
     path: list[int | str] = []
     value: Any = received
@@ -261,9 +262,10 @@ def _describe_tags(detail: ErrorDetails) -> str:
 
 
 def _is_without_keyword(detail: ErrorDetails) -> bool:
-    """Return whether an error concerns a rule that has no JSON Schema keyword.
+    """Return True if the wrong value breaks a rule that JSON Schema cannot express, such as "a date in the future".
 
-    The description of the schema does not contain such a rule, so the wrong value seems to fit the description.
+    The description of the schema does not mention this rule. Therefore the error text must also contain Pydantic's
+    message.
     """
     kind = detail["type"]
     if kind.startswith(("greater_than", "less_than")):
@@ -279,7 +281,7 @@ def _received(detail: ErrorDetails) -> str:
 
 
 def format_value(value: object) -> str:
-    """Format a wrong value for a message to the model, as short JSON or as the text of a string without quotes."""
+    """Format a wrong value for a message to the model: a string without quotes, and any other value as short JSON."""
     # The string "missing" gets quotes, so that it does not look like a missing value.
     return shorten(value if isinstance(value, str) and value != _MISSING else to_compact_json(value))
 
@@ -287,7 +289,8 @@ def format_value(value: object) -> str:
 def _find_node(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
     """Return the schema of the value at a path, or None if the schema does not describe this path.
 
-    For a union, the first member that describes the path applies. `top` contains the definitions.
+    In a union, the function uses the first member that describes the path. `top` is the complete schema, which contains
+    the targets of references.
     """
     node = follow_refs(node, top)
     if not path:
@@ -313,7 +316,7 @@ _DESCRIBED_KEYWORDS = {
 
 
 def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
-    """Yield a text for each error of the package `jsonschema`, with the path, the expected and the received value."""
+    """Yield a text for each error from the package `jsonschema`: the path, the expected and the received value."""
     for error in errors:
         path = [str(part) for part in error.absolute_path]
         match error.validator:
@@ -379,8 +382,8 @@ def _unknown_names(instance: JsonSchema, schema: JsonSchema) -> list[str]:
 def _describe_union(error: Any, top: JsonSchema) -> Iterator[str]:
     """Yield texts about a value that fits no member of a union.
 
-    The texts describe the errors of the intended member if it is clear, and otherwise the values that all members
-    expect.
+    If the value was clearly intended for one member, the texts describe the errors for this member. Otherwise, they
+    describe the values that all members expect.
     """
     members: dict[object, list[Any]] = {}
     for inner in error.context:
@@ -394,9 +397,9 @@ def _describe_union(error: Any, top: JsonSchema) -> Iterator[str]:
 
 
 def _intended_member(members: list[list[Any]]) -> list[Any]:
-    """Return the errors of the only union member whose type or tag fits the value, or [] if several members fit.
+    """Return the errors of the only union member whose type or tag fits the value.
 
-    `members` contains the list of errors of each union member.
+    The result is [] if no member or several members fit. `members` contains a list of errors for each union member.
     """
     for is_other in (_is_other_type, _is_other_tag):
         members = [errors for errors in members if not any(map(is_other, errors))]

@@ -1,10 +1,10 @@
-"""The shape of an input or output, which is one Pydantic class for any form of declaration.
+"""Shapes: a shape is the declared input or output of a module, converted to one Pydantic class.
 
 acorn uses a declared `BaseModel` class directly, and creates a class from a declared list of fields. For any other
-type, acorn creates a class with one field named `result`. `[]` and `None` declare an empty input or output. The spec
-creates the shapes, and the loop validates inputs and outputs against the shapes.
+type, acorn creates a class with one field named `result`. `[]` and `None` declare an empty input or output. acorn
+creates the shapes when it creates the class of a module, and validates the inputs and outputs of runs with them.
 
-This module also returns the fields of classes that serialize as JSON objects (Pydantic classes, dataclasses and
+This file also returns the fields of classes that serialize as JSON objects (Pydantic classes, dataclasses and
 TypedDicts). It rejects output schemas with images, audio or files, because a model cannot generate them.
 """
 
@@ -35,7 +35,7 @@ from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_l
 
 
 def has_fields(kind: object) -> bool:
-    """Return whether a type is a Pydantic class, a dataclass or a TypedDict, with or without type arguments."""
+    """Return True for a Pydantic class, a dataclass or a TypedDict, also with type arguments such as `Box[int]`."""
     cls = get_origin(kind) or kind
     if not is_class(cls) or is_root_class(cls):
         return False
@@ -43,7 +43,7 @@ def has_fields(kind: object) -> bool:
 
 
 def fields_of(kind: object) -> dict[str, FieldInfo]:
-    """Return a dict that maps names to the fields of a Pydantic class, a dataclass or a TypedDict.
+    """Return a dict that maps the field names of a Pydantic class, dataclass or TypedDict to Pydantic field objects.
 
     The function raises `NameError` if a type hint of the class refers to an undefined name.
     """
@@ -92,7 +92,7 @@ def _substitute(field: FieldInfo, by_variable: Mapping[Any, Any]) -> FieldInfo:
 
 
 def substitute_type_variables(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
-    """Replace the type variables in a type; `by_variable` maps each type variable to its replacement."""
+    """Replace the type variables in a type. `by_variable` maps each type variable to its replacement."""
     if isinstance(kind, typing.TypeVar):
         return by_variable.get(kind, kind)
     inner = getattr(kind, "__parameters__", ())
@@ -104,17 +104,18 @@ MEDIA_FORMAT = "acorn-"
 
 
 def find_media(schema: JsonSchema) -> tuple[str, str] | None:
-    """Return the path and the kind of the first image, audio or file field in a schema, or None.
+    """Return the path and the kind of the first image, audio or file in a schema, such as `("pages.photo", "image")`.
 
-    An example of a result is `("pages.photo", "image")`.
+    The result is None if the schema contains no image, audio or file.
     """
     return _find_media(schema, schema, (), frozenset())
 
 
-def require_no_media(schema: JsonSchema, whose: str) -> JsonSchema:
-    """Return the schema, or raise `DeclarationError` if it contains an image, audio or a file.
+def require_no_media(schema: JsonSchema, subject: str) -> JsonSchema:
+    """Return the schema unchanged, or raise `DeclarationError` if it contains an image, audio or a file.
 
-    A model cannot generate such a value. `whose` describes the owner of the schema in the error message.
+    The check is for values that a model generates: outputs and tool arguments. `subject` is the first words of the
+    error message, such as "The input of the tool `search`".
     """
     if (media := find_media(schema)) is None:
         return schema
@@ -122,7 +123,7 @@ def require_no_media(schema: JsonSchema, whose: str) -> JsonSchema:
     noun = {"image": "an image", "file": "a file"}.get(kind, kind)
     problem = f"contains {noun} in `{path}`" if path else f"is {noun}"
     raise DeclarationError(
-        f"{whose} {problem}, but the model generates this value, and a model cannot generate images, audio or files. "
+        f"{subject} {problem}, but the model generates this value, and a model cannot generate images, audio or files. "
         f"Use a text such as a file name or a URL instead. A model can receive images in the input and in tool results."
     )
 
@@ -156,7 +157,7 @@ _FORMS = (
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """The declared input or output of a module, as a Pydantic class that validates its values."""
+    """The declared input or output of a module, converted to a Pydantic class that validates values."""
 
     schema: type[BaseModel]
     wrapped: bool = False
@@ -164,17 +165,17 @@ class Shape:
 
     @cached_property
     def json_schema(self) -> JsonSchema:
-        """The JSON Schema for requests to providers, with field aliases as property names."""
+        """The JSON Schema in requests to providers. Its property names are the aliases of the fields."""
         return schema_of(self.schema)
 
     @cached_property
     def xml_schema(self) -> JsonSchema:
-        """The JSON Schema for the XML format, with field names instead of aliases as property names."""
+        """The JSON Schema for reading and writing XML. Its property names are the field names, not the aliases."""
         return schema_of(self.schema, by_alias=False)
 
     @property
     def output_schema(self) -> JsonSchema:
-        """The schema of serialized values, with field names instead of aliases."""
+        """The JSON Schema of serialized outputs. Its property names are the field names, not the aliases."""
         return schema_of(self.schema, by_alias=False, mode="serialization")
 
     @property
@@ -186,13 +187,16 @@ class Shape:
         return self.schema.model_config.get("extra") == "allow"
 
     def unwrap(self, instance: BaseModel) -> Any:
-        """Convert an instance of `schema` to the declared type: the instance, the value of `result`, or None."""
+        """Convert an instance of `schema` to a value of the declared type.
+
+        The result is the instance itself, the value of its field `result`, or None for an empty declaration.
+        """
         if self.wrapped:
             return instance.__dict__[RESULT]
         return None if self.is_empty else instance
 
     def restore(self, data: Any) -> Any:
-        """Convert saved JSON data to a value of the declared type, or return the data if it is not valid."""
+        """Convert saved JSON data to a value of the declared type, or return the data unchanged if validation fails."""
         wrapped = {RESULT: data} if self.wrapped else data
         try:
             text = to_json(wrapped, inf_nan_mode="constants")
@@ -205,8 +209,9 @@ class Shape:
     ) -> BaseModel:
         """Validate the arguments of a call and return an instance of `schema`.
 
-        The function raises `InputError` with a list of all wrong arguments. `options` contains the option names of
-        `using`, which users may pass as arguments by mistake. `owner` is the agent name in error messages.
+        The function raises `InputError` with a list of all wrong arguments. `options` contains the names of the options
+        of `using`, so that the error can correct a user who passes an option as an argument. `owner` is the agent name
+        in error messages.
         """
         if args:
             return self._from_positional(owner, args, kwargs)
@@ -251,7 +256,7 @@ class Shape:
 
     @cached_property
     def call_schema(self) -> JsonSchema:
-        """A JSON Schema for error messages, with a property for the name and for each alias of a field."""
+        """The JSON Schema for errors about arguments, with a property for each field name and for each alias."""
         by_name = self.xml_schema["properties"]
         aliases = {
             alias: by_name[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)
@@ -265,7 +270,7 @@ class Shape:
 
     @cached_property
     def names_by_alias(self) -> dict[str, str]:
-        """A dict that maps the aliases of the fields to field names. The first field wins if fields share an alias."""
+        """A dict that maps aliases to field names. If two fields share an alias, the first field applies."""
         names: dict[str, str] = {}
         for name, field in self.schema.model_fields.items():
             for alias in aliases_of(field):
@@ -273,7 +278,7 @@ class Shape:
         return names
 
     def find_problems(self, error: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
-        """Return one problem for each wrong field in a validation error. `values` is the rejected input."""
+        """Return one problem for each wrong field in a validation error. `values` is the rejected data."""
         return find_problems(error, self.xml_schema, values)
 
     def _input_error(
@@ -300,7 +305,7 @@ def _describe_option(name: str) -> str:
 
 
 class Shapes(NamedTuple):
-    """The input and output shapes of a module, from which saved runs of the module are loaded."""
+    """The input shape and the output shape of a module, which acorn uses to load saved runs of the module."""
 
     module: str
     """The name of the module class in the form `package.file:Class`."""
@@ -335,7 +340,7 @@ _EMPTY = Shape(EmptySchema)
 def shape_of(declared: object, owner: str, attribute: str) -> Shape:
     """Convert a declared input or output to a shape.
 
-    Error messages contain `owner`, the class name, and `attribute`, such as `initial_input`.
+    `owner` (the class name) and `attribute` (such as `initial_input`) are for error messages.
     """
     if declared is BaseModel:
         raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
@@ -353,9 +358,9 @@ def shape_of(declared: object, owner: str, attribute: str) -> Shape:
 
 
 def _check_shape(shape: Shape, owner: str, attribute: str) -> None:
-    """Raise `DeclarationError` if the shape has no JSON Schema or an unsupported one.
+    """Raise `DeclarationError` if the shape cannot be described in JSON Schema, or if an output contains media.
 
-    The check ignores type hints that refer to a class that is not defined yet.
+    The check is skipped if a type hint refers to a class that is not defined yet.
     """
     try:
         schema = shape.json_schema
@@ -446,7 +451,7 @@ def _create_class(name: str, fields: dict[str, Any], owner: str, attribute: str)
 
 
 def _compile_error(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
-    """Return a short `DeclarationError` with the field and the reason from the long message of Pydantic's core."""
+    """Return a `DeclarationError` with the field name and the reason, extracted from a long Pydantic error."""
     text = str(error)
     field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name != RESULT)
     where = f"the field `{field}` of `{owner}.{attribute}`" if field else f"`{owner}.{attribute}`"
@@ -461,7 +466,7 @@ def _compile_error(error: SchemaError, owner: str, attribute: str) -> Declaratio
 
 
 def aliases_of(field: FieldInfo) -> list[str]:
-    """Return the list of validation aliases of a field."""
+    """Return the aliases that Pydantic accepts for a field when it validates data."""
     alias = field.validation_alias if field.validation_alias is not None else field.alias
     if isinstance(alias, str):
         return [alias]

@@ -1,1 +1,1 @@
-"""The XML in requests and responses: encoded inputs, and the answers of models that cannot call tools."""
+"""XML in requests and responses: the encoded inputs, and the answers of models that cannot call tools."""

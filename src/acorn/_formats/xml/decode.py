@@ -4,6 +4,9 @@ A reply may contain prose and code fences around the answer. The answer is the l
 name. The XML parser returns the tree of elements. The schema then determines whether an element is a list, an object or
 text, and whether `5` is a number or a string. A value that does not fit the schema stays a string, so that Pydantic
 reports it in a validation error.
+
+The misfit of an element is a number that grows with each difference between the element and a schema. For a union, the
+decoder uses the member with the smallest misfit.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ class _RootTag:
 
 
 def find_answer(source: str, root: str) -> tuple[int, int]:
-    """Return the start position of the answer and its last possible end position.
+    """Return the start and the end position of the answer in a reply.
 
     Models mention `<output>` in the prose before, after and inside their answer. Therefore the search prefers a tag
     with fields to a tag without fields. It prefers a closed element to an element that starts earlier and has no end.
-    If the last element has no end, it is an answer that was cut off.
+    If the last element has no end, the reply was cut off. The end position is then the end of the usable text.
     """
     tags = list(_tags(source, root))
     span = _last_outermost_span(tags, only_filled=True) or _last_outermost_span(tags, only_filled=False)
@@ -80,9 +83,9 @@ def _tags(source: str, root: str) -> Iterator[_RootTag]:
 
 
 def _last_outermost_span(tags: Sequence[_RootTag], *, only_filled: bool) -> tuple[int, int | None] | None:
-    """Return the start and end position of the last element that is not inside another element.
+    """Return the start and the end position of the last `root` element that is not inside another `root` element.
 
-    The end position is None if the element has no closing tag. The result is None if there is no element.
+    The end position is None if the element has no closing tag. The result is None if the reply has no such element.
     """
     opened: list[_RootTag] = []
     closed: list[tuple[int, int]] = []
@@ -105,9 +108,9 @@ def _last_outermost_span(tags: Sequence[_RootTag], *, only_filled: bool) -> tupl
 
 
 def _cut_off_end(source: str, start: int) -> int:
-    """Return the end position of an answer that was cut off.
+    """Return the end position of an answer that was cut off before its closing tag.
 
-    The end is before a closing code fence and before an incomplete closing tag.
+    A code fence and an incomplete closing tag at the end of the reply do not belong to the answer.
     """
     stop = len(source.rstrip())
     stop = len(source[: stop - len(_FENCE)].rstrip()) if source.endswith(_FENCE, start, stop) else len(source)
@@ -133,7 +136,7 @@ _Reading = tuple[Any, float]
 
 
 def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
-    """Decode the last outermost `root` element to an instance of the shape's class.
+    """Decode the last outermost element named `root` in a model's reply to an instance of the shape's class.
 
     The function raises `ParseError` if the reply has no such element, and `ValidationError` if the value is wrong.
     """
@@ -148,7 +151,7 @@ def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
 
 
 def read_xml(source: str, schema: JsonSchema, root: str) -> Any:
-    """Convert the last outermost `root` element to JSON data, with the types that the schema declares."""
+    """Convert the last outermost element named `root` to JSON data, with the types that the schema declares."""
     check_size(source)
     source = replace_surrogates(source)
     start, stop = find_answer(source, root)
@@ -166,9 +169,9 @@ class _XmlReader:
         self.readings: dict[tuple[int, int], _Reading] = {}
 
     def convert(self, element: Element, node: JsonSchema) -> _Reading:
-        """Convert an element to a value by a schema node, and return the value and its misfit.
+        """Convert an element to a value of the type that a schema node describes, and return (value, misfit).
 
-        The misfit is 0 if the element fits the node exactly.
+        The misfit is 0 if the element fits the schema node exactly, and it grows with each difference.
         """
         node = follow_refs(node, self.top)
         key = (id(element), id(node))
@@ -189,7 +192,7 @@ class _XmlReader:
         return self._anything if kind is None else self._scalar
 
     def _union(self, element: Element, node: JsonSchema) -> _Reading:
-        """Convert an element by the union member with the smallest misfit; the first such member has priority."""
+        """Convert an element with each union member, and return the (value, misfit) that has the smallest misfit."""
         best: _Reading | None = None
         for member in node.get("anyOf") or node.get("oneOf") or ():
             reading = self.convert(element, member)
@@ -230,9 +233,9 @@ class _XmlReader:
         return value, misfit + self._add_nulls(value, node)
 
     def _add_nulls(self, value: JsonObject, node: JsonSchema) -> float:
-        """Add None for each missing required field that may be None, and return the misfit of the other fields.
+        """Add None for each missing required field that may be None, and return the misfit of the other missing fields.
 
-        The XML encoder omits fields that are None, and models do the same.
+        A missing field may mean None, because the XML encoder and models omit fields that are None.
         """
         misfit = 0.0
         for name in node.get("required", []):
@@ -263,7 +266,7 @@ class _XmlReader:
         return value, misfit
 
     def _anything(self, element: Element, node: JsonSchema) -> _Reading:
-        """Convert an element without a schema; the child tags decide whether it is text, a list or an object."""
+        """Convert an element without a schema. Its child tags determine whether it is text, a list or an object."""
         if not element.children:
             return _scalar(element.text(self.source), "string")
         if all(child.name == "item" for child in element.children):
@@ -271,9 +274,9 @@ class _XmlReader:
         return self._object(element, {"additionalProperties": _ANYTHING})
 
     def _text_misfit(self, element: Element) -> float:
-        """Return the misfit of text between the child elements of a container.
+        """Return the misfit (the measure of difference) for text between the child elements of a list or object.
 
-        A container that fits has only whitespace between its child elements.
+        Only whitespace is expected between child elements.
         """
         if (
             not element.children
@@ -289,7 +292,7 @@ class _XmlReader:
         return _TEXT_AROUND_TAGS if unescape(self.source[at : element.content_end]).strip() else 0.0
 
     def _inline_json(self, element: Element, kind: type[Any]) -> Any:
-        """Parse the content of an element as a JSON object or list, or return None if it is not JSON of this kind."""
+        """Return the JSON object or list that the element contains as text, or None if it contains anything else."""
         opening = "{" if kind is dict else "["
         if element.children and not self.source[element.content_start : element.content_end].lstrip().startswith(
             opening
@@ -320,10 +323,10 @@ def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:
 
 
 def _scalar(text: str, kind: str) -> _Reading:
-    """Convert text to a scalar JSON type, and return the value and its misfit.
+    """Convert text to a number, boolean, null or string, and return (value, misfit).
 
-    Text that does not fit the type stays a string. The misfits cause a union to prefer an exact number, boolean or null
-    to a string, and a string to an inexact number, boolean or null.
+    Text that does not fit the type stays a string. The misfits make a union prefer an exact number, boolean or null
+    such as `5` to a string. They make it prefer a string to an inexact number, boolean or null such as ` 5 `.
     """
     word = text.strip()
     exact, string, loose = 0.0, _PREFERENCE, 3 * _PREFERENCE

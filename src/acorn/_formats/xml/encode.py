@@ -59,9 +59,9 @@ def encode_xml(
 ) -> str:
     """Encode a value as one XML element with the name `root`, without a trailing newline.
 
-    The function adds each content part to `parts`. In the XML, the content part becomes an empty element with its
-    number, such as `<photo media="1" kind="image" />`. The function adds each object whose `repr` is only a memory
-    address to `unserializable`.
+    The function adds each content part, such as an image, to `parts`. In the XML, an empty element with the number of
+    the content part replaces it, such as `<photo media="1" kind="image" />`. The function appends each object that it
+    can only represent as a memory address to `unserializable`.
     """
     lines: list[str] = []
     with PartCollector() if parts is None else parts:
@@ -71,7 +71,7 @@ def encode_xml(
 
 
 class _ElementTag(NamedTuple):
-    """The start tag and the end tag of an element, with the start tag cut before its `>` or ` />`."""
+    """The start tag and the end tag of an element. The start tag is stored without its final `>` or ` />`."""
 
     start: str
     end: str
@@ -85,7 +85,7 @@ class _XmlWriter:
         self.lines = lines
 
     def write_element(self, start: str, end: str, data: JsonValue, source: object, depth: int) -> None:
-        """Append the lines of one element; `data` is the JSON form of the original object `source`."""
+        """Append the lines of one element. `data` is its JSON data, and `source` is the original object."""
         if isinstance(data, str):
             text = escape_text(data)
         elif isinstance(data, _NESTED):
@@ -97,9 +97,9 @@ class _XmlWriter:
         self.lines.append(f"{'  ' * depth}{start}>{text}{end}" if text else f"{'  ' * depth}{start} />")
 
     def _write_nested(self, start: str, end: str, data: JsonObject | list[Any], source: object, depth: int) -> bool:
-        """Append the lines of an element and its children, and return whether the element has children.
+        """Append the lines of an element with children and return True, or return False if it has no children.
 
-        An element without children adds no lines. Fields that are None are not children.
+        Without children, the method appends no lines. Fields that are None do not count as children.
         """
         if depth >= MAX_DEPTH:
             raise AcornError(
@@ -182,13 +182,14 @@ def _attributes(placeholder: JsonObject) -> str:
 def _special_float(origin: object) -> float | None:
     """Return the original value if it is NaN or infinity, and otherwise None.
 
-    Pydantic serializes NaN and infinity as null if the field has no declared type.
+    The caller uses this value in place of null, because Pydantic serializes NaN and infinity as null in fields without
+    a declared type.
     """
     return origin if type(origin) is float and not math.isfinite(origin) else None
 
 
 def _originals(source: object, data: list[Any]) -> list[object]:
-    """Return the original objects of the list items, or `data` if the originals cannot be determined."""
+    """Return the original Python objects of the list items in `data`, or `data` itself if they cannot be determined."""
     originals = source if is_json_list(source) and type(source) is list else items_of(source)
     return data if originals is None or len(originals) != len(data) else originals
 
@@ -197,9 +198,10 @@ _dict_values = dict[str, Any].values  # A subclass of dict may override `values`
 
 
 def _originals_by_key(source: object, data: JsonObject) -> JsonObject:
-    """Return a dict that maps JSON keys to the original objects of a dict.
+    """Return a dict that maps the JSON keys in `data` to the original Python values of the dict `source`.
 
-    A JSON key is always a string: the key `1` becomes `"1"`. The order of the entries is the same in both dicts.
+    The keys of `source` may differ from the JSON keys, because the number 1 becomes the JSON key "1". Therefore the
+    function uses the order of the entries, which is the same in both dicts.
     """
     originals = list(_dict_values(source)) if is_json_object(source) else []
     return dict(zip(data, originals, strict=True)) if len(originals) == len(data) else data
@@ -207,7 +209,7 @@ def _originals_by_key(source: object, data: JsonObject) -> JsonObject:
 
 @lru_cache(maxsize=1024)
 def _tags(cls: type[Any], format: DescriptionFormat | None) -> dict[str, _ElementTag] | None:
-    """Return a dict that maps field names to tags, or None if the class has no fields."""
+    """Return a dict that maps the field names of a class to XML tags, or None if the class has no fields."""
     if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
         return None
     try:
@@ -220,7 +222,7 @@ def _tags(cls: type[Any], format: DescriptionFormat | None) -> dict[str, _Elemen
 
 
 def field_tag(name: str, description: str | None, format: DescriptionFormat | None) -> _ElementTag:
-    """Return the tag of a field, with its description as an attribute or a comment, or without a description."""
+    """Return the XML tag of a field. `format` adds the description as an attribute or as a comment, or omits it."""
     tag = _name_tag(name)
     if not description or format is None:
         return tag
@@ -254,7 +256,7 @@ contain each other could become very long."""
 
 
 def skeleton(schema: JsonSchema, root: str) -> str:
-    """Return an XML form with an empty element for each field of an object schema.
+    """Return an empty XML form of an object schema, which a model fills in: one empty element for each field.
 
     The elements are nested like the fields, and they have the field descriptions as attributes.
     """
@@ -295,9 +297,10 @@ def _write_skeleton(
 
 
 def _resolve_node(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
-    """Resolve references and unions until a node without them, and return (node, followed references, is repeated).
+    """Follow references and choose union members until the schema node is neither a reference nor a union.
 
-    A union is replaced by its first member that is not null. The last item is True if the references are circular.
+    Return (node, followed references, whether the references are circular). Of a union, the function chooses the first
+    member that is not null.
     """
     if "$ref" in node:
         ref: str = node["$ref"]

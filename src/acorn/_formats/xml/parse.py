@@ -45,12 +45,15 @@ def escape_attribute(text: str) -> str:
 
 
 def escape_anywhere(text: str) -> str:
-    """Escape text for use in an element or an attribute, if the parser does not normalize whitespace."""
+    """Escape text for use in an element or in an attribute with double quotes.
+
+    The result does not protect line breaks in attributes, so use it only if the parser does not normalize whitespace.
+    """
     return _escape(text, _ANYWHERE)
 
 
 def escape_comment(text: str) -> str:
-    """Separate the double hyphens in a text for use in a comment, because XML comments have no escapes."""
+    """Insert a space into each double hyphen of a text for an XML comment, because comments cannot contain `--`."""
     text = _replace_forbidden(text).replace("\r", "\n")
     while "--" in text:
         text = text.replace("--", "- -")
@@ -71,10 +74,10 @@ def _replace_forbidden(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_xml_name(text: str) -> bool:
-    """Return whether every XML parser accepts the text as an element name.
+    """Return True if every XML parser accepts the text as an element name.
 
     A name with a colon is not accepted, because parsers treat the colon as the end of a namespace prefix. The editions
-    of XML differ for non-ASCII names, so the function asks `expat`, which is a strict parser.
+    of XML differ for non-ASCII names, so the function tests these names with `expat`, which is a strict parser.
     """
     if _ASCII_NAME.fullmatch(text):
         return True
@@ -144,7 +147,10 @@ def raise_dtd(source: str) -> NoReturn:
 
 
 def parse_xml(source: str, start: int = 0, stop: int | None = None) -> Element:
-    """Parse the source text from `start` to `stop`, and return a nameless root that contains the elements."""
+    """Parse the source text from `start` to `stop`, and return a root element without a name.
+
+    The children of the root element are the outermost elements of the text.
+    """
     stop = len(source) if stop is None else stop
     top = Element("", {}, start, start)
     open_elements = [top]
@@ -163,9 +169,9 @@ def parse_xml(source: str, start: int = 0, stop: int | None = None) -> Element:
 
 
 def _close(open_elements: list[Element], token: re.Match[str]) -> None:
-    """Close the innermost open element with the name of a closing tag, and all open elements inside this element.
+    """Close the innermost open element that has the name of a closing tag, and all open elements inside this element.
 
-    A closing tag without an open element is ordinary text.
+    If no open element has this name, the closing tag is ordinary text.
     """
     name = token[1]
     for level in range(len(open_elements) - 1, 0, -1):
@@ -192,7 +198,10 @@ def _tokens(source: str, at: int, stop: int) -> Iterator[Element | re.Match[str]
 
 
 def _skip(source: str, at: int, stop: int, unclosed: set[str]) -> int:
-    """Return the position after a section, or after a `<` that starts neither an element nor a section."""
+    """Return the position at which the parser continues after a `<` that does not start a tag.
+
+    The position is after the end of a comment, CDATA section or processing instruction, and otherwise after the `<`.
+    """
     for mark, end in _ENDS.items():
         if source.startswith(mark, at) and mark not in unclosed:
             end_position = source.find(end, at + len(mark), stop)

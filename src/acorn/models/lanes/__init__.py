@@ -1,4 +1,4 @@
-"""Native lanes: acorn's implementations of the protocols of OpenAI and Anthropic.
+"""Native lanes: acorn's own implementations of the protocols of OpenAI and Anthropic.
 
-A lane is the path of a request to its provider. acorn reaches a provider without a native lane through LiteLLM.
+A lane is the path of a request to its provider. A provider without a native lane is reached through LiteLLM.
 """

@@ -60,7 +60,10 @@ _STATUSES = {
 
 
 def supports(config: JsonObject) -> bool:
-    """Return whether this lane supports all settings in a model dict."""
+    """Return True if this lane supports all settings in a model dict.
+
+    Otherwise acorn uses LiteLLM.
+    """
     return supports_keys(config, _SUPPORTED_KEYS)
 
 
@@ -69,7 +72,7 @@ def create_model(config: JsonObject) -> NativeModel:
 
 
 class Anthropic:
-    """The lane for Anthropic's Messages API."""
+    """The lane for Anthropic's Messages API: it encodes requests and decodes responses."""
 
     provider = "anthropic"
 
@@ -158,7 +161,7 @@ class Anthropic:
             raise provider_error(response.get("error"))
         blocks, reason = response["content"], response.get("stop_reason")
         if not blocks and not reason:
-            raise ValueError("The response is empty.")
+            raise ValueError("The response contains neither content nor a stop reason.")
         texts: list[str] = []
         reasoning: list[JsonObject] = []
         calls: list[RawCall] = []
@@ -187,14 +190,17 @@ class Anthropic:
 
 
 def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
-    """Return the reasoning and the hosted tool blocks of a response, which later requests must contain."""
+    """Return the additional keys of an assistant message: reasoning blocks and the blocks of hosted tools.
+
+    Anthropic requires these blocks in later requests. A hosted tool is a tool that the provider runs itself.
+    """
     extra: JsonObject = {"thinking_blocks": reasoning} if reasoning else {}
     stored_blocks = blocks_to_store(blocks)
     return extra if stored_blocks is None else {**extra, BLOCKS_KEY: stored_blocks}
 
 
 class _AnthropicReader:
-    """A decoder of one streamed response, which converts Anthropic's events to deltas."""
+    """A decoder that converts the events of one streamed response of Anthropic to deltas."""
 
     def __init__(self) -> None:
         self.called_names = ""
@@ -291,7 +297,7 @@ class _AnthropicReader:
         return Delta(extra=extra) if extra else None
 
     def _all_blocks(self, reasoning: dict[int, JsonObject]) -> list[JsonObject]:
-        """Return the blocks in the same form as in a response that is not streamed."""
+        """Return a list of all content blocks, as if the response had arrived without streaming."""
         blocks = reasoning | {index: block for index, (_, block, _) in self._calls.items()}
         for index, block in self._others.items():
             text = "".join(self._fragments[index])
@@ -303,7 +309,7 @@ class _AnthropicReader:
 
 
 def parse_tool_input(text: str) -> JsonObject:
-    """Return the input of a hosted tool, or an empty dict if the stream ended before the input was complete."""
+    """Return the input of a hosted tool as a dict, or {} if the JSON text is incomplete or is not an object."""
     try:
         value: JsonValue = from_json(text)
     except ValueError:

@@ -1,11 +1,12 @@
 """Conversion of messages to Anthropic's format: turns that consist of content blocks.
 
-Consecutive messages of the user and of tools become one turn. The next request uses the encoded turns of the last
-request again, so that a step encodes only its new messages.
+A turn is one entry of Anthropic's message list. Consecutive messages of the user and of tools become one turn. A
+request reuses the encoded turns of the previous request, so that each step encodes only its new messages.
 
-An assistant message cannot represent a response with a hosted tool or with reasoning between other blocks. Such a
-message also stores all blocks in order, in its key `content_blocks`. If the text or the calls of the message differ
-from these blocks, the message is right, since the user may have edited it.
+Some responses do not fit into the format of an assistant message: a response with a hosted tool (a tool that Anthropic
+runs itself), or a response with reasoning between other blocks. The assistant message then also stores all blocks in
+their order, in its key `content_blocks`. If the text or the calls of the message differ from these blocks, acorn sends
+the text and the calls of the message, since the user may have edited the message.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _MESSAGE_TYPES = _REASONING_TYPES | {"text", "tool_use"}
 
 
 class _EncodedTurns:
-    """A cache of the JSON text of a conversation's turns, which grows with each request."""
+    """A cache of the JSON text of the turns of one conversation.
+
+    Each request adds its new turns.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -44,9 +48,10 @@ class _EncodedTurns:
         return other
 
     def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
-        """Return the JSON text of the first `count` messages.
+        """Return the JSON text of the first `count` messages, and encode only the messages that are new.
 
-        The messages of earlier calls must not have changed.
+        The messages that were passed to an earlier call must not have changed. `marks` maps message indexes to cache
+        marks.
         """
         changed = [at for at in self._marks.keys() | marks.keys() if self._marks.get(at) != marks.get(at)]
         unchanged = min([self._count if self._count <= count else 0, *changed])
@@ -65,7 +70,10 @@ class _EncodedTurns:
 
 
 def encode_messages(request: ModelRequest) -> tuple[bytes, bytes]:
-    """Return the JSON text of the system prompt, or empty bytes if there is none, and the JSON text of the messages."""
+    """Return the JSON text of the system prompt and the JSON text of all other messages.
+
+    The first text is empty if the request has no system prompt.
+    """
     sent_part, marks = request.sent, cache_marks(request) if request.cache_points else {}
     is_shared = sent_part is not None and not sent_part.has_extra_messages
     messages = sent_part.sent.messages if sent_part is not None and is_shared else request.messages
@@ -86,9 +94,9 @@ def encode_messages(request: ModelRequest) -> tuple[bytes, bytes]:
 def _encode_turns(
     messages: list[Message], start: int, count: int, marks: Mapping[int, JsonObject]
 ) -> list[tuple[int, bytes]]:
-    """Return a list with the first message index and the JSON text of each turn from message `start` on.
+    """Return the turns from message `start` on.
 
-    The turns alternate between the user and the model.
+    Each item is the index of the first message and the JSON text. The turns alternate between the user and the model.
     """
     if not start:  # The system prompt is sent separately.
         while start < count and messages[start]["role"] == "system":
@@ -142,7 +150,7 @@ def _content_blocks(content: Content | None) -> list[JsonObject]:
 
 
 def to_block(part: JsonObject) -> JsonObject:
-    """Return a content part as a block in Anthropic's format."""
+    """Convert one part of a message, such as an image, to a content block in Anthropic's format."""
     kind = part.get("type")
     mark = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
@@ -168,7 +176,8 @@ def _source(url: str) -> JsonObject:
 def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonObject]:
     """Return the blocks with a cache mark on the last block.
 
-    If the last block is a tool result that consists of blocks, the mark is on the last block of the tool result.
+    Anthropic caches a request up to this mark. If the last block is a tool result that consists of blocks, the mark is
+    on the last block of the tool result.
     """
     if not blocks or not mark:
         return blocks
@@ -179,7 +188,7 @@ def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonOb
 
 
 def tool_definition(function: JsonObject) -> JsonObject:
-    """Return a function definition in Anthropic's format."""
+    """Convert a function definition in OpenAI's format to a tool definition in Anthropic's format."""
     description = {"description": function["description"]} if function.get("description") else {}
     schema: JsonObject = function.get("parameters") or {"type": "object", "properties": {}}
     strict = {"strict": True} if function.get("strict") else {}
@@ -190,7 +199,10 @@ def tool_definition(function: JsonObject) -> JsonObject:
 
 
 def blocks_to_store(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
-    """Return all blocks of a response if an assistant message must store them as `content_blocks`, else None."""
+    """Return the blocks of a response for the message key `content_blocks`.
+
+    Return None if an assistant message can represent the response without this key.
+    """
     kinds = [block["type"] for block in blocks]
     # An assistant message can represent reasoning only at the start of a response.
     after_reasoning = dropwhile(_REASONING_TYPES.__contains__, kinds)
@@ -203,7 +215,11 @@ def blocks_to_store(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
 def blocks_to_send(
     message: Mapping[str, Any], text_blocks: list[JsonObject], uses: list[JsonObject]
 ) -> list[JsonObject]:
-    """Return the stored blocks of a response with the current text and the current calls of the message."""
+    """Return the content blocks for an assistant message that has the key `content_blocks`.
+
+    The result contains the stored blocks, but with the current text and the current tool calls of the message, because
+    the user may have edited them.
+    """
     stored: list[JsonObject] = message[BLOCKS_KEY]
     stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
     is_same_text = stored_text == (message.get("content") or "")
@@ -231,7 +247,7 @@ def guess_blocks(
 ) -> list[JsonObject]:
     """Return the blocks of a response in their most likely order.
 
-    LiteLLM does not preserve the order of the blocks.
+    The real order is unknown because LiteLLM returns the reasoning, the tool uses and the results in separate lists.
     """
     result_by_use = {result.get("tool_use_id"): result for result in results}
     blocks: list[JsonObject] = []

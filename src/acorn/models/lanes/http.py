@@ -39,7 +39,7 @@ _FINISH_SECONDS = 0.02
 
 
 class TransportError(Exception):
-    """An error because of which the complete response did not arrive."""
+    """An error because of which the complete response did not arrive, such as a broken connection."""
 
 
 class ResponseTimeoutError(TransportError):
@@ -61,12 +61,15 @@ class Post:
     """The time on the monotonic clock by which the complete response must arrive, or None for no limit."""
 
     def limit_timeout(self, seconds: float | None) -> float | None:
-        """Return a timeout in seconds, shortened so that it does not exceed the deadline."""
+        """Return a timeout in seconds that ends no later than the deadline of the request.
+
+        Raise `ResponseTimeoutError` if the deadline has passed.
+        """
         if self.deadline is None:
             return seconds
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise ResponseTimeoutError("The time limit of the request is over.")
+            raise ResponseTimeoutError("The response did not arrive before the deadline of the request.")
         return left if seconds is None else min(seconds, left)
 
 
@@ -80,7 +83,7 @@ def split_url(url: str) -> SplitResult:
 
 @lru_cache(maxsize=64)
 def is_http_url(url: str) -> bool:
-    """Return whether a URL is a valid `http` or `https` URL with a host."""
+    """Return True if a URL is a valid `http` or `https` URL with a host."""
     try:
         address = urlsplit(url)
         host = (address.hostname or "").encode("idna")
@@ -90,7 +93,10 @@ def is_http_url(url: str) -> bool:
 
 
 def basic_auth_of(url: str) -> str | None:
-    """Return the credentials in a URL as the value of an `Authorization` header, or None if there are none."""
+    """Return the `Authorization` header for the user name and password in a URL.
+
+    Return None if the URL has no user name.
+    """
     address = split_url(url)
     if address.username is None:
         return None
@@ -103,7 +109,7 @@ _PROXY_NAMES = (*_PROXY_VARIABLES, *map(str.upper, _PROXY_VARIABLES))
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy URL that the environment variables set for a URL, or None."""
+    """Return the URL of the proxy that the environment variables require for a URL, or None for no proxy."""
     address = split_url(url)
     return _find_proxy(address.scheme, address.hostname or "", tuple(map(os.environ.get, _PROXY_NAMES)))
 
@@ -142,9 +148,9 @@ def _tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
 
 
 def redirect(post: Post, status: int, location: str | None) -> Post | None:
-    """Return the request for the new address of a redirect, or None if acorn does not follow the redirect.
+    """Return the request with the new address of a redirect, or None if acorn does not follow the redirect.
 
-    acorn follows only a redirect that preserves the method and stays on the same host.
+    acorn follows a redirect only if its status is 307 or 308, which keep the method POST, and if the host is the same.
     """
     if status not in (307, 308) or not location:
         return None
@@ -204,7 +210,10 @@ def _return_connection(key: _PoolKey, connection: HTTPConnection) -> None:
 
 
 def _is_readable(sock: socket.socket | None) -> bool:
-    """Return whether an idle socket is readable, which means that the server closed the connection."""
+    """Return True if an idle socket is readable.
+
+    The connection is then not usable: a server sends no data on an idle connection, so the server has closed it.
+    """
     if sock is None:
         return True
     if hasattr(select, "poll"):
@@ -235,9 +244,9 @@ def _new_connection(post: Post, proxy: str | None) -> HTTPConnection:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """A socket reader that checks the deadline before every read.
+    """A socket reader that checks the deadline of the request before every read.
 
-    A timeout of the socket limits only one read, and a server may send its headers byte by byte.
+    A socket timeout is not enough. It limits only one read, and a server may send its headers byte by byte.
     """
 
     def __init__(self, sock: socket.socket, post: Post) -> None:
@@ -256,7 +265,10 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class IncomingResponse:
-    """A response whose headers have arrived and whose body can be read."""
+    """A response with complete headers.
+
+    Its body may still be arriving, and the caller can read it.
+    """
 
     def __init__(self, post: Post, key: _PoolKey, connection: HTTPConnection, sock: socket.socket) -> None:
         self._key = key
@@ -283,7 +295,10 @@ class IncomingResponse:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the parts of the body as they arrive, and then return the connection to the pool."""
+        """Yield the parts of the body as they arrive.
+
+        At the end of the body, return the connection to the pool.
+        """
         response, decompressor = self._response, self._decompressor
         try:
             while data := response.read1(_PIECE_SIZE):
@@ -299,9 +314,10 @@ class IncomingResponse:
         self._release()
 
     def finish(self) -> None:
-        """Wait a short time for the end of the body, and then return the connection to the pool.
+        """Wait a short time for the end of the body, so that the connection can return to the pool.
 
-        If the end does not arrive in this time, the connection does not return to the pool.
+        Call this method if the last event has arrived but the body has not ended yet. If the end does not arrive in
+        time, the connection does not return to the pool.
         """
         if not self._response.will_close:
             with suppress(OSError, HTTPException, TransportError):
@@ -318,7 +334,10 @@ class IncomingResponse:
             self._connection = None
 
     def close(self) -> None:
-        """Close the response, and close the connection too if the response was not read to its end."""
+        """Close the response.
+
+        If its body was not read to the end, also close the connection.
+        """
         self._response.close()
         if self._connection is not None:
             self._connection.close()
@@ -361,7 +380,7 @@ def _send(post: Post) -> IncomingResponse:
 def _request_head(post: Post, proxy: str | None) -> bytes:
     """Return the request line and the headers as bytes.
 
-    The standard library would send the body in a separate packet.
+    The caller sends them together with the body in one packet. The standard library would send two packets.
     """
     address = split_url(post.url)
     target = quote((address.path or "/") + (f"?{address.query}" if address.query else ""), safe=punctuation)
@@ -380,5 +399,5 @@ def _request_head(post: Post, proxy: str | None) -> bytes:
 
 def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("The response did not arrive in time.")
+        return ResponseTimeoutError("The server sent no data before the timeout.")
     return TransportError(str(error) or type(error).__name__)

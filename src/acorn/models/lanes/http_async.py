@@ -1,8 +1,8 @@
 """Asynchronous HTTP for the native lanes, with aiohttp. acorn's LiteLLM adapter uses the same aiohttp sessions.
 
-This module follows the same rules for proxies, TLS, redirects and timeouts as `http.py`. Each event loop has one
-session, which is created on first use and closed with its loop. aiohttp is imported on first use, so that synchronous
-programs do not load it.
+The rules for proxies, TLS, redirects and timeouts are the same as in `http.py`. Each event loop has one aiohttp
+session, which is created on first use and closed when the event loop ends. aiohttp is imported on first use, so that
+synchronous programs do not load it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _aiohttp() -> Any:
 
 
 async def current_session() -> ClientSession:
-    """Return the aiohttp session of the running event loop."""
+    """Return the aiohttp session of the running event loop, and create it on first use."""
     loop = asyncio.get_running_loop()
     entry = _sessions.get(loop)
     if entry is None:
@@ -43,9 +43,9 @@ async def current_session() -> ClientSession:
 
 
 def _close_session(loop: asyncio.AbstractEventLoop) -> None:
-    """Close the session of an event loop that ended without closing its async generators.
+    """Close the aiohttp session of an event loop, if the event loop did not close the session at its end.
 
-    aiohttp logs a warning for a session that was not closed.
+    Without this function, aiohttp would log a warning about an unclosed session.
     """
     _, session = _sessions.pop(loop, (None, None))
     if session is None or loop.is_running():
@@ -66,7 +66,10 @@ def _close_all_sessions() -> None:
 
 
 async def _open_session() -> AsyncGenerator[ClientSession]:
-    """Yield a session, and close the session when the event loop closes its async generators at its end."""
+    """Yield a new aiohttp session, and close the session after the generator ends.
+
+    An event loop closes its async generators before it ends, and with them the session.
+    """
     aiohttp = _aiohttp()
     session: ClientSession = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=50),
@@ -80,7 +83,10 @@ async def _open_session() -> AsyncGenerator[ClientSession]:
 
 
 class AsyncIncomingResponse:
-    """A response whose headers have arrived and whose body can be read, for asynchronous code."""
+    """A response with complete headers, for asynchronous code.
+
+    Its body may still be arriving.
+    """
 
     def __init__(self, response: ClientResponse) -> None:
         self._response = response
@@ -105,7 +111,10 @@ class AsyncIncomingResponse:
             raise _transport_error(error) from error
 
     def close(self) -> None:
-        """Close the response, and close its connection too if the response was not read to its end."""
+        """Close the response.
+
+        If its body was not read to the end, also close the connection.
+        """
         self._response.close()
 
 
@@ -140,7 +149,7 @@ async def _asend(post: Post) -> AsyncIncomingResponse:
 
 def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("The response did not arrive in time.")
+        return ResponseTimeoutError("The server sent no data before the timeout.")
     if isinstance(error, _aiohttp().ClientResponseError):  # Its text contains the URL, which may contain secrets.
         response_error: Any = error
         response_error.request_info = SimpleNamespace(real_url=response_error.request_info.real_url.origin())

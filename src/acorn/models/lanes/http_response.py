@@ -1,8 +1,8 @@
 """Fast parsers for HTTP responses: headers, chunked bodies and server-sent events.
 
-The standard library parses the headers with its parser for mail, which needs as much time as the rest of a small
-response. It also returns one chunk at a time even if several chunks have arrived. The parsers for chunks and events
-perform no I/O. Their callers pass the bytes to them.
+The standard library parses HTTP headers with its email parser. For a small response, that takes as long as all other
+work together. The standard library also returns one chunk at a time, even if several chunks have arrived. The parsers
+for chunks and events perform no I/O: their callers read the bytes and pass them to `feed`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _MAX_HEADERS = 100
 
 
 class FastHTTPResponse(HTTPResponse):
-    """A response of the standard library with a faster parser for headers and chunks.
+    """A subclass of the standard library's `HTTPResponse` with a faster parser for headers and chunks.
 
-    Its headers are a dict with lowercase names. If a header occurs several times, the dict contains the first value.
+    `headers` is a dict with lowercase names. If a header occurs several times, the dict contains the first value.
     """
 
     def begin(self) -> None:
@@ -92,7 +92,7 @@ def _parse_length(text: str) -> int | None:
 
 
 class ChunkParser:
-    """A parser for HTTP's chunked encoding, which returns the content of all chunks that have arrived."""
+    """A parser for a response body in HTTP's chunked transfer encoding."""
 
     def __init__(self) -> None:
         self._unread: bytes = b""
@@ -104,9 +104,9 @@ class ChunkParser:
         """Whether bytes arrived after the end of the body."""
 
     def feed(self, data: bytes) -> bytes:
-        """Parse bytes of the connection, and return the content of the chunks.
+        """Parse the next bytes from the connection, and return the decoded part of the body.
 
-        Raise `IncompleteRead` if the encoding is not valid.
+        Raise `IncompleteRead` if the chunked encoding is not valid.
         """
         data = self._unread + data if self._unread else data
         pieces: list[bytes] = []
@@ -142,15 +142,15 @@ class ChunkParser:
 
 
 class EventParser:
-    """A parser for server-sent events, which returns the data of each event."""
+    """A parser for a body that consists of server-sent events."""
 
     def __init__(self) -> None:
         self._unread = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Parse bytes of the body, and return a list with the data of each complete event.
+        """Parse the next bytes of the body, and return the `data` values of the events that are now complete.
 
-        The parser expects the data of an event in one line, since every provider sends it in one line.
+        The parser expects the data of an event in one line, because all supported providers send it in one line.
         """
         text = self._unread + data if self._unread else data
         # Many servers send exactly one event at a time, so this case has a faster path.
@@ -162,7 +162,10 @@ class EventParser:
         return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]
 
     def ends_with_event(self) -> bool:
-        """Return whether the last line is a complete event although it does not end with a line break."""
+        """Return True if the unparsed rest of the body is a complete event without a final line break.
+
+        Some servers omit the line break after their last event.
+        """
         line = self._unread.strip()
         if not line.startswith(b"data:"):
             return False

@@ -1,7 +1,10 @@
-"""The port of native lanes, and code that the lanes share: model dict keys, headers, hosted tools and cache marks.
+"""The interface of native lanes, and code that several lanes share.
 
 A lane is the path of a request to its provider. A native lane (`openai_chat.py`, `openai_responses.py`, `anthropic.py`)
 encodes the requests and decodes the responses of one protocol. `native.py` sends the requests.
+
+The shared code handles the keys of model dicts, headers, hosted tools (tools that the provider runs itself) and cache
+marks (which tell the provider to cache a request up to the marked message).
 """
 
 from __future__ import annotations
@@ -34,16 +37,16 @@ REASONING_KEYS = ("thinking_blocks", "reasoning_items", BLOCKS_KEY, ITEMS_KEY)
 
 
 def supports_keys(config: JsonObject, supported: Collection[str]) -> bool:
-    """Return whether a native lane supports all keys and the timeouts of a model dict.
+    """Return True if a native lane supports all keys of a model dict and the types of its timeouts.
 
-    Only LiteLLM supports a timeout that is an httpx object.
+    Otherwise acorn uses LiteLLM. For example, only LiteLLM supports a timeout that is an httpx object.
     """
     timeouts = (config.get("timeout"), config.get("request_timeout"))
     return all(key in supported for key in config) and all(isinstance(t, int | float | str | None) for t in timeouts)
 
 
 class StreamReader(Protocol):
-    """A decoder of the events of one streamed response."""
+    """The interface of a decoder that converts the events of one streamed response to deltas."""
 
     called_names: str
     """The names of the called tools, joined without a separator."""
@@ -53,14 +56,14 @@ class StreamReader(Protocol):
     """The token counts of the request, or None before the event that contains them."""
 
     def read(self, event: JsonObject) -> Delta | None:
-        """Return the delta of an event, or None if the event has no content.
+        """Convert an event to a delta, or return None if the event contains nothing new for the response.
 
         Raise `ProviderError` if the event reports an error.
         """
         ...
 
     def finish(self) -> Delta | None:
-        """Return a last delta after the end of the stream, or None if no content remains."""
+        """Return a last delta after the end of the stream, or None if all content was already returned."""
         ...
 
 
@@ -73,11 +76,11 @@ class ProviderError(Exception):
 
 
 class UnsupportedContentError(ProviderError):
-    """An error for a request with content, such as audio, that the provider does not support."""
+    """The error for a request that contains something, such as audio, that the provider does not support."""
 
 
 class Lane(Protocol):
-    """An encoder of the requests and a decoder of the responses of one protocol."""
+    """The interface of a native lane, which encodes the requests and decodes the responses of one protocol."""
 
     provider: str
     name: str
@@ -86,30 +89,33 @@ class Lane(Protocol):
     """Whether the settings of the model turn on reasoning."""
 
     def can_force_tool(self) -> bool:
-        """Return whether a request may force the model to call a certain tool."""
+        """Return True if a request of this protocol may force the model to call one specific tool."""
         ...
 
     def takes_tool(self, tool: JsonObject) -> bool:
-        """Return whether the provider supports a hosted tool, which the provider runs itself."""
+        """Return True if the provider supports a hosted tool, which the provider runs itself."""
         ...
 
     def address(self) -> tuple[str, dict[str, str]]:
-        """Return the URL and the headers of a request."""
+        """Return the URL and the HTTP headers for requests to this provider."""
         ...
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        """Return the JSON body of a request without the settings in `left_out`."""
+        """Encode a request as JSON.
+
+        The body does not contain the settings in `left_out`, which the model rejected.
+        """
         ...
 
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
-        """Return a complete response and its token counts.
+        """Decode the JSON body of a complete response, and return the response and its token counts.
 
-        Raise `ProviderError` if the response reports an error.
+        Raise `ProviderError` if the body reports an error. The token counts are None if the body does not contain them.
         """
         ...
 
     def stream_reader(self) -> StreamReader:
-        """Return a decoder for one streamed response."""
+        """Create a decoder for the events of one streamed response."""
         ...
 
 
@@ -117,9 +123,9 @@ class Lane(Protocol):
 
 
 def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) -> tuple[str, dict[str, str]]:
-    """Return the URL without its credentials, and the headers with the credentials of the URL and the user's headers.
+    """Return the URL without its user name and password, and all headers of a request.
 
-    Headers in the model dict override acorn's headers.
+    The user name and password become the header `Authorization`. Headers in the model dict override acorn's headers.
     """
     if not is_http_url(url):
         raise ProviderError("The `api_base` is not valid. It must be an `http://` or `https://` URL with a valid host.")
@@ -137,7 +143,7 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ProviderError(
                 f"The header `{name}` is not valid. Its value, or the `api_key` that the value contains, must be ASCII "
-                f"text without line breaks."
+                f"text without line breaks. Check `headers` and `api_key` in the model dict."
             )
     return url, merged
 
@@ -146,9 +152,10 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
 
 
 def part_payload(part: JsonObject, *keys: str) -> JsonObject:
-    """Return the object in a content part, such as the value of `image_url`.
+    """Return the inner object of a message part, such as the value of its key `image_url`.
 
-    Raise `ProviderError` if the object has none of the keys. A user may have written the part.
+    Raise `ProviderError` if the inner object has none of the given keys, because a user may have written an invalid
+    part.
     """
     kind = str(part.get("type"))
     payload: JsonValue = part.get(kind)
@@ -156,7 +163,8 @@ def part_payload(part: JsonObject, *keys: str) -> JsonObject:
     if not isinstance(payload, dict) or not any(isinstance(payload.get(key), str) for key in keys):
         expected = " or ".join(f"`{key}`" for key in keys)
         raise ProviderError(
-            f"A message has a part of type `{kind}` without {expected} in its `{kind}`. Add the missing key."
+            f"A message contains a part of type `{kind}`, but the value of its key `{kind}` has no {expected}. "
+            f"Add the missing key to the message."
         )
     return payload
 
@@ -177,7 +185,7 @@ def is_openai_tool(tool: JsonObject) -> bool:
 
 
 def drop_trailing_reasoning(parts: list[JsonObject]) -> list[JsonObject]:
-    """Return blocks or items without the reasoning at their end.
+    """Return a list of Anthropic blocks or OpenAI items without the reasoning at its end.
 
     Providers reject a message that ends with reasoning.
     """
@@ -193,11 +201,12 @@ _MAX_MARKS = 4
 
 
 def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
-    """Return a dict that maps message indexes to cache marks.
+    """Return a dict that maps the index of a message to its cache mark (the value of `cache_control`).
 
-    The `index` of a cache point does not count the system messages at the start. A cache point with a role may match
-    many messages, but providers allow only a few marks. In this case the result contains the first mark and the last
-    marks, which cover the most text.
+    The dict is computed from the cache points in the settings, each of which selects messages by index or by role. The
+    `index` of a cache point does not count the system messages at the start. A role may match many messages, but
+    providers allow only a few marks. In this case the dict contains the first mark and the last marks, so that the
+    longest part of the conversation is cached.
     """
     messages = request.messages
     offset = 0
@@ -220,9 +229,9 @@ def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
 
 
 def with_cache_mark(message: Mapping[str, Any], mark: JsonObject) -> JsonObject:
-    """Return a copy of a message with a cache mark on its last content part.
+    """Return a copy of a message with a cache mark on the last part of its content.
 
-    If the message has no content parts, the mark is on the message.
+    If the content is not a list of parts, the mark is on the message itself.
     """
     content = message.get("content")
     if isinstance(content, list) and content:

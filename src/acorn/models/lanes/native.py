@@ -1,7 +1,8 @@
-"""The model class of all native lanes, which sends requests and converts failures to `ModelError`.
+"""`NativeModel`, the model class for all native lanes.
 
-A lane (`lane.py`) encodes the requests and decodes the responses of one protocol. This module sends a request once. It
-sends the request again only without a setting that the model rejected. `retry.py` repeats failed requests.
+It sends requests and converts failures to `ModelError`. A lane (`lane.py`) encodes the requests and decodes the
+responses of one protocol. This module sends each request only once, with one exception: if the model rejects a default
+setting, it sends the request again without that setting. All other retries are in `retry.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from acorn.types import JsonObject, JsonValue
 
 
 class _NativeAttempt:
-    """A request in progress, with the parameters that the model rejected so far."""
+    """A request in progress, with the names of the settings that the model has rejected so far."""
 
     __slots__ = ("left_out", "outer_error", "request")
 
@@ -57,7 +58,7 @@ class _NativeAttempt:
 
 
 class NativeModel:
-    """A model of a provider with a native lane."""
+    """A model that acorn reaches through a native lane."""
 
     def __init__(self, config: JsonObject, lane: Lane) -> None:
         self.name: str = config.get("model") or config["id"]
@@ -97,9 +98,10 @@ class NativeModel:
         return None if prices is None else Price(prices.input / 1e6, prices.output / 1e6)
 
     def cost(self, used: TokenCounts | None) -> float | None:
-        """Return the cost of a request in dollars, or None if the price is unknown.
+        """Return the cost of a request in dollars, or None if acorn's price table does not contain the model.
 
-        If the model dict contains a price, the result is also None, and the agent loop computes the cost.
+        If the user set a price in the model dict, the result is also None, because the agent loop then computes the
+        cost.
         """
         if used is None or self._price is not None:
             return None
@@ -217,9 +219,9 @@ class NativeModel:
     # Failures
 
     def _remember_or_raise(self, status: int, data: bytes, retry_after: str | None, attempt: _NativeAttempt) -> None:
-        """Remember a parameter that the model rejected, or raise `ModelError`.
+        """Remember that the model rejected a default setting, or raise `ModelError` for any other failure.
 
-        If this method returns, the caller sends the request again without the rejected parameter.
+        If this method returns, the caller must send the request again without the rejected setting.
         """
         message = error_message_in(data)
         request, left_out = attempt.request, attempt.left_out
@@ -229,7 +231,10 @@ class NativeModel:
                 if mentions(message, name) and mark not in left_out | self.rejected.known:
                     left_out.add(mark)
                     if request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not support `{name}`.", status=status)
+                        raise ResendError(
+                            f"`{self.name}` rejected `{name}`. The request must be sent again without it.",
+                            status=status,
+                        )
                     return
         else:
             self.rejected.remember(left_out)
@@ -237,7 +242,7 @@ class NativeModel:
         self.raise_failure(FailureDetails(status), message, ProviderError(message, status), attempt, wait)
 
     def _set_by_user(self, attempt: _NativeAttempt) -> set[str]:
-        """Return the names of the settings that the user set on the class or in the model dict."""
+        """Return the names of the settings that the user set on the agent class or in the model dict."""
         names = {*attempt.request.declared, *self._settings} - {"strict"}
         return names | {"strict"} if is_strict_by_user(attempt.request) else names
 
@@ -247,7 +252,7 @@ class NativeModel:
         self.raise_failure(FailureDetails(problem=NO_CONNECTION), _as_sentence(str(error)), error, attempt)
 
     def raise_provider_error(self, error: ProviderError, attempt: _NativeAttempt) -> NoReturn:
-        """Raise an error that the provider reported in a response with a success status."""
+        """Raise `ModelError` for an error that the provider reported although the HTTP status was a success."""
         problem = "" if error.status else UNREADABLE
         self.raise_failure(FailureDetails(error.status, problem=problem), str(error), error, attempt)
 
@@ -291,7 +296,10 @@ class NativeModel:
 
 
 class _NativeStream:
-    """A streamed response, whose bytes this object converts to deltas."""
+    """A streamed response in progress.
+
+    It converts the bytes of the response to deltas.
+    """
 
     def __init__(self, model: NativeModel, attempt: _NativeAttempt) -> None:
         self._model, self._attempt = model, attempt
@@ -307,7 +315,10 @@ class _NativeStream:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the complete response has arrived, so that a broken connection is not an error."""
+        """True if the complete response has arrived.
+
+        If the connection breaks after that, the request has not failed.
+        """
         return self.is_done or bool(self._reader.stop_reason)
 
     def read(self, data: bytes) -> Iterator[Delta]:
@@ -338,7 +349,13 @@ class _NativeStream:
         if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
         if self._head and not self.is_event_stream:
-            model.raise_unreadable(self._head, ProviderError("The response is not an event stream."), self._attempt)
+            model.raise_unreadable(
+                self._head,
+                ProviderError(
+                    "The response is not a stream of server-sent events, although the request asked for one."
+                ),
+                self._attempt,
+            )
         if not self.is_complete:
             message = "The stream ended before the response was complete."
             model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)
@@ -361,7 +378,10 @@ def parse_json(data: bytes) -> Any:
 
 
 def error_message_in(data: bytes) -> str:
-    """Return the error message in the body of a failed response, or the first part of the body."""
+    """Return the error message in the body of a failed response.
+
+    If none is found, return the start of the body.
+    """
     try:
         answer: JsonValue = parse_json(data)
     except ValueError:

@@ -51,7 +51,10 @@ STOP_REASONS = {
 
 
 def supports(config: JsonObject) -> bool:
-    """Return whether this lane supports all settings in a model dict."""
+    """Return True if this lane supports all settings in a model dict.
+
+    Otherwise acorn uses LiteLLM.
+    """
     name = str(config.get("model") or config.get("id")).removeprefix("openai/")
     if not supports_keys(config, _SUPPORTED_KEYS) or name.startswith("responses/"):
         return False
@@ -64,7 +67,7 @@ def create_model(config: JsonObject) -> NativeModel:
 
 
 class OpenAIChat:
-    """The lane for OpenAI's Chat Completions API."""
+    """The lane for OpenAI's Chat Completions API: it encodes requests and decodes responses."""
 
     provider = "openai"
 
@@ -131,7 +134,10 @@ class OpenAIChat:
 
 
 def _messages_json(request: ModelRequest, *, is_openai: bool) -> bytes:
-    """Return the JSON text of messages that need changes because of cache marks or the reasoning of another model."""
+    """Return the JSON text of the messages with cache marks and without the reasoning of other providers.
+
+    Requests that need neither change use the JSON text that the agent loop has already created.
+    """
     messages = [_without_reasoning(message) for message in request.messages]
     if is_openai:  # Another server may expect the call ids that it created.
         messages = list(map(with_portable_ids, messages))
@@ -141,7 +147,7 @@ def _messages_json(request: ModelRequest, *, is_openai: bool) -> bytes:
 
 
 def _without_reasoning(message: Message) -> JsonObject:
-    """Return a message without its reasoning keys and without `content` if its value is None."""
+    """Return a copy of a message without the keys that contain reasoning, and without a `content` of None."""
     return {
         key: value
         for key, value in message.items()
@@ -150,7 +156,7 @@ def _without_reasoning(message: Message) -> JsonObject:
 
 
 class _ChatReader:
-    """A decoder of one streamed response, which converts the chunks of chat completions to deltas."""
+    """A decoder that converts the chunks of one streamed chat completion to deltas."""
 
     def __init__(self) -> None:
         self.called_names = ""
@@ -196,7 +202,10 @@ class _ChatReader:
 
 
 def text_of(content: JsonValue) -> str:
-    """Return the text of a `content` value, which may be a string, a list of parts or None."""
+    """Return the text in a `content` value, which is a string or a list of parts.
+
+    Return "" if the value is None.
+    """
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -1,10 +1,11 @@
 """The native lane for OpenAI's Responses API: `openai/responses/<model>`.
 
-acorn's messages have the format of chat completions. This lane converts each message to one or more items. The next
-request uses the encoded items of the last request again.
+acorn's messages have the format of chat completions. This lane converts each message to one or more items, the format
+of the Responses API. A request reuses the encoded items of the previous request.
 
 acorn asks OpenAI not to store the responses of reasoning models. The reasoning therefore arrives encrypted, and later
-requests must contain it. The assistant message stores it with its position in the key `reasoning_items`.
+requests must contain it. The assistant message stores the encrypted reasoning and its place among the tool calls in the
+key `reasoning_items`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def supports(config: JsonObject) -> bool:
-    """Return whether this lane supports all settings in a model dict."""
+    """Return True if this lane supports all settings in a model dict.
+
+    Otherwise acorn uses LiteLLM.
+    """
     sets_effort = "reasoning_effort" in config or "reasoning" in config
     return supports_keys(config, _SUPPORTED_KEYS) and (not sets_effort or supports_effort(_model_name(config)))
 
@@ -76,7 +80,7 @@ def create_model(config: JsonObject) -> NativeModel:
 
 
 class OpenAIResponses:
-    """The lane for OpenAI's Responses API."""
+    """The lane for OpenAI's Responses API: it encodes requests and decodes responses."""
 
     provider = "openai"
 
@@ -138,9 +142,10 @@ class OpenAIResponses:
         return text
 
     def _encode_input(self, messages: list[Message]) -> tuple[str, bytes]:
-        """Return the instructions and the JSON text of the items.
+        """Return the values of `instructions` and `input` for a request.
 
-        The instructions are the text of the system messages at the start. All other messages become items.
+        The instructions are the text of the system messages at the start. All other messages become the JSON text of
+        the input items. Messages that the previous request already contained are not encoded again.
         """
         first, instructions = 0, list[str]()
         while first < len(messages) and messages[first]["role"] == "system":
@@ -176,7 +181,9 @@ class OpenAIResponses:
         raise_if_failed(response)
         status, items = response.get("status"), response["output"]
         if status in ("failed", "cancelled"):
-            raise ProviderError(f"The response has the status `{status}`.", 500)
+            raise ProviderError(
+                f"The provider ended the response with the status `{status}` and did not report a reason.", 500
+            )
         parts = [part for item in items if item["type"] == "message" for part in item.get("content") or ()]
         calls = [call_of(item) for item in items if item["type"] == "function_call"]
         usage = response.get("usage")
@@ -219,7 +226,10 @@ def _translate_settings(config: JsonObject, name: str) -> JsonObject:
 
 
 def _text_format(response_format: JsonObject | None) -> JsonObject | None:
-    """Convert the `response_format` of chat completions to the `format` of the Responses API."""
+    """Convert a `response_format` of the Chat Completions API to a `format` of the Responses API.
+
+    Return None if no `response_format` is set.
+    """
     if not response_format or response_format.get("type") != "json_schema":
         return response_format or None
     inner: JsonObject = response_format.get("json_schema") or {}
@@ -232,7 +242,7 @@ def _text_format(response_format: JsonObject | None) -> JsonObject | None:
 
 
 def _tool_choice(choice: JsonValue) -> JsonValue:
-    """Convert the `tool_choice` of chat completions to the `tool_choice` of the Responses API."""
+    """Convert a `tool_choice` of the Chat Completions API to a `tool_choice` of the Responses API."""
     function = choice.get("function") if isinstance(choice, dict) else None
     return {"type": "function", "name": function["name"]} if function else choice
 
@@ -251,7 +261,7 @@ def _tool_definition(function: JsonObject) -> JsonObject:
 
 
 class _ResponsesReader:
-    """A decoder of one streamed response, which converts the events of the Responses API to deltas."""
+    """A decoder that converts the events of one streamed response of the Responses API to deltas."""
 
     def __init__(self) -> None:
         self.called_names = ""
@@ -308,7 +318,10 @@ class _ResponsesReader:
         return Delta(reasoning=f"{PARAGRAPH_BREAK}{event['delta']}" if is_next_part else event["delta"])
 
     def _end_item(self, index: int, item: JsonObject) -> Delta | None:
-        """Store a complete item, and return its content if no earlier event contained the content."""
+        """Store a complete item, and return a delta with its text or its tool call.
+
+        Return None if earlier events already contained the text or the call.
+        """
         self._items[index] = item
         if item["type"] == "function_call" and index not in self._started:
             if index not in self._calls:
@@ -336,9 +349,9 @@ class _ResponsesReader:
 
 
 def _server_error(error: JsonValue) -> ProviderError:
-    """Return the error of a response that failed after its start.
+    """Convert an error that the server reported during a stream to a `ProviderError`.
 
-    An error without a known code has the status 500, since the server failed.
+    If the error code is unknown, the error has the status 500, so that acorn may retry the request.
     """
     details = provider_error(error)
     return ProviderError(str(details), details.status or 500)

@@ -1,11 +1,12 @@
 """Code that both OpenAI lanes share: sampling settings, addresses, errors, and the items of the Responses API.
 
 acorn's messages have the format of chat completions. The Responses API uses items instead, and the second half of this
-module converts messages to items and back.
+module converts messages to items and items to messages.
 
-An assistant message cannot represent a response with a hosted tool. Such a message also stores all items in order, in
-its key `response_items`. If the text or the calls of the message differ from these items, the message is right, since
-the user may have edited it.
+The format of an assistant message cannot represent a response with a hosted tool (a tool that OpenAI runs itself). The
+assistant message then also stores all items in their order, in its key `response_items`. If the text or the calls of
+the message differ from these items, acorn sends the text and the calls of the message, since the user may have edited
+the message.
 """
 
 from __future__ import annotations
@@ -42,25 +43,32 @@ _STATUSES = {
 
 
 def is_reasoning_model(name: str) -> bool:
-    """Return whether a model name belongs to a known reasoning model."""
+    """Return True if a model name is the name of a known reasoning model of OpenAI."""
     return bool(_REASONING.search(name))
 
 
 def is_non_reasoning_model(name: str) -> bool:
-    """Return whether a model name belongs to a known model without reasoning.
+    """Return True if a model name is the name of a known model of OpenAI that does not reason.
 
-    Such a model rejects messages with the reasoning of another model.
+    Such a model rejects messages that contain reasoning, for example the reasoning of another model.
     """
     return bool(_NOT_REASONING.search(name))
 
 
 def supports_effort(name: str) -> bool:
-    """Return whether a model is unknown or supports the setting `reasoning_effort`."""
+    """Return True if a model may support the setting `reasoning_effort`.
+
+    This is the case for known reasoning models, and for models that are not in acorn's price table.
+    """
     return is_reasoning_model(name) or prices_of("openai", name) is None
 
 
 def sampling_settings(request: ModelRequest, left_out: Collection[str], name: str, max_tokens_key: str) -> JsonObject:
-    """Return the temperature and the maximum response tokens, without the settings that the model does not support."""
+    """Return the request settings for the temperature and for the maximum number of response tokens.
+
+    The result does not contain a default that the model rejects. Raise `ProviderError` if the user set a temperature
+    that the model does not support.
+    """
     settings: JsonObject = {}
     if "temperature" in request.declared and request.temperature != 1 and _FIXED_TEMPERATURE.search(name):
         raise ProviderError(f"The model supports only a `temperature` of 1, but it is set to {request.temperature:g}.")
@@ -72,9 +80,10 @@ def sampling_settings(request: ModelRequest, left_out: Collection[str], name: st
 
 
 class SettingsCache:
-    """A cache of the JSON text of request settings, which are usually equal in every step of a run.
+    """A cache of the settings of a request as JSON text.
 
-    The text has no closing brace, so that the lane can append the tools and the messages.
+    Most steps of a run have the same settings. The text has no closing brace, so that the lane can append the tools and
+    the messages.
     """
 
     def __init__(self, build: Callable[[ModelRequest, Collection[str], bool], JsonObject]) -> None:
@@ -98,7 +107,11 @@ class SettingsCache:
 
 
 def openai_address(config: JsonObject, path: str) -> tuple[str, dict[str, str]]:
-    """Return the URL and the headers of a request to an API path such as `responses`."""
+    """Return the URL and the HTTP headers for a path of the API, such as `responses`.
+
+    They are taken from the model dict, or else from environment variables. Raise `ModelError` if the API key is
+    missing.
+    """
     candidates = (
         config.get("base_url"),
         config.get("api_base"),
@@ -118,7 +131,7 @@ def openai_address(config: JsonObject, path: str) -> tuple[str, dict[str, str]]:
 
 
 def raise_if_failed(response: JsonObject) -> None:
-    """Raise `ProviderError` if a response with a success status contains an error."""
+    """Raise `ProviderError` if a response contains an error although its HTTP status was a success."""
     if error := response.get("error"):
         raise provider_error(error)
 
@@ -131,7 +144,7 @@ def provider_error(error: JsonValue) -> ProviderError:
 
 
 def _status_of(code: object) -> int | None:
-    """Return the HTTP status of an error code, or None if the code is unknown."""
+    """Return the HTTP status that corresponds to an error code of OpenAI, or None if the code is unknown."""
     text = str(code)
     number = int(text) if text.isdecimal() else _STATUSES.get(text, 0)
     return number if 400 <= number < 600 else None
@@ -147,9 +160,10 @@ _FILE_KEYS = ("file_id", "file_data", "file_url")
 
 
 def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
-    """Yield the items of a message in the format of the Responses API.
+    """Convert a message to items of the Responses API, and yield the items.
 
-    `is_stored` is true if OpenAI stores the responses. Then reasoning items without encrypted content are valid.
+    `is_stored` is true if OpenAI stores the responses. Only then may a request contain reasoning items without
+    encrypted content.
     """
     role, content = message["role"], message.get("content")
     if role == "tool":
@@ -206,9 +220,9 @@ def _item_part(part: JsonObject, text_type: str) -> JsonObject:
 
 
 def _reasoning_item(item: JsonObject) -> JsonObject:
-    """Return a reasoning item for the next request.
+    """Return the form of a stored reasoning item that OpenAI accepts in a request.
 
-    OpenAI rejects reasoning as plain text and requires the key `summary`.
+    OpenAI rejects plain reasoning text in a request, and requires the key `summary`.
     """
     fields = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
     return {"type": "reasoning", "summary": item.get("summary") or [], **fields}
@@ -217,7 +231,11 @@ def _reasoning_item(item: JsonObject) -> JsonObject:
 def items_to_send(
     message: Mapping[str, Any], text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
 ) -> list[JsonObject]:
-    """Return the stored items of a response with the current text and the current calls of the message."""
+    """Return the items for an assistant message that has the key `response_items`.
+
+    The result contains the stored items, but with the current text and the current tool calls of the message, because
+    the user may have edited them.
+    """
     stored: list[JsonObject] = message[ITEMS_KEY]
     parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
     is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
@@ -249,7 +267,10 @@ PARAGRAPH_BREAK = "\n\n"
 
 
 def extra_of(items: list[JsonObject]) -> JsonObject:
-    """Return the reasoning and the hosted tool items of a response, which later requests must contain."""
+    """Return the additional keys of an assistant message: reasoning items, or all items if a hosted tool was used.
+
+    OpenAI requires these items in later requests. A hosted tool is a tool that the provider runs itself.
+    """
     if (stored_items := _items_to_store(items)) is not None:
         return {ITEMS_KEY: stored_items}
     reasoning = reasoning_items(items)
@@ -257,7 +278,7 @@ def extra_of(items: list[JsonObject]) -> JsonObject:
 
 
 def _items_to_store(items: Sequence[JsonObject]) -> list[JsonObject] | None:
-    """Return all items of a response if it contains a hosted tool item, else None."""
+    """Return all items of a response for the message key `response_items`, or None if it used no hosted tool."""
     if all(item["type"] in ("message", "function_call", "reasoning") for item in items):
         return None
     return [
@@ -267,9 +288,10 @@ def _items_to_store(items: Sequence[JsonObject]) -> list[JsonObject] | None:
 
 
 def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
-    """Return the reasoning items of a response.
+    """Return the reasoning items for the message key `reasoning_items`.
 
-    A reasoning item that is not at the start contains the id of the next call in its key `before`.
+    If a reasoning item is not at the start of the response, its key `before` contains the id of the next tool call.
+    Later requests put the item before that call.
     """
     reasoning: list[JsonObject] = []
     pending: list[JsonObject] = []
@@ -287,7 +309,10 @@ def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
 
 
 def reasoning_text(item: JsonObject) -> str:
-    """Return the summary of a reasoning item, or the reasoning text if the item contains it as plain text."""
+    """Return the summary of a reasoning item, or else its plain reasoning text.
+
+    Return "" for any other item.
+    """
     if item["type"] != "reasoning":
         return ""
     parts = item.get("summary") or item.get("content") or ()

@@ -1,12 +1,12 @@
-"""Enforcement of the `rate_limit` and the `max_concurrency` of a class.
+"""Enforcement of the settings `rate_limit` and `max_concurrency` of an agent class.
 
 `LimitedModel` wraps a model, and each request waits until the limits admit it. `resolve` puts this wrapper inside the
-retries and the fallbacks. Every request that is sent therefore counts, and a request that waits for a retry does not
-count as a concurrent request.
+wrappers for retries and fallbacks. Every request that is sent therefore counts, and a request that waits for a retry
+does not count as a concurrent request.
 
-Synchronous threads and the tasks of all event loops wait in the same queues (`request_queue.py`). One thread of the
+Synchronous code and the tasks of all event loops wait in the same queues (`request_queue.py`). One OS thread of the
 process, started on first use, does all the counting. Other threads only pass their `QueuedRequest` objects to it.
-Ctrl-C can therefore not leave a locked lock or a half-updated count, and a blocked event loop does not block other
+Therefore Ctrl-C cannot leave a lock locked or a count half updated, and a blocked event loop does not block other
 senders.
 """
 
@@ -55,13 +55,17 @@ _ABANDONED = -1.0
 
 
 class _LimiterThread:
-    """The thread that counts the requests of this process and decides which request may be sent."""
+    """The OS thread that counts the requests of this process and decides which request may be sent."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Start with empty queues, as in a forked child, which has neither the thread nor the waiting requests."""
+        """Start with empty queues.
+
+        A forked child calls this method. The child has neither the thread of its parent process nor the waiting
+        requests.
+        """
         inbox: queue.SimpleQueue[QueuedRequest | OrderOutcome] = queue.SimpleQueue()
         self._inbox = inbox
         self.submit: Callable[[QueuedRequest | OrderOutcome], None] = inbox.put
@@ -116,7 +120,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Limiter:
-    """The limits of one class, at which its requests wait before they are sent."""
+    """The limits of one agent class.
+
+    Each request of the class waits here until all limits admit it.
+    """
 
     def __init__(self, owner: str, limits: tuple[Limit, ...]) -> None:
         self._owner = owner
@@ -126,11 +133,14 @@ class Limiter:
         """Report that a request is finished or will not be sent. Every `QueuedRequest` is released once."""
 
     def new_request(self, size: Callable[[], int], max_response_tokens: int | None) -> QueuedRequest:
-        """Create the `QueuedRequest` of a request. `size` returns the bytes of the request."""
+        """Create a `QueuedRequest`, which represents one request in the queues of the limits.
+
+        `size` computes the size of the request in bytes. It is called only if a limit counts tokens.
+        """
         return QueuedRequest(self._limits, size() if self._counts_tokens else 0, max_response_tokens)
 
     def acquire(self, queued: QueuedRequest, seconds: float | None) -> None:
-        """Wait until a request may be sent, or raise `ModelError` after a number of seconds."""
+        """Wait until the limits admit a request, or raise `ModelError` if they do not admit it within `seconds`."""
         waits: queue.SimpleQueue[float] = queue.SimpleQueue()
         queued.notify = waits.put
         started = self._start(queued)
@@ -173,7 +183,9 @@ class Limiter:
         # request was admitted.
         now = monotonic()
         if now > queued.send_by:
-            raise ResendError(f"A request of `{self._owner}` was not sent in time after its limits admitted it.")
+            raise ResendError(
+                f"A request of `{self._owner}` was not sent in time after its limits admitted it. It must wait again."
+            )
         queued.sent_at = now
         _limiter_thread.submit(queued)
 
@@ -183,18 +195,19 @@ class Limiter:
                 f"A request of `{self._owner}` was not sent: the store that shares its `rate_limit` could not count "
                 f"the request ({queued.error}). Check the store, or remove `shared` from the `rate_limit`."
             ) from queued.error
-        duration = "" if seconds == inf else f", {seconds:.2f} s"
-        logger.info("A request of `%s` waits for its limit (`%s`%s).", self._owner, self._setting(queued), duration)
+        duration = "" if seconds == inf else f" for {seconds:.2f} s"
+        logger.info(
+            "A request of `%s` waits%s because its `%s` is reached.", self._owner, duration, self._setting(queued)
+        )
 
     def _timeout_error(self, queued: QueuedRequest, started: float) -> ModelError:
         return ModelError(
             f"A request of `{self._owner}` was not sent: it waited {monotonic() - started:.1f} s for "
-            f"`{self._setting(queued)}`, and then the time of the run was over. Raise this limit, or increase the time "
-            f"limit of the run."
+            f"`{self._setting(queued)}`, and then the time limit of the run was reached. Raise one of these two limits."
         )
 
     def _setting(self, queued: QueuedRequest) -> str:
-        """Return the name of the setting for which a request waits."""
+        """Return the name of the setting for which a request waits: `rate_limit` or `max_concurrency`."""
         return self._limits[min(queued.passed_limits, len(self._limits) - 1)].name
 
 
@@ -226,7 +239,10 @@ def _shared_window(rate_limit: ClassLimit[RateLimit], store: SharedLimits, limit
 def _class_limit(
     class_limit: ClassLimit[RateLimit] | ClassLimit[int], create: Callable[..., Limit], store_name: str = ""
 ) -> Limit:
-    """Return the `Limit` object that all requests of a class share, and create it on first use."""
+    """Return the `Limit` object of one setting, and create it on first use.
+
+    All requests of an agent class share this object.
+    """
     with _limiter_thread.lock:
         limits = _limiter_thread.limits.setdefault(class_limit.cls, {})
         key = (class_limit.limit, store_name)
@@ -244,9 +260,9 @@ def limit_wrapper(
     rate_limit: ClassLimit[RateLimit] | None,
     store: SharedLimits | None = None,
 ) -> LimitWrapper | None:
-    """Return a function that wraps a model with the limits of a class, or None if the class has no limits.
+    """Return a function that wraps a model in a `LimitedModel`, or None if the agent class has no limits.
 
-    `store` counts a rate limit that several processes share.
+    If several processes share the rate limit, `store` counts their requests.
     """
     if max_concurrency is None and rate_limit is None:
         return None
@@ -254,7 +270,10 @@ def limit_wrapper(
 
 
 class LimitedModel(ModelWrapper):
-    """A wrapper around a model whose requests wait until a `Limiter` admits them."""
+    """A wrapper around a model.
+
+    Its requests wait until a `Limiter` admits them.
+    """
 
     def __init__(self, model: Model, limiter: Limiter) -> None:
         super().__init__(model)
@@ -345,7 +364,10 @@ class LimitedModel(ModelWrapper):
 
 
 def _do_nothing() -> None:
-    """Do nothing, in place of the method `prepare` that most models do not have."""
+    """Do nothing.
+
+    This function replaces the method `prepare` of a model that has no such method.
+    """
 
 
 def _size(request: ModelRequest) -> int:
@@ -356,7 +378,10 @@ def _size(request: ModelRequest) -> int:
 
 
 class _SendAttempts:
-    """The attempts to send one request, which is sent again without a parameter that the model rejects."""
+    """The attempts to send one request.
+
+    If the model rejects a default setting, the next attempt sends the request again without that setting.
+    """
 
     def __init__(self, request: ModelRequest) -> None:
         self._request = request
@@ -374,7 +399,10 @@ class _SendAttempts:
 
 
 def _record_response(queued: QueuedRequest, usage: Usage | None) -> None:
-    """Record that a part of the response arrived, and the token usage if that part contains it."""
+    """Record that the response has started to arrive, and record the token usage if it is known.
+
+    `usage` is None until the part of the response arrives that contains the token usage.
+    """
     if queued.response_started is None:
         queued.response_started = monotonic()
     if usage is not None:
@@ -382,9 +410,10 @@ def _record_response(queued: QueuedRequest, usage: Usage | None) -> None:
 
 
 def _must_resend(queued: QueuedRequest, error: ModelError) -> bool:
-    """Record that a request failed, and return whether the request must be sent again without a rejected parameter.
+    """Record that a request failed, and return True if the error is a `ResendError`.
 
-    A rejected request has used 0 tokens. If the connection broke, the used tokens are unknown, and the estimate stays.
+    The caller must then send the request again. A rejected request has used 0 tokens. If the connection broke, the
+    number of used tokens is unknown, so the limiter continues to count the estimated tokens.
     """
     if queued.response_started is None:
         queued.response_started = monotonic()

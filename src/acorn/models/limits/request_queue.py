@@ -1,9 +1,11 @@
 """Queues of requests that wait for a rate limit or a concurrency limit.
 
 A `QueuedRequest` passes its limits in a fixed order. Each limit has a first-in, first-out queue. A concurrency limit
-counts a request until the request is finished. A sliding window counts a request until a number of seconds after the
-request was sent. The code that sends a request sets the attributes of its `QueuedRequest` and then passes it to
-`RequestQueues.update`. This module performs no I/O and reads no clock. `limiter.py` has the clock and the thread.
+counts a request until the request is finished. A rate limit is a sliding window: it counts a request for a number of
+seconds after the request was sent.
+
+The code that sends a request sets the attributes of its `QueuedRequest` and then passes it to `RequestQueues.update`.
+This module performs no I/O and reads no clock. `limiter.py` contains the clock and the thread.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ _LEARNING_RATE = 0.25
 
 
 def _ignore(seconds: float) -> None:
-    """Do nothing, in place of the callback of a request that does not wait any more."""
+    """Do nothing.
+
+    This function replaces the callback of a request that does not wait any longer.
+    """
 
 
 class QueuedRequest:
-    """The state of one request, from its arrival at the limiter until the request is finished."""
+    """The state of one request, from the time when it starts to wait for its limits until it is finished."""
 
     __slots__ = (
         "error", "is_finished", "is_queued", "limits", "max_response_tokens", "notify", "passed_limits",
@@ -67,7 +72,7 @@ class QueuedRequest:
 
 
 class Limit(ABC):
-    """A limit on requests, with the queue of the requests that wait for it."""
+    """A limit on requests, with a queue of the requests that wait until the limit admits them."""
 
     name = ""
     """The name of the setting, such as `rate_limit`."""
@@ -77,25 +82,28 @@ class Limit(ABC):
 
     @abstractmethod
     def seconds_to_wait(self, request: QueuedRequest, now: float) -> float:
-        """Return the seconds until a request may pass, or `inf` if the time depends on other requests."""
+        """Return the seconds until the limit may admit a request, or 0 if it may admit the request now.
+
+        Return `inf` if the time is unknown because it depends on other requests.
+        """
 
     @abstractmethod
     def admit(self, request: QueuedRequest) -> None:
-        """Count a request that passes the limit."""
+        """Admit a request: count it as a request that passed the limit."""
 
     @abstractmethod
     def update(self, request: QueuedRequest, now: float) -> None:
-        """Update the count after a request was sent or finished."""
+        """Update the count of the limit after a request was sent or finished."""
 
     @property
     def is_waiting_for_store(self) -> bool:
-        """Whether a store is computing the waiting time of the queue."""
+        """True while a store decides whether the limit may admit further requests."""
         return False
 
     def report_if_due(self, now: float) -> float:
-        """Send a report to the store if one is due, and return the time of the next report.
+        """Report the used requests to the store if it is time to do so, and return the time of the next report.
 
-        Only a limit that is shared through a store sends reports. Other limits return `inf`.
+        Only a limit that several processes share through a store sends reports. Other limits return `inf`.
         """
         return inf
 
@@ -122,7 +130,7 @@ class ConcurrencyLimit(Limit):
 
 
 class SlidingWindow(Limit):
-    """A rate limit: a maximum of requests and tokens in any period of a fixed length."""
+    """A rate limit: a maximum number of requests and tokens in any period of a fixed length (the window)."""
 
     name = "rate_limit"
 
@@ -165,7 +173,7 @@ class SlidingWindow(Limit):
         return limit.tokens is None or tokens + needed <= limit.tokens
 
     def _leave_time(self, request: QueuedRequest) -> float:
-        """Return the time when a sent request no longer counts in the window."""
+        """Return the time from which the window no longer counts a sent request."""
         assert request.sent_at is not None
         latest = request.sent_at + self._uncertainty
         return (latest if request.response_started is None else min(latest, request.response_started)) + self._limit.per
@@ -189,7 +197,7 @@ class SlidingWindow(Limit):
         self.learn(request, input_tokens, output_tokens)
 
     def learn(self, request: QueuedRequest, input_tokens: int, output_tokens: int) -> None:
-        """Adjust the token estimates to the tokens that a finished request used."""
+        """Adjust the token estimates for later requests, after a finished request has reported its real tokens."""
         request.used_tokens = None
         if input_tokens and request.size:
             self._tokens_per_byte += _LEARNING_RATE * (input_tokens / request.size - self._tokens_per_byte)
@@ -206,7 +214,10 @@ class SlidingWindow(Limit):
 
 
 class RequestQueues:
-    """The queues of all limits of the process, which admit requests in their order of arrival."""
+    """The queues of all limits of the process.
+
+    They admit requests in the order of their arrival.
+    """
 
     def __init__(self) -> None:
         self._due: dict[Limit, float] = {}
@@ -219,11 +230,14 @@ class RequestQueues:
 
     @property
     def due(self) -> float:
-        """The time of the next check if no request changes before that time."""
+        """The time when `admit_due` must be called next, or `inf` if no request waits for a known time.
+
+        The time may change after each call of `update`.
+        """
         return min(self._due.values(), default=inf)
 
     def update(self, request: QueuedRequest, now: float) -> None:
-        """Queue a new request, or update the limits after a request was sent or finished."""
+        """Put a new request into its first queue, or update the limits after a request was sent or finished."""
         is_new = not request.is_queued and not request.is_finished
         if is_new:
             request.is_queued = True
@@ -239,9 +253,9 @@ class RequestQueues:
             self._admit(now)
 
     def on_store_answer(self, limit: Limit, seconds: float, now: float) -> None:
-        """Check the queue of a shared limit after its store answered.
+        """Admit the waiting requests of a shared limit after the store has answered.
 
-        `seconds` is 0 if requests may pass now. Otherwise requests may pass after this number of seconds.
+        `seconds` is the answer of the store: 0 if requests may pass now, or else the number of seconds to wait.
         """
         self._changed.append(limit)
         self._admit(now)
@@ -251,7 +265,7 @@ class RequestQueues:
                     self._notify(request, seconds or inf if limit.queue[0] is request else inf, now)
 
     def fail(self, limit: Limit, error: Exception, now: float) -> None:
-        """Reject all requests in the queue of a limit with an error."""
+        """Remove all requests from the queue of a limit, and pass the error to their senders."""
         requests = list(limit.queue)
         limit.queue.clear()
         self._unnotified.pop(limit, None)
@@ -262,7 +276,7 @@ class RequestQueues:
         self._admit(now)
 
     def admit_due(self, now: float) -> None:
-        """Admit the requests whose waiting time is over."""
+        """Admit the requests that have waited for their time and may pass now."""
         self._changed += [limit for limit, due in self._due.items() if due <= now]
         self._admit(now)
 
@@ -275,7 +289,7 @@ class RequestQueues:
         self._changed += request.limits
 
     def _admit(self, now: float) -> None:
-        """Admit every request that may pass one of the changed limits."""
+        """Check the queues of the limits in `_changed`, and admit every request that may pass now."""
         while self._changed:
             limit = self._changed.pop()
             requests, wait = limit.queue, 0.0

@@ -1,12 +1,14 @@
 """Rate limits that several processes share through a store.
 
-A process reserves a slice of the shared limit in advance, so that most requests do not need the store. The store counts
-a slice from before its first request is sent until one window after its last request was sent. A process soon returns
-the requests of a slice that it does not use.
+A process asks the store for a slice, which is a small part of the shared limit: a number of requests and tokens that
+the process may use. Most requests therefore do not need the store. The store counts a slice from the time when the
+process asks for it until one window after the last request of the slice was sent. A process soon returns the unused
+requests of a slice.
 
-`SharedWindow` performs no I/O, like every `Limit`. It creates orders for the store, and `on_outcome` receives the
-result of an order. `StoreThreads` executes the orders. Each store has its own thread, so that a store without a
-connection does not block other stores.
+A `SharedWindow` performs no I/O, like every `Limit`. It creates orders, which are messages to the store that ask for a
+slice or report the use of earlier slices. `StoreThreads` sends the orders to the store, and `SharedWindow.on_outcome`
+receives the answers. Each store has its own OS thread, so that a store without a connection does not block other
+stores.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _IDLE_SECONDS = 5.0
 
 
 class OrderOutcome(NamedTuple):
-    """The result of an order that a store executed: a slice of the limit, or an error."""
+    """The answer of a store to an order: a slice (a part of the shared rate limit), or an error."""
 
     window: SharedWindow
     slice: WindowSlice | None
@@ -40,7 +42,10 @@ _Orders = queue.SimpleQueue["tuple[SharedWindow, WindowOrder]"]
 
 
 class StoreThreads:
-    """The threads that execute the orders of shared windows, one thread for each store."""
+    """The OS threads that send the orders of shared rate limits to their stores.
+
+    Each store has one thread.
+    """
 
     def __init__(self, report: Callable[[OrderOutcome], None]) -> None:
         self._report_outcome = report
@@ -95,7 +100,7 @@ _SHORTEST_PAUSE = 0.005
 
 
 class _ReservedSlice:
-    """A slice of the limit that this process has reserved, with the requests that count against the slice."""
+    """A slice (a part of the shared rate limit) that this process has reserved, with the requests that use it."""
 
     __slots__ = ("granted", "is_final", "number", "renewed", "requests", "sent", "tokens", "unsent", "until")
 
@@ -160,7 +165,7 @@ class SharedWindow(SlidingWindow):
         return inf
 
     def report_if_due(self, now: float) -> float:
-        """Report the changed slices to the store if a report is due, and return the time of the next report."""
+        """Report the use of the reserved slices to the store if it is time, and return the time of the next report."""
         if self._current is not None and now >= self._current.until:
             self._close(now)
         for reservation in self._reserved.values():
@@ -205,7 +210,7 @@ class SharedWindow(SlidingWindow):
             del self._slice_of[request]  # The request will not change any more.
 
     def on_outcome(self, new_slice: WindowSlice | None, now: float) -> float:
-        """Handle the result of the order in progress, and return the seconds until a request may pass.
+        """Handle the answer of the store to the last order, and return the seconds until a request may pass.
 
         `new_slice` is None if the order failed. The result is then `inf`.
         """
@@ -239,7 +244,10 @@ class SharedWindow(SlidingWindow):
     # Slices
 
     def _close(self, now: float) -> None:
-        """Close the current slice, so that no further request uses it."""
+        """Close the current slice.
+
+        New requests cannot use it, and the store gets its unused requests back.
+        """
         reservation, self._current = self._current, None
         if reservation is None:
             return
@@ -252,12 +260,16 @@ class SharedWindow(SlidingWindow):
         reservation.is_final = True
 
     def _mark_changed(self, reservation: _ReservedSlice, now: float) -> None:
-        """Remember that a slice has changes to report to the store."""
+        """Remember that the use of a slice has changed, so that the next order reports it to the store."""
         self._unreported.add(reservation.number)
         self._report_at = min(self._report_at, now + self._slice_seconds)
 
     def _order(self, need: int, now: float, *, is_report: bool = False) -> None:
-        """Send an order to the store: reports on the changed slices and, unless `is_report`, a request for a slice."""
+        """Send an order to the store, which reports the changed slices and asks for a new slice.
+
+        If `is_report` is true, the order does not ask for a new slice. `need` is the number of tokens of the next
+        request.
+        """
         for number in [number for number, reservation in self._reserved.items() if self._is_expired(reservation, now)]:
             del self._reserved[number]
         reported = tuple(number for number in self._unreported if number in self._reserved)
@@ -281,7 +293,7 @@ class SharedWindow(SlidingWindow):
         return WindowReport(reservation.number, requests, tokens, self._seconds_left(reservation, now))
 
     def _seconds_left(self, reservation: _ReservedSlice, now: float) -> float:
-        """Return the seconds for which the store must still count a slice."""
+        """Return for how many more seconds the store must count the requests of a slice."""
         if reservation.unsent or not reservation.is_final:
             return self._reserve_seconds + self._uncertainty + self._limit.per
         return max((self._leave_time(request) - now for request in reservation.sent), default=0.0)

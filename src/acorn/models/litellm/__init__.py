@@ -1,4 +1,5 @@
-"""The lane through LiteLLM, for every provider without a native lane.
+"""The adapter for every provider without a native lane.
 
-No code outside this folder uses the types and the exceptions of LiteLLM.
+It sends the requests through the LiteLLM library. Code outside this folder does not use the types and the exceptions of
+LiteLLM.
 """

@@ -1,8 +1,8 @@
-"""The model class for every provider that acorn reaches through LiteLLM.
+"""`LiteLLMModel`, the model class for every provider that acorn reaches through LiteLLM.
 
-LiteLLM converts a request to the provider's format, sends it once, and converts the response. The process remembers the
-parameters that a model rejects, such as a default temperature or a forced tool. `models/retry.py` repeats failed
-requests.
+LiteLLM converts a request to the provider's format, sends it once, and converts the response. If a model rejects a
+default setting, such as the temperature or a forced tool, acorn sends the request again without the setting, and the
+process remembers it for later requests. All other retries are in `models/retry.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usa
 
 @dataclass
 class _LiteLLMAttempt:
-    """A request in progress, as a context manager that converts every exception to a `ModelError`."""
+    """A request in progress.
+
+    In its `with` block, every exception is converted to a `ModelError`.
+    """
 
     model: LiteLLMModel
     request: ModelRequest
@@ -103,7 +106,7 @@ class _LiteLLMAttempt:
 
 
 class LiteLLMModel:
-    """A model of any provider that LiteLLM supports."""
+    """A model that acorn reaches through LiteLLM."""
 
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
@@ -141,9 +144,9 @@ class LiteLLMModel:
 
     @property
     def _provider_without_litellm(self) -> str:
-        """The provider in the model dict or in the model id, or "" if only LiteLLM can find the provider.
+        """The provider in the model dict or in the model id, or "" if only LiteLLM knows the provider.
 
-        LiteLLM is slow to load, so some methods use this property instead of `provider`.
+        Unlike `provider`, this property does not load LiteLLM, which takes several seconds.
         """
         return self._declared_provider or provider_in_id(self.name)
 
@@ -153,7 +156,10 @@ class LiteLLMModel:
 
     @cached_property
     def provider(self) -> str:
-        """The name that LiteLLM uses for the provider."""
+        """The name that LiteLLM uses for the provider of this model.
+
+        The first access loads LiteLLM.
+        """
         return find_provider(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -195,9 +201,9 @@ class LiteLLMModel:
         return price_in(self._config) is not None
 
     def _check_key(self) -> None:
-        """Raise `ModelError` if the API key is certainly missing.
+        """Raise `ModelError` if the API key of the provider is certainly missing.
 
-        Callers check the key before they load LiteLLM, because loading needs several seconds.
+        Callers check the API key before they load LiteLLM, because loading LiteLLM takes several seconds.
         """
         if not may_have_keys():
             check_key(self.name, self._provider_without_litellm, self._config)
@@ -205,7 +211,11 @@ class LiteLLMModel:
     # Sending
 
     def prepare(self) -> None:
-        """Load LiteLLM before a rate limiter counts the request, since loading would delay the request."""
+        """Check the API key and load LiteLLM.
+
+        A rate limiter calls this method before it admits a request. Otherwise the loading would delay a request that
+        already counts.
+        """
         self._check_key()
         library()
 
@@ -242,7 +252,10 @@ class LiteLLMModel:
         self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
 
     def _send(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
-        """Send a request, and send it again without a parameter that the model rejected."""
+        """Send a request.
+
+        If the model rejects a default setting, send the request again without that setting.
+        """
         self._check_key()
         while True:
             try:
@@ -268,9 +281,9 @@ class LiteLLMModel:
                 return raw
 
     async def _client_argument(self) -> JsonObject:
-        """Return acorn's HTTP client as an argument for LiteLLM, or an empty dict if LiteLLM cannot use it.
+        """Return a dict that passes acorn's HTTP client to LiteLLM, or {} if LiteLLM cannot use the client.
 
-        LiteLLM's own client would send a request again if the connection breaks.
+        acorn passes its own client because LiteLLM's client sends a request again if the connection breaks.
         """
         sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
         if sets_client or not supports_client(self.provider):
@@ -327,7 +340,7 @@ class LiteLLMModel:
 
     @cached_property
     def _foreign_reasoning_keys(self) -> list[str]:
-        """The message keys with reasoning that the provider of this model cannot read."""
+        """The message keys that may contain reasoning which the provider of this model cannot read."""
         # Claude models accept their signed blocks at every provider. A model with an ARN may be a Claude model.
         is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
         foreign = [BLOCKS_KEY, ITEMS_KEY] if is_claude else ["thinking_blocks", BLOCKS_KEY, ITEMS_KEY]
@@ -342,7 +355,7 @@ class LiteLLMModel:
     def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:
             raise ModelError(
-                f"The response of `{self.name}` contains no choices. Try again, or use another model.",
+                f"`{self.name}` sent an empty response: it contains no choices. Try again, or use another model.",
                 provider=self.provider,
             )
         response = read_response(raw)
@@ -357,9 +370,9 @@ class LiteLLMModel:
     # Failures
 
     def _remember_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
-        """Remember a parameter that the model rejected, or raise `ModelError`.
+        """Remember that the model rejected a default setting, or raise `ModelError` for any other failure.
 
-        If this method returns, the caller sends the request again without the rejected parameter.
+        If this method returns, the caller must send the request again without the rejected setting.
         """
         if is_bad_request(error) and not is_too_long(error):
             message, set_by_user = str(error), self._set_by_user(attempt.request)
@@ -367,14 +380,16 @@ class LiteLLMModel:
                 if mentions(message, name) and mark not in attempt.left_out | self._rejected.known:
                     attempt.left_out.add(mark)
                     if attempt.request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not support `{name}`.", status=400)
+                        raise ResendError(
+                            f"`{self.name}` rejected `{name}`. The request must be sent again without it.", status=400
+                        )
                     return
         else:
             self._rejected.remember(attempt.left_out)
         raise self.as_model_error(error, attempt) from error
 
     def _set_by_user(self, request: ModelRequest) -> set[str]:
-        """Return the names of the settings that the user set on the class or in the model dict."""
+        """Return the names of the settings that the user set on the agent class or in the model dict."""
         names = {*request.declared, *self._arguments} - {"strict"}
         return names | {"strict"} if is_strict_by_user(request) else names
 
@@ -401,21 +416,24 @@ class LiteLLMModel:
 
 
 def _deadline_of(request: ModelRequest) -> float | None:
-    """Return the time on the monotonic clock by which a request that starts now must end, or None for no limit."""
+    """Return the monotonic time by which a request must end if it starts now, or None for no time limit."""
     return None if request.timeout is None else monotonic() + request.timeout
 
 
 def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
-    """Return a deep copy of messages or tools.
+    """Return a deep copy of messages or tools, because LiteLLM changes its arguments.
 
-    If their JSON text already exists, parsing it is the fastest way to create a copy.
+    If `json_text` is given, the copy is parsed from this JSON text, which is faster.
     """
     copy: Any = copy_json(value) if json_text is None else from_json(json_text())
     return cast(list[JsonObject], copy)
 
 
 def _transport() -> ModuleType:
-    """Return the module `transport`, which is imported late because it loads httpx and aiohttp."""
+    """Import and return the module `transport`.
+
+    The import is late because it loads httpx and aiohttp.
+    """
     from acorn.models.litellm import transport
 
     return transport

@@ -1,11 +1,13 @@
-"""Access to the LiteLLM library, without its log lines, its warnings and its unused callback reports.
+"""Access to the LiteLLM library: import, log lines, callbacks and model names.
 
-Only this module imports LiteLLM. It does so on first use, because the import needs several seconds. Other functions
-look up models in LiteLLM. A model id without a provider is checked against the model list file of LiteLLM, without the
-import. If the list cannot decide, the id is accepted.
+Only this module imports LiteLLM. It does so on first use, because the import takes several seconds. The module also
+turns off LiteLLM's log lines and warnings.
+
+The functions for model names find the provider of a model id. Without the import, they read LiteLLM's model list file.
+If the file cannot decide whether a model id is valid, acorn accepts the id.
 
 After every call, LiteLLM prepares a long report for its callbacks, in a separate thread or task. Most programs have no
-callbacks, so calls in a `without_callbacks` block skip the report if no callback needs it.
+callbacks. Calls in a `with without_callbacks(...)` block therefore skip the report if no callback needs it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ _lock = threading.Lock()
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """Return the LiteLLM module, which the first call imports and configures to print no output."""
+    """Return the LiteLLM module.
+
+    The first call imports the module and turns off its output.
+    """
     with _lock:
         # LiteLLM must not download its price list and its list of headers.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -65,7 +70,7 @@ def library() -> Any:
 
 
 def is_loaded() -> bool:
-    """Return whether the process has imported LiteLLM."""
+    """Return True if this process has already imported LiteLLM."""
     return "litellm" in sys.modules
 
 
@@ -73,7 +78,7 @@ def is_loaded() -> bool:
 
 
 def silence(module: Any) -> None:
-    """Turn off the log lines and the warnings of LiteLLM until the process ends."""
+    """Turn off the log lines and the warnings of LiteLLM for the rest of the process."""
     module.suppress_debug_info = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -95,10 +100,11 @@ _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str]
 
 
 def ignore_warnings() -> None:
-    """Add warning filters that ignore the warnings of LiteLLM, unless these filters are already active.
+    """Add warning filters that ignore LiteLLM's warnings, unless these filters are already the first ones.
 
-    LiteLLM's streams warn with every response. If a program turns warnings into errors, as many test suites do, the
-    request would fail. The program may also have added other filters after acorn's filters.
+    LiteLLM warns in every streamed response. In a program that turns warnings into errors, as many test suites do,
+    every request would fail. acorn calls this function before each stream, because the program may have added other
+    filters.
     """
     if list(warnings.filters[: len(_FILTERS)]) != _FILTERS:
         for _, message, category, module, _ in reversed(_FILTERS):
@@ -118,7 +124,7 @@ _CALLBACK_ARGUMENTS = ("callbacks", "success_callback", "logger_fn", "litellm_lo
 
 @contextmanager
 def without_callbacks(arguments: JsonObject) -> Generator[None]:
-    """Skip LiteLLM's callback reports in this block, unless the arguments of the call set callbacks."""
+    """Skip LiteLLM's callback reports in this `with` block, unless the arguments of the call set callbacks."""
     token = _skips_reports.set(not any(arguments.get(name) for name in _CALLBACK_ARGUMENTS))
     try:
         yield
@@ -128,7 +134,7 @@ def without_callbacks(arguments: JsonObject) -> Generator[None]:
 
 
 def skip_unused_reports(module: Any) -> None:
-    """Patch LiteLLM so that it skips the callback report of a call in a `without_callbacks` block."""
+    """Patch LiteLLM, so that calls in a `with without_callbacks(...)` block do not prepare callback reports."""
     _patch_executor(module, module.litellm_core_utils.thread_pool_executor.executor)
     _patch_worker(module, module.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER)
 
@@ -148,9 +154,10 @@ def _patch_executor(module: Any, executor: Any) -> None:
 
 
 def _is_report(*functions: object) -> bool:
-    """Return whether one of the functions prepares a callback report.
+    """Return True if one of the functions is a LiteLLM function that prepares a callback report.
 
-    Some versions of LiteLLM pass the report function as an argument to `Context.run`.
+    The caller also passes the first argument of a function, because some versions of LiteLLM pass the report function
+    as an argument to `Context.run`.
     """
     return any(getattr(function, "__name__", "") in _REPORT_FUNCTIONS for function in functions)
 
@@ -169,9 +176,9 @@ def _patch_worker(module: Any, worker: Any) -> None:
 
 
 def _has_callbacks(module: Any) -> bool:
-    """Return whether a callback or a setting of LiteLLM needs the report.
+    """Return True if a callback or a setting of LiteLLM needs the callback report.
 
-    Two of LiteLLM's built-in callbacks do not need the report.
+    Two of LiteLLM's built-in callbacks do not need the report, so they do not count.
     """
     callbacks = (*module.callbacks, *module.success_callback, *module._async_success_callback)
     return (
@@ -186,9 +193,10 @@ def _has_callbacks(module: Any) -> bool:
 
 
 def may_have_keys() -> bool:
-    """Return whether LiteLLM may find API keys that are not in the environment.
+    """Return True if LiteLLM may find API keys outside the environment variables.
 
-    LiteLLM may have keys in its module attributes, use a proxy or a secret manager, or load an `.env` file.
+    This is the case if LiteLLM has keys in its module attributes, uses a proxy or a secret manager, or loads an `.env`
+    file.
     """
     if is_loaded():
         module = sys.modules["litellm"]
@@ -212,7 +220,10 @@ def may_have_keys() -> bool:
 
 @lru_cache(maxsize=256)
 def find_provider(name: str, provider: str | None, address: str | None) -> str:
-    """Return the name that LiteLLM uses for the provider of a model."""
+    """Return the name that LiteLLM uses for the provider of a model.
+
+    If LiteLLM does not know the model, return the prefix of the model id.
+    """
     try:
         return str(library().get_llm_provider(name, provider, address)[1])
     except Exception:  # LiteLLM does not know the model.
@@ -230,7 +241,7 @@ def supported_params(name: str, provider: str | None) -> frozenset[str] | None:
 
 
 def supports_client(provider: str) -> bool:
-    """Return whether LiteLLM sends the asynchronous requests to a provider with the HTTP client of its caller."""
+    """Return True if LiteLLM can use acorn's HTTP client for the asynchronous requests to a provider."""
     return provider not in _SDK_PROVIDERS and os.environ.get(_HTTP_VARIABLE, "").lower() == "true"
 
 
@@ -245,7 +256,7 @@ _CHAT_MODES = ("chat", "completion", "responses")
 
 
 def is_unknown(name: str, config: JsonObject) -> bool:
-    """Return whether it is certain that LiteLLM finds no provider for a model id."""
+    """Return True if it is certain that LiteLLM cannot find a provider for a model id."""
     if "/" in name or ":" in name or name.startswith(_PREFIXES_IN_CODE) or any(map(config.get, _ADDRESS_KEYS)):
         return False
     text = _model_list_text()
@@ -258,7 +269,10 @@ def is_unknown(name: str, config: JsonObject) -> bool:
 
 
 def unknown_model_message(name: str) -> str:
-    """Return the error message for a model id whose provider is unknown, with similar model ids."""
+    """Return the error message for a model id with an unknown provider.
+
+    The message suggests similar model ids.
+    """
     similar = [f"`{id}`" for id in _similar_ids(name.rpartition("/")[2])]
     hint = f" Did you mean {' or '.join(filter(None, (', '.join(similar[:-1]), similar[-1])))}?" if similar else ""
     problem = "has a provider that LiteLLM does not know" if "/" in name else "does not contain a provider"
@@ -267,9 +281,10 @@ def unknown_model_message(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _model_list_text() -> bytes | None:
-    """Return the bytes of LiteLLM's model list file.
+    """Return the content of LiteLLM's model list file.
 
-    Return None if the file is missing, or if LiteLLM downloads another list or uses a proxy.
+    Return None if the file is missing, or if it may not be complete, because LiteLLM downloads another list or uses a
+    proxy.
     """
     is_downloaded = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "true").lower() != "true"
     spec = None if is_downloaded or os.environ.get("USE_LITELLM_PROXY") else find_spec("litellm")
@@ -284,9 +299,10 @@ def _model_list() -> JsonObject:
 
 
 def _similar_ids(name: str) -> list[str]:
-    """Return up to three model ids whose model name is similar to a name, the most similar id first.
+    """Return up to three known model ids with a similar model name.
 
-    If several providers offer a model, the result contains the id of the vendor's own service.
+    The most similar id is the first one. If several providers offer the same model, the result contains the id of the
+    company that created the model.
     """
     by_model: dict[str, tuple[int, str]] = {}
     for id, entry in _model_list().items():

@@ -1,7 +1,7 @@
-"""Conversion between acorn's and LiteLLM's requests and responses.
+"""Conversion of acorn's requests to LiteLLM's arguments, and of LiteLLM's responses to acorn's responses.
 
-LiteLLM uses the format of OpenAI's chat completions. Other functions check whether LiteLLM or the provider supports the
-media of a request, and extract the error message of the provider. This module performs no I/O.
+LiteLLM uses the format of OpenAI's chat completions. Other functions in this module check whether LiteLLM or the
+provider supports the media of a request, and find the error message of the provider. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from acorn.types import JsonObject, JsonValue, Usage
 
 
 def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
-    """Return the user's arguments with the changes that LiteLLM's HTTP code needs to send them correctly."""
+    """Return the settings of the model dict in the form in which LiteLLM sends them to the provider without loss."""
     adapted = dict(arguments)
     headers: dict[str, str] = {}
     if provider == "openai":
@@ -54,9 +54,9 @@ def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
 
 
 def anthropic_tool(tool: JsonObject) -> JsonObject:
-    """Return a strict tool in Anthropic's format.
+    """Convert a strict tool from OpenAI's format to Anthropic's format.
 
-    LiteLLM removes `strict` from a tool in OpenAI's format.
+    acorn converts it because LiteLLM would remove `strict` from a tool in OpenAI's format.
     """
     function = tool["function"]
     description = {"description": function["description"]} if function.get("description") else {}
@@ -65,12 +65,18 @@ def anthropic_tool(tool: JsonObject) -> JsonObject:
 
 
 def injection_points(request: ModelRequest) -> list[JsonObject]:
-    """Return the cache points of a request in LiteLLM's format, in which an index also counts the system messages."""
+    """Return the cache marks of a request in LiteLLM's format (`cache_control_injection_points`).
+
+    In this format, the index of a message also counts the system messages.
+    """
     return [{"location": "message", "index": at, "control": mark} for at, mark in cache_marks(request).items()]
 
 
 def with_blocks(message: JsonObject) -> JsonObject:
-    """Return a message with its stored blocks as its content, which is LiteLLM's format for hosted tools."""
+    """Return a message in which the stored blocks of a hosted tool are the content.
+
+    LiteLLM expects this form for hosted tools, which the provider runs itself.
+    """
     content = message.get("content")
     text_blocks = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
     blocks = blocks_to_send(message, text_blocks, [])
@@ -83,7 +89,7 @@ def with_blocks(message: JsonObject) -> JsonObject:
 def with_documents(message: JsonObject) -> JsonObject:
     """Return a message with its files in Anthropic's format.
 
-    LiteLLM would send every file as a PDF file, and it would not send the URL of a file.
+    acorn converts them because LiteLLM would send every file as a PDF file, and would not send the URL of a file.
     """
     content: JsonValue = message.get("content")
     if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
@@ -95,21 +101,21 @@ def with_documents(message: JsonObject) -> JsonObject:
 
 
 class _Function(Protocol):
-    """The function of a tool call in a LiteLLM response."""
+    """The attributes of a tool call in a LiteLLM response that contain the tool name and the arguments."""
 
     name: str
     arguments: str | None
 
 
 class _LiteLLMCall(Protocol):
-    """A complete tool call in a LiteLLM response."""
+    """The attributes of a complete tool call in a LiteLLM response."""
 
     id: str
     function: _Function
 
 
 class _CallFragment(Protocol):
-    """A part of a tool call in a chunk of a LiteLLM stream."""
+    """The attributes of a fragment of a tool call in a LiteLLM stream."""
 
     index: int
     id: str | None
@@ -117,7 +123,10 @@ class _CallFragment(Protocol):
 
 
 def read_response(raw: Any) -> ModelResponse:
-    """Convert a complete LiteLLM response, which must have at least one choice."""
+    """Convert a complete LiteLLM response to a `ModelResponse`.
+
+    The response must have at least one choice.
+    """
     choice = raw.choices[0]
     message = _fields(choice.message)
     extra: JsonObject = {}
@@ -151,7 +160,7 @@ def read_response(raw: Any) -> ModelResponse:
 
 
 class LiteLLMStreamReader:
-    """A decoder of one streamed response, which converts LiteLLM's chunks to deltas."""
+    """A decoder that converts the chunks of one LiteLLM stream to deltas."""
 
     def __init__(self, *, has_cost: bool) -> None:
         self._has_cost = has_cost
@@ -175,9 +184,9 @@ class LiteLLMStreamReader:
         """The reason why the model stopped, or "" before the chunk that contains it."""
 
     def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
-        """Yield the delta of a chunk, if the chunk has any content.
+        """Convert a chunk to a delta, and yield the delta if it contains anything.
 
-        `finish_reason` is the finish reason that the provider sent, or None before it has arrived.
+        `finish_reason` is the finish reason that the provider sent, or None if it has not arrived yet.
         """
         usage = getattr(chunk, "usage", None)
         choice = chunk.choices[0] if chunk.choices else None
@@ -216,7 +225,10 @@ class LiteLLMStreamReader:
         self.called_names += "".join(call.name for call in delta.calls if call.name)
 
     def _store_hosted(self, fragment: _CallFragment) -> bool:
-        """Store a fragment of a hosted tool call, and return whether the fragment was one."""
+        """If a fragment belongs to a call of a hosted tool, store the fragment and return True.
+
+        The provider runs a hosted tool itself, so its calls do not become tool calls of the response.
+        """
         if _is_hosted(fragment.id):
             self._open_hosted[fragment.index] = [str(fragment.id), fragment.function.name or ""]
             self._hosted.append(self._open_hosted[fragment.index])
@@ -228,9 +240,9 @@ class LiteLLMStreamReader:
         return True
 
     def _read_reasoning(self, block: JsonObject) -> None:
-        """Add a fragment of a reasoning block.
+        """Store a fragment of a reasoning block.
 
-        The last fragment of a block contains the signature. It contains either the complete text or no text.
+        The last fragment of a block contains the signature, and either the complete reasoning text or no text.
         """
         text, signature = block.get("thinking") or "", block.get("signature")
         if block.get("type") == "redacted_thinking":
@@ -244,7 +256,7 @@ class LiteLLMStreamReader:
             self._unsigned.append(text)
 
     def finish(self, finish_reason: str | None, refusal: str) -> Iterator[Delta]:
-        """Yield the deltas of the content that remains after the end of the stream."""
+        """Yield the last deltas after the end of the stream, such as the refusal and the stored reasoning."""
         if not self.stop_reason:
             self.stop_reason = STOP_REASONS.get(finish_reason or "", "stop")
             yield Delta(stop_reason=self.stop_reason)
@@ -282,9 +294,10 @@ def _reasoning_items(message: JsonObject) -> list[JsonObject]:
 
 
 def _fields(message: Any) -> JsonObject:
-    """Return a dict of the fields of a message.
+    """Return a dict of all fields of a message.
 
-    `getattr` for a missing field is slow because Pydantic creates an error message each time.
+    A lookup in this dict is fast. `getattr` is slow for a missing field, because Pydantic creates an error message each
+    time.
     """
     return {**vars(message), **(message.model_extra or {})}
 
@@ -334,7 +347,10 @@ _IMAGE_URL_PROVIDERS = ("openai", "azure", "openrouter", "anthropic", "mistral")
 
 
 def unsupported_medium(medium: SentMedium, provider: str, model: str) -> str | None:
-    """Return an error message if a medium, such as an image, cannot be sent to a provider, else None."""
+    """Return an error message if a medium (an image, an audio clip or a file) cannot be sent to a provider.
+
+    Return None if the medium can be sent.
+    """
     if medium.kind in _LOST_KINDS.get(provider, ()):
         return unsupported_kind(medium)
     if medium.kind == "audio" and "responses/" in model:  # LiteLLM would send the base64 data as text.
@@ -349,7 +365,9 @@ def unsupported_medium(medium: SentMedium, provider: str, model: str) -> str | N
     is_claude = provider == "anthropic" or (provider == "azure_ai" and "claude" in model)
     is_downloaded = provider not in _IMAGE_URL_PROVIDERS and not _is_openai_compatible(provider)
     if is_downloaded or (is_claude and medium.url.lower().startswith("http://")):
-        return unsupported_url(medium, f"For `{model}` LiteLLM would download the URL of an image to this machine")
+        return unsupported_url(
+            medium, f"For `{model}`, LiteLLM would download image URLs on this computer, which acorn does not allow"
+        )
     return None
 
 
@@ -367,7 +385,7 @@ _ERROR_SUFFIX = re.compile(
 
 
 def provider_message(error: Exception) -> str:
-    """Return the error message of the provider, without the text that LiteLLM adds."""
+    """Return the provider's error message in an exception of LiteLLM, without the text that LiteLLM adds."""
     text = str(error)
     try:
         body = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -385,19 +403,19 @@ def provider_message(error: Exception) -> str:
 
 
 def is_bad_request(error: BaseException) -> bool:
-    """Return whether an exception means that the provider or LiteLLM rejected the request as not valid."""
+    """Return True if an exception of LiteLLM means that the provider or LiteLLM rejected the request as invalid."""
     return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
 
 
 def is_too_long(error: BaseException) -> bool:
-    """Return whether an exception means that the conversation exceeds the context of the model."""
+    """Return True if an exception means that the conversation is longer than the context window of the model."""
     return type(error).__name__ == "ContextWindowExceededError" or says_too_long(str(error))
 
 
 def suggest_litellm_fix(
     error: Exception, failure: FailureDetails, message: str, set_by_user: Collection[str], name: str
 ) -> str:
-    """Return a suggestion for the user that describes the fix of a failed request, or "" if there is no suggestion.
+    """Return a sentence that suggests to the user how to fix a failed request, or "" if acorn has no suggestion.
 
     `set_by_user` contains the names of the settings that the user set.
     """

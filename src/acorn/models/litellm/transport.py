@@ -1,13 +1,15 @@
 """HTTP for LiteLLM: a client that sends each asynchronous request exactly once, and streams that end correctly.
 
 LiteLLM uses httpx, whose asynchronous connection pool becomes slow with many concurrent requests. The client in this
-module sends requests through the aiohttp session of the native lanes. Each event loop has one session.
+module therefore sends requests through the aiohttp session of the native lanes. Each event loop has one session.
 
-This module loads httpx and aiohttp, so the adapter imports it with the first request.
+`RawStream` wraps a LiteLLM stream. It splits the response into lines without loss, reports the finish reason of the
+provider, checks the deadline of the request, and can be closed.
 
-`RawStream` adds four features to a LiteLLM stream: unchanged lines, the finish reason of the provider, a deadline, and
-methods that close the stream. `find_failure` analyzes errors. The types and statuses of LiteLLM's exceptions are partly
-guesses, but the original httpx exception is among their causes.
+`find_failure` finds the HTTP status of a failed request. The types and statuses of LiteLLM's exceptions are not always
+correct, but the original httpx exception is among their causes.
+
+Importing this module loads httpx and aiohttp, so the adapter imports it with the first request.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ _clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
 async def http_client() -> Any:
-    """Return the HTTP client of the running event loop, which does not need to be closed."""
+    """Return the HTTP client for the running event loop.
+
+    The caller does not need to close the client.
+    """
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         for closed_loop in [other for other in list(_clients) if other.is_closed()]:
@@ -51,7 +56,7 @@ def _client_class() -> Any:
     http: Any = library().llms.custom_httpx.http_handler
 
     class SendOnceHandler(http.AsyncHTTPHandler):  # type: ignore[misc]
-        """An HTTP handler for LiteLLM that sends a request exactly once."""
+        """An HTTP handler for LiteLLM that never sends a request a second time."""
 
         def create_client(self, timeout: Any = None, *_: object, **__: object) -> httpx.AsyncClient:
             return httpx.AsyncClient(
@@ -69,7 +74,7 @@ def _client_class() -> Any:
 
 
 def _as_httpx_error(error: Exception) -> Exception:
-    """Return the httpx exception that corresponds to an aiohttp exception, since LiteLLM handles only httpx."""
+    """Convert an aiohttp exception to an httpx exception, because LiteLLM handles only httpx exceptions."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout(str(error))
     if isinstance(error, TimeoutError):
@@ -123,14 +128,14 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
 
 
 def timeout_of(configured: float | httpx.Timeout | None) -> httpx.Timeout:
-    """Return the timeout of a model dict as an httpx timeout object."""
+    """Convert the timeout in a model dict to an httpx timeout object."""
     if isinstance(configured, httpx.Timeout):
         return configured
     return httpx.Timeout(configured, connect=connect_timeout(configured))
 
 
 def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
-    """Return a copy of an httpx timeout object in which no timeout exceeds the seconds that the run has left."""
+    """Return a copy of an httpx timeout object in which each timeout is at most `seconds_left`."""
     parts = {
         name: seconds_left if part is None else min(part, seconds_left) for name, part in timeout.as_dict().items()
     }
@@ -138,7 +143,7 @@ def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
 
 
 class RawStream:
-    """A stream of the chunks of one LiteLLM response, for synchronous and asynchronous code."""
+    """A wrapper around one LiteLLM stream that yields its chunks, for synchronous and asynchronous code."""
 
     def __init__(self, raw: Any, deadline: float | None, arguments: JsonObject) -> None:
         ignore_warnings()
@@ -156,9 +161,10 @@ class RawStream:
         self._replace_lines()
 
     def _replace_lines(self) -> None:
-        """Replace httpx's iterator of lines with one that splits only at line feeds.
+        """Replace httpx's line iterator with an iterator that splits the response only at line feeds.
 
-        httpx also splits at other characters, such as U+2028, which JSON text may contain. LiteLLM then loses the line.
+        httpx also splits at other characters, such as U+2028. JSON text may contain these characters, and LiteLLM then
+        loses the line.
         """
         lines: Any = getattr(self._inner, "streaming_response", None)
         is_async = hasattr(lines, "ag_frame")
@@ -194,9 +200,10 @@ class RawStream:
         yield self._decode_line(unread)
 
     def _check_deadline(self) -> None:
-        """Raise `httpx.ReadTimeout` if the deadline has passed.
+        """Raise `httpx.ReadTimeout` if the deadline of the request has passed.
 
-        The timeout of httpx limits only the wait for the next bytes, and a server may send keep-alive comments.
+        The timeout of httpx is not enough: it limits only the wait for the next bytes, and a server may send keep-alive
+        comments forever.
         """
         if self._deadline is not None and monotonic() > self._deadline:
             raise httpx.ReadTimeout("The complete response did not arrive before the deadline.")
@@ -210,10 +217,10 @@ class RawStream:
 
     @property
     def finish_reason(self) -> str | None:
-        """The provider's finish reason, None before it has arrived, or "" if LiteLLM does not expose it.
+        """The finish reason that the provider sent, or None if it has not arrived yet.
 
-        The finish reason in the chunks is not reliable. LiteLLM treats every end of a stream as the end of the response
-        and adds a finish reason that the provider did not send.
+        The value is "" if LiteLLM does not expose the finish reason. The finish reason in the chunks is not reliable:
+        if the connection breaks, LiteLLM adds a finish reason that the provider did not send.
         """
         reason: str | None = getattr(self._raw, "received_finish_reason", "")
         return getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
@@ -249,7 +256,7 @@ class RawStream:
             raise StopAsyncIteration from None
 
     def _is_after_end(self, error: Exception) -> bool:
-        """Return whether an error is only a connection failure after the complete response has arrived."""
+        """Return True if the connection failed only after the complete response had arrived, so no data is lost."""
         return bool(self.finish_reason) and find_failure(error_chain(error, None)).problem in (NO_CONNECTION, TIMED_OUT)
 
     def close(self) -> None:
@@ -285,7 +292,7 @@ _PARSING_MESSAGES = ("Unable to get json response", "with no 'choices'")
 
 
 def find_failure(chain: list[BaseException]) -> FailureDetails:
-    """Return the HTTP status and headers of a failed request, or a problem label if there was no status.
+    """Find out why a request failed: return its HTTP status and headers, or a label such as "no connection".
 
     `chain` contains the exception of LiteLLM and all its causes.
     """

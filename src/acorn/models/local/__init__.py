@@ -1,1 +1,1 @@
-"""Embedded language models, which run in this process and need neither an API key nor a network."""
+"""Embedded language models, which run in this process and need neither an API key nor a network connection."""

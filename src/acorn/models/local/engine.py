@@ -1,9 +1,11 @@
 """Engines that run the embedded models in this process.
 
 Each model file has one engine, which loads the file on first use and runs one request at a time. The engine is
-llama.cpp, from the optional package `xllamacpp`, which only this module imports. Each engine has a thread that loads
-the file and generates the responses. The caller waits in its own thread for the parts of a response. Ctrl-C can
-therefore interrupt a waiting caller, an engine never blocks an event loop, and the engine stops an abandoned request.
+llama.cpp, from the optional package `xllamacpp`, which only this module imports.
+
+Each engine has an OS thread that loads the file and generates the responses. The caller waits in its own thread for the
+parts of a response. Therefore Ctrl-C can interrupt a waiting caller, an engine never blocks an event loop, and the
+engine stops a request that its caller has abandoned.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ file."""
 
 
 class EngineJob:
-    """One request to an engine.
+    """One request to an engine, with the callback that receives the response.
 
-    The thread of the engine calls `deliver` with each part of the response. The last argument is None or an error.
+    The thread of the engine calls `deliver` with each part of the response, and at the end with None. If the request
+    fails, it calls `deliver` with an error instead of None.
     """
 
     def __init__(self, body: JsonObject, deliver: Callable[[JsonObject | ModelError | None], None]) -> None:
@@ -45,12 +48,15 @@ class EngineJob:
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Stop the request, so that `deliver` receives no further part."""
+        """Stop the request.
+
+        After that, `deliver` receives no further part of the response.
+        """
         self.is_stopped = True
 
 
 class Engine:
-    """A model file in memory, with the thread that runs its requests."""
+    """A loaded model file, with the OS thread that runs its requests one after the other."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -74,22 +80,22 @@ class Engine:
             job.deliver(self._closed_error())
 
     def close(self) -> None:
-        """Stop the current request, unload the file, and end the thread."""
+        """Stop the current request, unload the model file, and end the thread."""
         self._is_closed = True
         self._jobs.put(None)
         self._thread.join(_CLOSE_SECONDS)
 
     def check_settings(self, settings: Mapping[str, int]) -> list[str]:
-        """Return the names of the settings that differ from the engine's current settings.
+        """Return the names of the settings that differ from the settings with which the model file is loaded.
 
-        The first call sets the current settings.
+        The first call sets the settings for loading, so it returns an empty list.
         """
         if not self._has_settings:
             self.settings, self._has_settings = dict(settings), True
         return [key for key in settings if settings[key] != self.settings.get(key)]
 
     def abandon(self) -> None:
-        """Prevent the destruction of the llama.cpp server in a forked child.
+        """Keep the llama.cpp server in memory in a forked child, so that it is never destroyed there.
 
         The destructor of the server would wait forever for threads that do not exist in the child.
         """
@@ -126,7 +132,7 @@ class Engine:
 
     def _closed_error(self) -> ModelError:
         return ModelError(
-            f"`{self.name}` was closed before it answered. Send the request again to load the model again.",
+            f"`{self.name}` was unloaded before it answered. Send the request again. acorn then loads the model again.",
             provider=PROVIDER,
         )
 
@@ -159,7 +165,8 @@ class Engine:
             cause = str(error).rstrip(".")
             raise ModelError(
                 f"`{self.name}` could not be loaded from {self.path}: {cause}. The file may be incomplete, or this "
-                f"version of xllamacpp may not support it. Download it again, or `pip install --upgrade xllamacpp`.",
+                f"version of xllamacpp may not support it. Download the file again, or run "
+                f"`pip install --upgrade xllamacpp`.",
                 provider=PROVIDER,
             ) from error
         self.address = str(server.listening_address)
@@ -167,9 +174,10 @@ class Engine:
 
 
 def _default_threads() -> int:
-    """Return half the number of processors.
+    """Return the default number of threads: half the number of processors.
 
-    The threads wait for each other, so one busy processor slows down all threads.
+    With more threads, one processor that is busy with another program would slow down all threads, because they wait
+    for each other.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -181,7 +189,9 @@ def _library() -> Any:
         return import_module("xllamacpp")
     except ImportError as error:
         raise ModelError(
-            "The embedded model needs the package `xllamacpp`: `pip install 'acorn-agents[local]'`.", provider=PROVIDER
+            "The embedded model needs the package `xllamacpp`, which is not installed. Install it with "
+            "`pip install 'acorn-agents[local]'`.",
+            provider=PROVIDER,
         ) from error
 
 
@@ -197,7 +207,11 @@ _is_ending = False
 
 
 def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
-    """Return the engine of a model file, and start the engine on first use."""
+    """Return the engine that runs a model file, and start it on first use.
+
+    Raise `ModelError` if the engine was started in the parent process or with other settings, or if the process is
+    ending.
+    """
     if _engines and os.getpid() != _owner_pid:
         raise ModelError(
             f"`{name}` was loaded before this process was forked, so this child process cannot use it. Start processes "
@@ -226,7 +240,7 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
 
 
 def _register_process() -> None:
-    """Remember this process as the owner of the engines, which close when the process ends."""
+    """Remember that this process owns the engines, and close the engines when the process ends."""
     global _owner_pid
     if not _engines:
         _owner_pid = os.getpid()
@@ -237,7 +251,7 @@ def _register_process() -> None:
 def close_engines() -> None:
     """Close every engine of this process.
 
-    The next request loads its model file again.
+    A later request loads its model file again.
     """
     if os.getpid() != _owner_pid:
         return
@@ -249,7 +263,7 @@ def close_engines() -> None:
 
 
 def _close_at_exit() -> None:
-    """Close all engines at the end of the process, and prevent that another thread starts an engine."""
+    """Close all engines when the process ends, and do not let another thread start an engine after that."""
     global _is_ending
     if os.getpid() == _owner_pid:
         with _lock:
@@ -258,7 +272,10 @@ def _close_at_exit() -> None:
 
 
 def _abandon_engines() -> None:
-    """Prepare a forked child, in which the threads of the engines do not exist."""
+    """Keep all engines in memory in a forked child, so that the child does not wait forever when it ends.
+
+    The child has a copy of the engines of its parent process, but not their threads.
+    """
     global _lock
     _lock = threading.Lock()
     for file_engine in _engines.values():

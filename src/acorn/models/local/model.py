@@ -1,12 +1,12 @@
 """A language model inside the process: `local/smollm2`, or `local/` and the path of a GGUF file.
 
-A local model needs no API key and no network. Every response is a valid tool call, because acorn converts the tool
-schemas to a grammar and the engine generates only text that the grammar allows. `engine.py` runs the model, and
-`download.py` downloads the model files.
+A local model needs no API key and no network. If a request has tools, every response is a valid tool call, because
+acorn converts the tool schemas to a grammar and the engine generates only text that the grammar allows. `engine.py`
+runs the model, and `download.py` downloads the model files.
 
-Local models were not trained for tools. This module therefore describes the tools in the prompt as plain text. The
-grammar enforces the format of the reply, and the text explains the meaning. With one tool, the prompt for a small model
-contains only the field names, because the model would copy the first of several possible values.
+Local models were not trained to use tools. This module therefore describes the tools as plain text in the prompt. The
+grammar enforces the format of the reply, and the description explains its meaning. If a small model has only one tool,
+the description contains only the field names, because a small model would copy the first value of a longer description.
 
     model = "local/smollm2"
     model = {"model": "local/smollm2", "max_prompt": 12000}
@@ -66,7 +66,10 @@ _Piece = JsonObject | ModelError | None
 
 
 class LocalModel:
-    """A model that runs in this process, with the settings of its model dict."""
+    """A model that runs in this process.
+
+    The model dict sets its limits, such as `max_prompt` and `timeout`.
+    """
 
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
@@ -99,13 +102,16 @@ class LocalModel:
     def path(self) -> Path:
         """The path of the model file.
 
-        If the file is missing, the property raises `ModelError`.
+        Reading this property raises `ModelError` if the file is missing.
         """
         return find_weights(self._file) if self._file in KNOWN_MODELS else _check_file(self.name, Path(self._file))
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the model, which this property starts on first use."""
+        """The engine that runs the model file.
+
+        The first access starts the engine.
+        """
         return engine(self.name, self.path.resolve(), self._settings)
 
     # Sending
@@ -171,11 +177,11 @@ class LocalModel:
             job.stop()
 
     def _prepare(self, request: ModelRequest) -> tuple[_ReplyReader, JsonObject]:
-        """Return a decoder for the response and the body of the request."""
+        """Return the decoder for the response, and the body of the request to the engine."""
         for medium in request.media:
             raise RequestNotSupportedError(
-                f"`{self.name}` supports text only, and there is {describe_medium(medium)}. Remove it from the "
-                f"request, or use a model that supports it.",
+                f"`{self.name}` supports only text, but the request contains {describe_medium(medium)}. Remove it "
+                f"from the request, or use a model that supports it.",
                 provider=PROVIDER,
             )
         tools = [tool["function"] for tool in request.tools]
@@ -205,7 +211,9 @@ class LocalModel:
             return _cached_grammar(_schema_json(schemas), self._limits, is_named=True)
         except (NoValidValueError, InvalidSchemaError) as error:
             raise ModelError(
-                f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}.", provider=PROVIDER
+                f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}. Change the schema, or "
+                f"use another model.",
+                provider=PROVIDER,
             ) from error
 
     def _check_length(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -221,15 +229,16 @@ class LocalModel:
         return messages
 
     def _seconds_for(self, request: ModelRequest) -> float | None:
-        """Return the maximum seconds for a response, or None for no limit.
+        """Return the maximum number of seconds for a response, or None for no limit.
 
-        The result is the smaller value of the timeout in the model dict and the time that the run has left.
+        The result is the timeout in the model dict or the time that the run has left, whichever is shorter.
         """
         return min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
 
     def _timeout_error(self, seconds: float | None) -> ModelError:
         return ModelError(
-            f"`{self.name}` did not answer in {seconds:.1f} s. Raise the timeout, or shorten the prompt or the output.",
+            f"`{self.name}` did not answer in {seconds:.1f} s. Increase `timeout` in the model dict or the "
+            f"time limit of the run, or shorten the prompt or the output.",
             provider=PROVIDER,
             retryable=True,
         )
@@ -244,15 +253,18 @@ def _schema_json(schemas: object) -> str:
 
 @lru_cache(maxsize=64)
 def _cached_grammar(schemas: str, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the grammar of one schema, or of several named schemas, whose JSON text is the cache key."""
+    """Return the grammar for one schema or for several named schemas, which are passed as JSON text.
+
+    The results are cached, because building a grammar is slow.
+    """
     return grammar(json.loads(schemas), limits, is_named=is_named)
 
 
 class _ReplyReader:
-    """A decoder of one response, which converts the parts that the engine delivers to deltas.
+    """A decoder that converts the parts of one response from the engine to deltas.
 
-    With one tool, the generated text is the arguments of the call. With several tools, it is an object with the name of
-    the tool and the arguments.
+    With one tool, the engine generates only the arguments of the call. With several tools, it generates an object that
+    contains the name of the tool and the arguments.
     """
 
     def __init__(self, model: str, tools: list[str]) -> None:
@@ -337,9 +349,9 @@ def _arguments_delta(text: str) -> Delta:
 def to_text_messages(
     messages: Sequence[Message], tools: Sequence[JsonObject], *, is_small: bool
 ) -> list[dict[str, str]]:
-    """Return messages that contain only text, with a description of the tools in the system message.
+    """Convert messages to plain text, and add a description of the tools to the system message.
 
-    The roles alternate: system, user, assistant, user, and so on.
+    Consecutive messages with the same role are joined, so that user and assistant messages alternate.
     """
     tools_text = _describe_tools(tools, is_small)
     turns: list[tuple[str, str]] = [("system", tools_text)] if tools_text else []
@@ -358,7 +370,7 @@ def to_text_messages(
 def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
     """Return the role and the text of a message.
 
-    If `is_named` is true, the text of a tool call contains the name of the tool.
+    If `is_named` is true, the text of each tool call contains the tool name. Otherwise it contains only the arguments.
     """
     role, text = str(message["role"]), _text(message.get("content"))
     if role in ("system", "developer"):
@@ -397,7 +409,7 @@ def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:
 
 
 class _Outline:
-    """A formatter of the field names and descriptions of a schema, such as `{"name": ..., "age": in years}`."""
+    """A formatter that lists the fields of a schema for a small model, such as `{"name": ..., "age": in years}`."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -436,7 +448,7 @@ class _Outline:
 
 
 def _check_settings(name: str, config: JsonObject) -> dict[str, int]:
-    """Return the settings of a model dict, or raise `DeclarationError` if a setting is not valid."""
+    """Return the integer settings of a model dict, or raise `DeclarationError` if a setting is unknown or not valid."""
     supported = ", ".join(f"`{key}` ({meaning})" for key, meaning in SETTINGS.items())
     settings: dict[str, int] = {}
     for key, value in config.items():
@@ -463,14 +475,14 @@ def _check_timeout(name: str, seconds: Any) -> float | None:
 
 
 def _check_file(name: str, path: Path) -> Path:
-    """Return the path of a model file, or raise `ModelError` if the path is not a readable GGUF file."""
+    """Return the path of a model file, or raise `ModelError` if the file cannot be read or is not a GGUF file."""
     try:
         path = path.expanduser()
         with path.open("rb") as file:
             magic = file.read(4)
     except (OSError, RuntimeError) as error:  # `expanduser` raises RuntimeError for an unknown user.
         raise ModelError(
-            f"Cannot read `{name}`: there is no file at {path.absolute()} "
+            f"Cannot read `{name}`: the file {path.absolute()} cannot be opened "
             f"({getattr(error, 'strerror', None) or error}). A relative path starts at the working "
             f"directory. For `local/smollm2`, run `acorn pull`.",
             provider=PROVIDER,

@@ -1,4 +1,4 @@
-"""The store in a PostgreSQL database, which needs the package psycopg."""
+"""The store in a PostgreSQL database, which needs the Python package psycopg."""
 
 from acorn.errors import StoreError
 

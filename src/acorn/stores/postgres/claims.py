@@ -1,8 +1,8 @@
-"""Statements of the PostgreSQL store that change claims, leases and open requests.
+"""SQL statements of the PostgreSQL store that change claims, leases and unanswered requests for human input.
 
 The writer calls each function inside a transaction. If a function raises `StoreError`, its writes are undone. A
-transaction that writes to a tree first locks the row of the root and keeps the lock until the end of the transaction.
-This fixed order prevents deadlocks.
+transaction that writes to a run first locks the table row of its root run, and keeps this lock until the transaction
+ends. This fixed order prevents deadlocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from acorn.errors import StoreError
 from acorn.stores import rules
-from acorn.stores.lease import lease
+from acorn.stores.lease import lease_seconds
 from acorn.stores.port import Process, Status, StoredRun
 from acorn.stores.postgres import reads
 from acorn.stores.postgres.connection import Transaction
@@ -29,7 +29,7 @@ CANCEL_CHANNEL = "acorn_cancel_requests"
 
 
 class RunRow(NamedTuple):
-    """The columns of a run that write statements check before they change the run."""
+    """The columns of a run that the write functions check before they change the run."""
 
     number: int
     status: Status
@@ -52,7 +52,7 @@ LOCK_RUN = f"""
 
 
 def lock_run(transaction: Transaction, run_id: str) -> RunRow | None:
-    """Lock the row of a run until the end of the transaction and return it.
+    """Lock the table row of a run until the end of the transaction, and return the row.
 
     Return None if the run does not exist.
     """
@@ -61,13 +61,16 @@ def lock_run(transaction: Transaction, run_id: str) -> RunRow | None:
 
 
 def notify_watchers(transaction: Transaction, root: RunRow) -> None:
-    """Send a notification that a tree changed, if a process watches the tree."""
+    """Send a notification that a root run or one of its branches changed, if a process watches the root run."""
     if root.is_watched:
         transaction.notifications.append((CHANGE_CHANNEL, str(root.number)))
 
 
 def status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tuple[Status, StoreError | None]:
-    """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
+    """Return the reported status of a run and an error.
+
+    The error is a `RunClaimedError` if a live process drives the run, and None otherwise.
+    """
     driver = reads.read_process(transaction, run.process) if run.status == "running" else None
     is_driven = driver is not None and driver.is_alive()
     status = rules.visible_status(run.status, run.cancel_requested, is_driven)
@@ -77,7 +80,7 @@ def status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tup
 
 
 def refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
-    """Raise `StoreError` if a run is a branch."""
+    """Raise `StoreError` if a run is a branch, because only root runs can be claimed, cancelled and deleted."""
     if run.root is not None:
         (root,) = transaction.execute(b"SELECT id FROM acorn.runs WHERE number = $1", [run.root]).fetchone() or ("",)
         raise rules.branch_id_error(run_id, root)
@@ -87,10 +90,10 @@ def refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
 
 
 def claim(transaction: Transaction, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
-    """Claim a run for a process and return its tree.
+    """Claim a root run for a process, and return the run and all its branches.
 
-    Return None if the run does not exist. The error of the last allowed takeover is returned, because raising it would
-    undo the takeover count.
+    Return None if the run does not exist. If the run fails because too many processes have died while they drove it,
+    return the error instead of raising it, because an exception would undo the status `failed`.
     """
     run = lock_run(transaction, run_id)
     if run is None:
@@ -114,7 +117,7 @@ def claim(transaction: Transaction, run_id: str, process: Process) -> list[Store
             return StoreError(error)
         previous = reads.read_process(transaction, run.process)
         heartbeat_age = previous.heartbeat_age if previous is not None else 0.0
-    set_lease(transaction, process, lease())
+    set_lease(transaction, process, lease_seconds())
     transaction.execute(
         b"""
         UPDATE acorn.runs SET status = 'running', process = $1, heartbeat_age = $2, updated = clock_timestamp()
@@ -131,7 +134,7 @@ def release(transaction: Transaction, run_id: str, process: Process, status: Sta
     if run is None or run.process != process.id:
         return
     if run.cancel_requested:
-        status = rules.apply_cancel(status)
+        status = rules.status_after_cancel(status)
     set_status(transaction, run_id, run, status)
     # A failed run that is tried again has lost its job and needs a new job. A run without an error still has its job,
     # and a second job would deliver the run again immediately.
@@ -142,7 +145,7 @@ def release(transaction: Transaction, run_id: str, process: Process, status: Sta
 
 
 def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Status) -> None:
-    """Set the status of a root and remove its claim."""
+    """Set the status of a root run and remove the claim of its process."""
     transaction.execute(
         b"""
         UPDATE acorn.runs SET status = $1, process = NULL, cancel_requested = false, updated = clock_timestamp()
@@ -156,9 +159,9 @@ def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Statu
 
 
 def fail_undriven(transaction: Transaction, run_id: str, error: str) -> bool:
-    """Set the status of a `queued` or `stopped` run to `failed`.
+    """Set the status of a `queued` or `stopped` run to `failed` and return True.
 
-    Return False if the run has another status.
+    If the run has another status or does not exist, change nothing and return False.
     """
     run = lock_run(transaction, run_id)
     if run is None or run.status not in ("queued", "stopped"):
@@ -178,7 +181,7 @@ _INSERT_VALUES = ", ".join(f"${at}" for at in range(2, 2 + len(rules.REQUEST_COL
 
 
 def set_open_requests(transaction: Transaction, root: str, requests: Sequence[Request]) -> None:
-    """Replace the open requests of a tree.
+    """Replace the unanswered requests for human input of a root run and its branches.
 
     Answered requests remain unchanged.
     """
@@ -227,7 +230,10 @@ def renew_lease(transaction: Transaction, process: Process, seconds: float) -> l
 
 
 def delete_idle_processes(transaction: Transaction) -> None:
-    """Delete processes that drive no runs and whose lease expired a day ago, and writers without a write for a day."""
+    """Delete the rows of processes and writers that have not been active for a day.
+
+    Processes that still drive runs are not deleted.
+    """
     transaction.execute(
         b"""
         DELETE FROM acorn.writers WHERE id IN (

@@ -1,6 +1,6 @@
-"""Connections to a PostgreSQL database, with its address, retries and transactions.
+"""Connections to a PostgreSQL database: parsing the URL, retries and transactions.
 
-acorn waits for a server that restarts. It immediately reports problems that waiting cannot solve.
+If the server restarts, acorn waits for the server. acorn immediately reports problems that waiting cannot solve.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.group_commit import SharedConnection
-from acorn.stores.lease import lease
+from acorn.stores.lease import lease_seconds
 from acorn.stores.postgres.schema import prepare
 from acorn.stores.rules import encodable
 from acorn.types import JsonObject, is_json_list
@@ -47,7 +47,7 @@ _DEFAULTS = {
 
 
 class DatabaseAddress:
-    """The connection parameters of a database, and its name without secrets."""
+    """The connection parameters from a database URL, and the name of the database without secrets for messages."""
 
     def __init__(self, url: str) -> None:
         self.name = _without_password(url)
@@ -85,7 +85,10 @@ def _without_password(url: str) -> str:
 
 
 def _is_password_misread(url: str) -> bool:
-    """Return whether a part of the password would be parsed as the host, the port or the path of the URL."""
+    """Return True if a URL parser would read a part of the password as the host, the port or the path.
+
+    This happens if special characters of the password are not percent-encoded.
+    """
     address = url.partition("://")[2].partition("?")[0]
     authority, _, path = address.partition("/")
     return authority.count("@") > 1 or "@" in path or _NOT_A_PORT.search(authority.rpartition("@")[2]) is not None
@@ -139,9 +142,9 @@ pipelined transactions, and the timeout of version 17 also ends slow transaction
 
 
 class Database:
-    """A PostgreSQL database that opens connections, retries failed operations and explains errors.
+    """A PostgreSQL database: opens connections, retries failed operations and explains errors.
 
-    It retries longer if this process has connected to the database before.
+    If this process has already connected to the database once, operations are retried for a longer time.
     """
 
     def __init__(self, url: str) -> None:
@@ -185,7 +188,7 @@ class Database:
             raise self.explain(error) from None
 
     def retry(self, operation: Callable[[], T], drop_connection: Callable[[], None]) -> T:
-        """Call a function, and repeat the call while the server is unreachable or transactions are in conflict."""
+        """Call a function. Repeat the call while the server is unreachable or transactions conflict with each other."""
         deadline, pause = time.monotonic() + RETRY_SECONDS, 0.01
         while True:
             try:
@@ -200,9 +203,12 @@ class Database:
             pause = min(pause * 2, 0.5)
 
     def _terminate_frozen(self) -> None:
-        """End the transactions of frozen acorn processes, because one of these transactions may hold a lock."""
+        """End the transactions of acorn processes that no longer respond.
+
+        Such a transaction may have a lock that this process waits for.
+        """
         with suppress(psycopg.Error), psycopg.connect(**self.address.parameters, autocommit=True) as connection:
-            connection.execute(_TERMINATE_FROZEN, [min(lease() / 4, _MAX_FROZEN)])
+            connection.execute(_TERMINATE_FROZEN, [min(lease_seconds() / 4, _MAX_FROZEN)])
 
     def _is_temporary(self, error: psycopg.Error) -> bool:
         if error.sqlstate in _RETRIED:
@@ -250,7 +256,10 @@ _abandoned: list[Connection[TupleRow]] = []
 
 
 def abandon(connection: Connection[TupleRow]) -> None:
-    """Release the socket of a connection in a forked child without ending the database session of the parent."""
+    """Close the copy of a database connection that a forked child has inherited.
+
+    The database session of the parent process stays open.
+    """
     _abandoned.append(connection)
     with suppress(psycopg.Error, OSError):
         os.close(connection.fileno())
@@ -274,11 +283,11 @@ class Transaction:
         """Pairs of a channel and a payload."""
 
     def control(self, sql: bytes) -> None:
-        """Execute a statement without preparing it, such as BEGIN or SAVEPOINT."""
+        """Execute a statement such as BEGIN or SAVEPOINT, which the database must not prepare."""
         self._connection.cursor().execute(sql, prepare=False)
 
     def execute(self, sql: bytes, values: Sequence[Any] = ()) -> Cursor:
-        """Send a statement and return the cursor for its result."""
+        """Send a statement to the database and return the cursor that fetches its result."""
         cursor: Cursor = self._connection.cursor()  # type: ignore[assignment]
         try:
             cursor.execute(sql, values)
@@ -292,7 +301,7 @@ class Transaction:
 
 
 def _encodable(values: Sequence[Any]) -> Sequence[Any]:
-    """Replace lone surrogates and NUL, which PostgreSQL cannot store, with their JSON escapes."""
+    """Replace lone surrogates and NUL characters, which PostgreSQL cannot store, with their JSON escapes."""
     return [_encodable(value) if is_json_list(value) else _escape(value) for value in values]
 
 
@@ -301,7 +310,10 @@ def _escape(value: object) -> object:
 
 
 def run_in_pipeline(connection: Connection[TupleRow], operation: Callable[[], T]) -> T:
-    """Call a function whose statements are sent without waiting for each result, and return its result."""
+    """Call a function inside a psycopg pipeline and return the result of the function.
+
+    In a pipeline, statements are sent without waiting for the results of earlier statements.
+    """
     failure: psycopg.Error | None = None
     try:
         with connection.pipeline():
@@ -317,16 +329,22 @@ def run_in_pipeline(connection: Connection[TupleRow], operation: Callable[[], T]
 
 
 class PostgresConnection(SharedConnection[Connection[TupleRow]]):
-    """A shared connection that stays open in the parent after a fork, and that a forked child does not use."""
+    """A database connection that many threads of one process share.
+
+    After a fork, the parent continues to use the connection, and the child opens its own connection.
+    """
 
     def read(self, database: Database, operation: Callable[[Transaction], T]) -> T:
-        """Call a function whose statements all read the same snapshot of the database, and return its result."""
+        """Call a function in a read-only transaction and return the result of the function.
+
+        All statements of the function see the same snapshot of the database.
+        """
         return self._transact(database, operation, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def write(self, database: Database, operation: Callable[[Transaction], T]) -> T:
-        """Call a function in a transaction and return its result.
+        """Call a function in a transaction and return the result of the function.
 
-        If the connection breaks during the commit, the transaction may be executed twice.
+        If the connection breaks during the commit, the call is repeated, so its writes may be executed twice.
         """
         return self._transact(database, operation, b"BEGIN")
 

@@ -33,7 +33,10 @@ Notification = tuple[str, str]
 
 
 class _ListenerThread:
-    """A thread that receives notifications, with its connection and a pipe that wakes the thread."""
+    """A thread that receives notifications, with its database connection.
+
+    Other threads wake the thread through a pipe.
+    """
 
     def __init__(self) -> None:
         self.pipe = os.pipe()
@@ -47,7 +50,7 @@ class _ListenerThread:
         os.write(self.pipe[1], b"x")
 
     def wait(self, seconds: float, files: list[int]) -> None:
-        """Wait until a file descriptor has data, the thread is stopped, or the seconds have passed."""
+        """Wait until one of the file descriptors has data, the thread is stopped, or the seconds have passed."""
         if not self.is_stopped:
             select.select([self.pipe[0], *files], [], [], seconds)
 
@@ -57,7 +60,7 @@ class _ListenerThread:
 
 
 class Listener:
-    """A registry of functions that are called when the database sends notifications."""
+    """A registry of functions that are called when the database sends a notification."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -96,9 +99,9 @@ class Listener:
                 self._calls.pop(notification, None)
 
     def close(self) -> None:
-        """Stop the thread.
+        """Stop the listener thread.
 
-        A later subscriber starts a new thread.
+        If a function is added later, a new thread starts.
         """
         with self._lock:
             current, self._current = self._current, None
@@ -134,9 +137,9 @@ class Listener:
                 return
 
     def _call(self, notification: Notification | None) -> None:
-        """Call the subscribers of a notification.
+        """Call the functions that subscribed to a notification.
 
-        Call all subscribers if the notification is None.
+        If the notification is None, call all functions.
         """
         with self._lock:
             selected = [call for key, calls in self._calls.items() if notification in (None, key) for call in calls]
@@ -181,10 +184,10 @@ class PostgresWatch:
         self._event.clear()
 
     def _renew(self) -> bool:
-        """Make commits to the run send notifications.
+        """Register the watch in the database again, so that commits to the run continue to send notifications.
 
-        Return True at the first success. No notifications were sent about earlier changes, so the caller must read the
-        run then.
+        Return True only at the first successful registration. Changes before it sent no notifications, so the caller
+        must read the run immediately.
         """
         is_first = self._number is None
         with suppress(StoreError):  # A user without write permission cannot register, and must poll.

@@ -1,8 +1,9 @@
-"""The run queue of the PostgreSQL store, with functions that insert, deliver and requeue runs.
+"""The run queue of the PostgreSQL store: functions that add runs to the queue and recover lost runs.
 
-The job engine is Procrastinate. Its tables are in the schema `acorn_jobs` of the same database. When the status of a
-delivered run becomes `queued`, the same transaction adds a job for the run. If the engine loses a job, a worker adds a
-new job, because the tables of the store decide which runs workers must drive.
+The job engine is Procrastinate. Its tables are in the schema `acorn_jobs` of the same database. A delivered run is a
+run that workers must drive. When the status of a delivered run becomes `queued`, the same transaction adds a job for
+the run. If the engine loses a job, a worker adds a new job, because the tables of the store decide which runs workers
+must drive.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ _DELIVER_KNOWN = b"""
 
 
 def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
-    """Insert queued runs and return the ids of the new runs.
+    """Insert runs with the status `queued`, and return the ids of the runs that were not stored before.
 
-    With `deliver`, add their jobs.
+    With `deliver`, also add a job for each run, so that a worker drives the run.
     """
     unique = without_repeats(runs)
     headers = [queued.header for queued in unique]
@@ -86,7 +87,7 @@ def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: 
 
 
 def _deliver_known(transaction: Transaction, known: Sequence[QueuedRun]) -> list[str]:
-    """Mark stored runs as delivered, and return the ids of the runs that need a job."""
+    """Mark runs that are already stored for delivery to workers, and return the ids of the runs that need a job."""
     if not known:
         return []
     values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
@@ -94,14 +95,14 @@ def _deliver_known(transaction: Transaction, known: Sequence[QueuedRun]) -> list
 
 
 def deliver_again(transaction: Transaction, run_id: str) -> None:
-    """Add a job for a delivered run that has become `queued`."""
+    """Add a job for a run whose status has become `queued` again, so that a worker drives the run."""
     transaction.execute(_ADD_JOBS, [[run_id]])
 
 
 def queue_of(agent: str) -> str:
-    """Return the queue name of a class.
+    """Return the name of the job queue for an agent class.
 
-    The database function `queue_of` returns the same name.
+    The SQL function `queue_of` in the database must return the same name.
     """
     return agent if len(agent) <= _MAX_QUEUE_NAME else md5(agent.encode(), usedforsecurity=False).hexdigest()
 
@@ -124,7 +125,7 @@ _OWN_OBJECTS = f"""
 
 
 def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
-    """Create the tables of the job engine, or migrate the tables to the version of the installed engine."""
+    """Create the tables of the job engine, or migrate existing tables to the version of the installed engine."""
     sql_files = _engine_sql_files()
     if _is_ready(connection, sql_files):
         return
@@ -156,7 +157,10 @@ def _is_ready(connection: Connection[TupleRow], sql_files: Path | None) -> bool:
 
 
 def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
-    """Return the names of the applied engine migrations, or None if the database has no tables of the engine."""
+    """Return the names of the engine migrations that the database has applied.
+
+    Return None if the database does not contain the tables of the engine.
+    """
     (table,) = connection.execute("SELECT to_regclass($1)", [f"{SCHEMA}.applied"]).fetchone() or (None,)
     if table is None:
         return None
@@ -164,7 +168,7 @@ def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
 
 
 def _engine_sql_files() -> Path | None:
-    """Return the folder with the SQL files of the installed engine without importing the engine.
+    """Return the folder that contains the SQL files of the installed job engine. Do not import the engine.
 
     Return None if the engine is not installed.
     """
@@ -204,10 +208,11 @@ _REGISTER_WORKER = b"""
 
 
 def requeue_lost(transaction: Transaction, agents: Sequence[str], seconds: float) -> list[str]:
-    """Add jobs for runs of some classes that have no live process and no pending job, and return the run ids.
+    """Add jobs for lost runs of some agent classes, and return the ids of these runs.
 
-    Only one worker at a time searches for lost runs. Runs that changed in the last `seconds`, and runs whose job a
-    worker has just fetched, are skipped, because a worker may be about to claim them.
+    A run is lost if no live process drives it and it has no pending job. Only one worker at a time searches for lost
+    runs. Runs that changed in the last `seconds`, and runs whose job a worker has just fetched, are skipped, because a
+    worker may be about to claim them.
     """
     sql = b"SELECT pg_try_advisory_xact_lock($1)"
     (has_lock,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)
@@ -232,7 +237,7 @@ def unregister_worker(transaction: Transaction, process: Process) -> None:
 
 
 class WorkerFacts(NamedTuple):
-    """The facts of a live worker process."""
+    """The description of a live worker process: its host, its agent classes and its number of runs."""
 
     host: str
     pid: int
@@ -244,7 +249,7 @@ class WorkerFacts(NamedTuple):
 
 
 class AgentFacts(NamedTuple):
-    """The numbers of delivered runs of one class."""
+    """The numbers of runs of one agent class that are queued, running, waiting, done and failed."""
 
     agent: str
     queued: int
@@ -263,7 +268,7 @@ class AgentFacts(NamedTuple):
 
 
 class FleetFacts(NamedTuple):
-    """The facts of all workers of a store, and the numbers of delivered runs of each class."""
+    """The live workers of a store, and the numbers of runs of each agent class."""
 
     workers: Sequence[WorkerFacts]
     agents: Sequence[AgentFacts]

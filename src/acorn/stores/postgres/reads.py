@@ -1,4 +1,4 @@
-"""The read statements of the PostgreSQL store. The store calls each function inside a transaction."""
+"""The functions of the PostgreSQL store that only read. The store calls each function inside a transaction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ _ANSWERS = f"""
 
 
 class PostgresProcessRow(NamedTuple):
-    """A process with the state of its lease, measured by the clock of the database."""
+    """A process, the age of its last heartbeat and the time left until its lease expires.
+
+    The clock of the database measures these times, because the clocks of different machines may differ.
+    """
 
     process: Process
     heartbeat_age: float
@@ -72,15 +75,15 @@ class PostgresProcessRow(NamedTuple):
 
 
 def _to_process(row: Sequence[Any]) -> PostgresProcessRow | None:
-    """Convert a row with the columns of `_PROCESS_COLUMNS`.
+    """Convert a row with the columns of `_PROCESS_COLUMNS` to a `PostgresProcessRow`.
 
-    Return None if the columns are null.
+    Return None if the row contains no process.
     """
     return None if row[0] is None else PostgresProcessRow(Process(*row[:5]), row[5], row[6])
 
 
 def read_process(transaction: Transaction, process_id: str | None) -> PostgresProcessRow | None:
-    """Return the row of a process, or None if the process is not stored."""
+    """Return the stored row of a process, or None if the process is not stored."""
     row = transaction.execute(_PROCESS, [process_id]).fetchone() if process_id else None
     return None if row is None else _to_process(row)
 
@@ -89,7 +92,7 @@ def read_process(transaction: Transaction, process_id: str | None) -> PostgresPr
 
 
 class _RootRow(NamedTuple):
-    """The root of a tree, with the number and the stored status of one run of the tree."""
+    """The row of a root run, with the number and the stored status of the requested run (the root run or a branch)."""
 
     number: int
     id: str
@@ -100,7 +103,7 @@ class _RootRow(NamedTuple):
     """Whether a live process drives the tree."""
 
     def visible_status(self, status: Status) -> Status:
-        """Return the reported status of a run of this tree that is stored with the given status."""
+        """Convert the stored status of the root run or of one of its branches to the status that the store reports."""
         return rules.visible_status(status, self.cancel_requested, self.is_driven)
 
 
@@ -131,7 +134,7 @@ def tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
 
 
 def _run_and_below(transaction: Transaction, run_id: str, root: int) -> set[int]:
-    """Return the numbers of a run and of the branches below it."""
+    """Return the row numbers of a run and of all branches below it."""
     ids = {run_id}
     numbers: set[int] = set()
     for number, member_id, parent in transaction.execute(_PARENTS, [root]).fetchall():  # Parents come first.
@@ -174,7 +177,7 @@ def find(transaction: Transaction, prefix: str) -> list[str]:
 
 
 def statuses(transaction: Transaction, run_ids: Sequence[str]) -> dict[str, Status]:
-    """Return a dict that maps the ids of stored roots to their statuses."""
+    """Return a dict that maps the ids of stored root runs to their statuses."""
     is_alive_by_process: dict[str | None, bool] = {}
     by_id: dict[str, Status] = {}
     for run_id, status, cancel_requested, *process_row in transaction.execute(_STATUSES, [list(run_ids)]).fetchall():
@@ -194,7 +197,7 @@ def list_runs(
     before: datetime | None,
     limit: int | None,
 ) -> list[RunFacts]:
-    """Return the facts of roots that match all given conditions, newest root first."""
+    """Return the facts of the root runs that match all given conditions, newest root run first."""
     processes = [_to_process(row) for row in transaction.execute(_DRIVING_PROCESSES).fetchall()]
     values: list[object] = [[row.process.id for row in processes if row is not None and row.is_alive()]]
     conditions = ["root IS NULL"]
@@ -224,9 +227,9 @@ def list_runs(
 
 
 def search(transaction: Transaction, run_ids: Sequence[str], text: str) -> list[str]:
-    """Return the ids of the roots that contain a text.
+    """Return the ids of those of the given root runs that contain a text.
 
-    The list may also contain other roots.
+    The list may also contain root runs without the text, so the caller must check each result.
     """
     rows = transaction.execute(_SEARCH, [list(run_ids), rules.like_pattern(text)]).fetchall()
     return [run_id for (run_id,) in rows]

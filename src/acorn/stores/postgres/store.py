@@ -1,9 +1,9 @@
 """The PostgreSQL store: runs in a database, for many processes on many machines.
 
 A process has one connection for reads and one connection for writes. The writer puts many commits into one transaction
-and sends their statements together. It knows the result of each commit before it commits the transaction. If the
-connection breaks during the commit, the writer must find out whether the transaction was committed. Therefore each
-transaction stores its number.
+and sends their statements together. The writer knows the result of each commit before the transaction is committed. If
+the connection breaks while the transaction is committed, the writer must find out whether the database has stored the
+transaction. Therefore each transaction stores its number.
 
 While the process drives or watches runs, it has a third connection for notifications.
 """
@@ -79,31 +79,34 @@ class PostgresStore(DatabaseStore[Transaction]):
             self._has_engine = True
 
     def engine_parameters(self) -> JsonObject:
-        """Return the connection parameters for the job engine, including secrets."""
+        """Return the parameters, including the password, with which the job engine connects to the database."""
         parameters = self._database.address.parameters
         return {**parameters, "options": f"{parameters.get('options', '')} -c search_path={queue.SCHEMA}".strip()}
 
     def register_worker(self, process: Process, agents: Sequence[str], concurrency: int) -> None:
-        """Register a worker process with the classes whose runs it drives, at most `concurrency` runs at a time."""
+        """Register a worker process with its agent classes and the maximum number of its concurrent runs."""
         self.transact(lambda transaction: queue.register_worker(transaction, process, agents, concurrency))
 
     def unregister_worker(self, process: Process) -> None:
-        """Remove a worker from the list of workers."""
+        """Remove a worker process that has stopped from the stored list of workers."""
         self.transact(lambda transaction: queue.unregister_worker(transaction, process))
 
     def requeue_lost(self, agents: Sequence[str], seconds: float) -> Sequence[str]:
-        """Requeue runs that have no live process and no pending job, and return the ids of these runs."""
+        """Add jobs for lost runs of some agent classes, and return the ids of these runs.
+
+        A run is lost if no live process drives it and it has no pending job.
+        """
         return self.transact(lambda transaction: queue.requeue_lost(transaction, agents, seconds))
 
     def fail_undriven(self, run_id: str, error: str) -> bool:
-        """Set the status of a run that no worker can drive to `failed`.
+        """Set the status of a `queued` or `stopped` run that no worker can drive to `failed`, and return True.
 
-        Return False if a process drives the run, or if the run is finished.
+        If the run has another status or does not exist, change nothing and return False.
         """
         return self.transact(lambda transaction: claims.fail_undriven(transaction, run_id, error), run_id)
 
     def fleet(self) -> queue.FleetFacts:
-        """Return the facts of the workers and of the queue of each class."""
+        """Return the live workers, and the numbers of runs of each agent class."""
         return self._read(queue.fleet)
 
     # Notifications
@@ -160,7 +163,10 @@ _READ_NUMBER = b"SELECT last_transaction FROM acorn.writers WHERE id = $1 FOR UP
 
 
 class _WriteJob(CommitJob):
-    """A job with an optional statement that the writer sends before it waits for the results of other jobs."""
+    """A job of the writer, with an optional statement that is sent early.
+
+    The writer sends the early statements of all jobs before it waits for the first result.
+    """
 
     def __init__(
         self,
@@ -174,7 +180,10 @@ class _WriteJob(CommitJob):
 
 
 class _UncertainCommit(NamedTuple):
-    """The jobs of a transaction whose commit was sent but not confirmed."""
+    """The jobs of a transaction with an unknown result.
+
+    The connection broke after the COMMIT was sent and before the database confirmed it.
+    """
 
     number: int
     jobs: list[_WriteJob]
@@ -182,7 +191,7 @@ class _UncertainCommit(NamedTuple):
 
 
 class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
-    """A writer that executes jobs in transactions of a PostgreSQL database."""
+    """A writer that executes many jobs in one transaction of a PostgreSQL database."""
 
     def __init__(self, connection: PostgresConnection, database: Database) -> None:
         super().__init__(connection, database.name)
@@ -197,10 +206,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
     def submit(
         self, key: str | None, operation: Callable[[Transaction], T], send_first: _SendFirst | None = None
     ) -> Future[T]:
-        """Call a function in a transaction that other jobs may share.
+        """Add a job that calls a function in a transaction with other jobs, and return the future of the job.
 
-        `key` is the id of the run that the job writes to. The writer sends the statement of `send_first` before the
-        results of other jobs only for the first job of a key.
+        `key` is the id of the run that the job writes to. `send_first` sends a statement before the results of earlier
+        jobs are known. It is called only if no earlier job in the transaction has the same `key`.
         """
         return self._put(_WriteJob(self, key, operation, send_first))
 
@@ -228,7 +237,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         self._database.retry(write_once, self._connection.drop)
 
     def _clean_up(self, connection: Connection[TupleRow]) -> None:
-        """Delete old rows once per process."""
+        """Delete old rows of processes, writers and rate limits at the first transaction of this process."""
         if not self._has_cleaned_up:
             self._has_cleaned_up = True
             claims.delete_idle_processes(Transaction(connection))
@@ -261,7 +270,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
     def _send_first_statements(
         self, transaction: Transaction, jobs: list[_WriteJob]
     ) -> list[Callable[[], bool] | None]:
-        """Send the statement of the first job of each key, because later jobs of a key depend on its result."""
+        """Send the early statements of the jobs, but only for the first job of each run (`job.key`).
+
+        Later jobs of the same run depend on the result of the first job.
+        """
         keys: set[str | None] = set()
         sent: list[Callable[[], bool] | None] = []
         for job in jobs:
@@ -273,7 +285,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
     def _execute(
         self, transaction: Transaction, job: _WriteJob, was_stored: Callable[[], bool] | None, is_single: bool
     ) -> CommitResult:
-        """Execute a job. If the job fails, undo only its own writes."""
+        """Execute a job in the current transaction.
+
+        If the job fails, undo only its own writes.
+        """
         if was_stored is None and job.send_first is not None:
             was_stored = job.send_first(transaction)
         if was_stored is not None and was_stored():
@@ -295,7 +310,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         return outcome
 
     def _resolve_uncertain(self, connection: Connection[TupleRow]) -> None:
-        """Set the outcomes of an unconfirmed transaction if the database has committed it."""
+        """Check whether the database has committed a transaction with an unknown result.
+
+        If it has, set the outcomes of the jobs.
+        """
         uncertain = self._uncertain
         if uncertain is not None:
             row = Transaction(connection).execute(_READ_NUMBER, [self._id]).fetchone()
@@ -323,7 +341,11 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
 
 
 def _notify(transaction: Transaction, notifications: Iterable[tuple[str, str]]) -> None:
-    """Send notifications after the commit, because PostgreSQL commits transactions with notifications one by one."""
+    """Send notifications in a transaction that contains nothing else.
+
+    PostgreSQL commits transactions with notifications one after another, so notifications would slow down large
+    transactions.
+    """
     unique = list(dict.fromkeys(notifications))
     if unique:
         sql = b"SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS news (channel, payload)"

@@ -1,7 +1,7 @@
-"""Statements of the PostgreSQL store that write commits, queued runs, answers, cancel requests and rate limits.
+"""SQL statements of the PostgreSQL store that write commits, queued runs, answers, cancel requests and rate limits.
 
 The writer calls each function inside a transaction. If a function raises `StoreError`, its writes are undone.
-`claims.py` describes the order of locks.
+`claims.py` describes the order in which transactions lock rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from acorn.stores import rules
-from acorn.stores.lease import lease
+from acorn.stores.lease import lease_seconds
 from acorn.stores.port import NOT_STARTED, Change, Commit, QueuedRun, Status, WindowOrder, WindowSlice
 from acorn.stores.postgres import reads
 from acorn.stores.postgres.claims import (
@@ -112,10 +112,10 @@ _KNOWN_RUNS = b"""
 
 
 def send_simple_commit(transaction: Transaction, commit: Commit) -> Callable[[], bool] | None:
-    """Send the single statement of the most common commit without waiting for its result.
+    """Send the single statement of the most common kind of commit, and do not wait for its result.
 
-    Return a function that waits for the result and returns whether the statement stored the commit. Return None if the
-    commit needs more statements.
+    Return a function that waits for the result and returns True if the statement stored the commit. Return None and
+    send nothing if the commit needs more than one statement.
     """
     if len(commit.changes) != 1 or commit.requests or commit.media:
         return None
@@ -148,7 +148,7 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
     known_runs = {run_id: rules.KnownRun(top, entry_count) for run_id, top, entry_count in known.fetchall()}
     rules.check_commit(commit, known_runs, name)
     if is_new:
-        set_lease(transaction, commit.process, lease())
+        set_lease(transaction, commit.process, lease_seconds())
     for change in commit.changes:
         _store_change(transaction, commit, change, root is not None and root.cancel_requested)
     for blob in sorted(commit.media):  # Lock rows in a fixed order to prevent deadlocks.
@@ -165,9 +165,10 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
 
 
 def _check_claim(transaction: Transaction, commit: Commit, root: RunRow | None, name: str) -> RunRow:
-    """Return the root.
+    """Check that a commit may write to its root run, and return the row of the root run.
 
-    Raise `StoreError` if another process drives the root, or if the root has a cancel request.
+    Raise `StoreError` if the process of the commit no longer drives the root run, if the root run has a cancel request,
+    or if it was deleted.
     """
     if root is None:
         raise rules.run_deleted_error(commit.root, name)
@@ -181,7 +182,7 @@ def _check_claim(transaction: Transaction, commit: Commit, root: RunRow | None, 
 
 def _store_change(transaction: Transaction, commit: Commit, change: Change, cancel_requested: bool) -> None:
     is_root = change.run_id == commit.root
-    status = rules.apply_cancel(change.status) if cancel_requested and is_root else change.status
+    status = rules.status_after_cancel(change.status) if cancel_requested and is_root else change.status
     process_id = commit.process.id if is_root and status == "running" else None
     header = change.header
     if header is None:
@@ -201,7 +202,7 @@ def _change_values(change: Change, status: Status) -> tuple[Any, ...]:
 
 
 def _fact_values(change: Change, status: Status) -> tuple[Any, ...]:
-    """Return the values of `rules.CHANGE_COLUMNS`."""
+    """Return the new values of a changed run, in the order of the columns `rules.CHANGE_COLUMNS`."""
     return (status, *rules.change_values(change), change.offset + len(change.entries))
 
 
@@ -290,7 +291,7 @@ def delete(transaction: Transaction, run_id: str, name: str) -> None:
 
 
 def _delete_media(transaction: Transaction, root: int) -> None:
-    """Delete the media of a tree that no other tree uses."""
+    """Delete the media of a root run and its branches, except media that another root run also uses."""
     sql = b"SELECT blob FROM acorn.run_media WHERE root = $1 ORDER BY blob"
     blobs = [blob for (blob,) in transaction.execute(sql, [root]).fetchall()]
     if not blobs:
@@ -307,9 +308,9 @@ def _delete_media(transaction: Transaction, root: int) -> None:
 
 
 def watch(transaction: Transaction, run_id: str, seconds: float) -> int | None:
-    """Make commits to the tree of a run send notifications for some seconds, and return the number of the root.
+    """Make commits to a run and its branches send notifications for some seconds.
 
-    Return None if the run does not exist.
+    Return the row number of the root run, which identifies the notifications. Return None if the run does not exist.
     """
     row = transaction.execute(
         b"""
@@ -354,7 +355,7 @@ _DELETE_UNUSED_LIMITS = b"""
 
 
 def take_slice(transaction: Transaction, order: WindowOrder) -> WindowSlice:
-    """Save the reports of an order and return a slice of its rate limit."""
+    """Save the reports of an order, and return the slice (a share of the rate limit) that the process may use."""
     transaction.execute(_LOCK_LIMIT, [order.key])
     if order.reports:
         transaction.execute(_SAVE_REPORTS, list(map(list, zip(*order.reports, strict=True))))

@@ -1,4 +1,4 @@
-"""The read statements of the SQLite store. The store calls each function inside a transaction."""
+"""The functions of the SQLite store that only read. The store calls each function inside a transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_IDS = 500
 
 
 class SQLiteProcessRow(NamedTuple):
-    """A process with the times of its last heartbeat and of the end of its lease, in seconds since 1970."""
+    """A process, the time of its last heartbeat and the time when its lease expires, in seconds since 1970."""
 
     process: Process
     last_heartbeat: float
@@ -34,7 +34,7 @@ class SQLiteProcessRow(NamedTuple):
 
 
 def read_process(connection: Connection, process_id: str | None) -> SQLiteProcessRow | None:
-    """Return the row of a process, or None if the process is not stored."""
+    """Return the stored row of a process, or None if the process is not stored."""
     rows = _processes(connection, "id = ?", (process_id,)) if process_id else []
     return rows[0] if rows else None
 
@@ -54,7 +54,7 @@ def _live_processes(connection: Connection) -> list[str]:
 
 
 def has_cancel_requests(connection: Connection, process_id: str) -> bool:
-    """Return whether a run of a process has a cancel request."""
+    """Return True if any run that the process drives has a cancel request."""
     sql = "SELECT 1 FROM runs WHERE process = ? AND cancel_requested = 1 LIMIT 1"
     return connection.execute(sql, (process_id,)).fetchone() is not None
 
@@ -94,7 +94,10 @@ def tree(connection: Connection, run_id: str) -> list[StoredRun]:
 
 
 def _root_state(connection: Connection, root: int, now: float) -> tuple[str, bool, bool]:
-    """Return the id of a root, whether it has a cancel request, and whether a live process drives it."""
+    """Return the id of a root run and two flags.
+
+    The first flag is True if the root run has a cancel request. The second flag is True if a live process drives it.
+    """
     sql = "SELECT id, process, cancel_requested FROM runs WHERE number = ?"
     run_id, process_id, cancel_requested = connection.execute(sql, (root,)).fetchone()
     process = read_process(connection, process_id)
@@ -103,7 +106,7 @@ def _root_state(connection: Connection, root: int, now: float) -> tuple[str, boo
 
 
 def _run_and_below(connection: Connection, run_id: str, root: int) -> set[int]:
-    """Return the numbers of a run and of the branches below it."""
+    """Return the row numbers of a run and of all branches below it."""
     ids = {run_id}
     numbers: set[int] = set()
     sql = "SELECT number, id, parent FROM runs WHERE number = ?1 OR root = ?1 ORDER BY number"
@@ -168,7 +171,7 @@ def list_runs(
     before: datetime | None,
     limit: int | None,
 ) -> list[RunFacts]:
-    """Return the facts of roots that match all given conditions, newest root first."""
+    """Return the facts of the root runs that match all given conditions, newest root run first."""
     live = _live_processes(connection)
     values: list[object] = list(live)
     conditions = ["root IS NULL"]
@@ -194,9 +197,10 @@ def list_runs(
 
 
 def _visible_status(live: Sequence[str]) -> str:
-    """Return an SQL expression that computes `rules.visible_status` of a root.
+    """Return an SQL expression for the status that the store reports for a root run.
 
-    The parameters of the expression are the ids of the live processes.
+    It computes the same status as `rules.visible_status`. The parameters of the expression are the ids of the live
+    processes.
     """
     return (
         f"CASE WHEN status <> 'running' OR process IN ({_placeholders(live)}) THEN status "
@@ -209,7 +213,7 @@ def _placeholders(values: Sequence[object]) -> str:
 
 
 def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status]:
-    """Return a dict that maps the ids of stored roots to their statuses."""
+    """Return a dict that maps the ids of stored root runs to their statuses."""
     live = _live_processes(connection)
     by_id: dict[str, Status] = {}
     for start in range(0, len(run_ids), _MAX_IDS):
@@ -220,9 +224,9 @@ def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status
 
 
 def search(connection: Connection, run_ids: Sequence[str], text: str) -> list[str]:
-    """Return the ids of the roots that contain a text.
+    """Return the ids of those of the given root runs that contain a text.
 
-    The list may also contain other roots.
+    The list may also contain root runs without the text, so the caller must check each result.
     """
     matches: list[str] = []
     for start in range(0, len(run_ids), _MAX_IDS):

@@ -1,8 +1,9 @@
 """The tables of the SQLite store, and functions that create, check and open its file.
 
-acorn changes only files that acorn created, and empty or missing files. First it inspects an existing file in SQLite's
-immutable mode, which acquires no locks and creates no other files. Once the file exists, only SQLite opens the file: if
-acorn closed a file descriptor of the file, the process would lose the locks of SQLite on the file.
+acorn changes only files that acorn created, and empty or missing files. Before acorn opens an existing file for
+writing, it inspects the file in the immutable mode of SQLite, which acquires no locks and creates no other files. Once
+the file exists, only SQLite opens the file: if acorn opened the file itself and closed it again, the process would lose
+the locks of SQLite on the file.
 
 SQLite's built-in wait for a lock is unfair, because the process that has waited longest also sleeps longest. In acorn,
 every process sleeps for a short random time instead.
@@ -96,12 +97,12 @@ _TEMPORARY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
 
 
 def retry_delay() -> float:
-    """Return a short random time in seconds."""
+    """Return a short random number of seconds to wait before the next attempt to lock the file."""
     return random.uniform(0.005, 0.05)
 
 
 def retry_while_busy(operation: Callable[[], T]) -> T:
-    """Call a function, repeat the call while another process locks the file, and return the result."""
+    """Call a function and return its result. Repeat the call while another process has locked the file."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
@@ -119,7 +120,7 @@ def _error_name(error: Exception) -> str:
 
 
 def explain(error: Exception, name: str) -> StoreError:
-    """Return a `StoreError` that explains an error of SQLite and says what to do."""
+    """Return a `StoreError` that explains an error from SQLite and says what to do."""
     kind = _error_name(error)
     if kind.startswith(_TEMPORARY):
         text = (
@@ -170,9 +171,9 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.
 
 
 def _check_path(path: Path, name: str) -> bool:
-    """Return whether the file is missing.
+    """Return True if the file of a store does not exist yet.
 
-    Raise `StoreError` if the path cannot be the path of a store.
+    Raise `StoreError` if the path cannot be used for a store.
     """
     try:
         mode = path.stat().st_mode
@@ -198,7 +199,7 @@ def _check_path(path: Path, name: str) -> bool:
 def _inspect(path: Path, name: str) -> None:
     """Raise `StoreError` if the file has another schema version or belongs to another application.
 
-    The file is not changed.
+    This check does not change the file.
     """
     size = path.stat().st_size
     if size == 0:
@@ -238,9 +239,9 @@ def _foreign_file(name: str, reason: str) -> StoreError:
 
 
 def _connect(path: Path, name: str, tables: Sequence[str]) -> sqlite3.Connection:
-    """Open a connection, and create the tables in an empty file.
+    """Open a connection, and create the tables if the file is empty.
 
-    The connection is closed after any error, because it could otherwise keep its lock on the file.
+    If an error occurs, the connection is closed, because an open connection could keep its lock on the file.
     """
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
@@ -290,9 +291,9 @@ def _refuse_remote(path: Path, name: str) -> None:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Return the type of the file system of a path.
+    """Return the type of the file system that contains a path.
 
-    `mounts` is the text of `/proc/mounts`.
+    `mounts` is the content of `/proc/mounts`.
     """
     fields = [line.split(" ") for line in mounts.splitlines()]
     matches = [

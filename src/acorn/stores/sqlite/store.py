@@ -1,4 +1,4 @@
-"""The SQLite store: runs in one file, for many threads and processes of one machine.
+"""The SQLite store: runs in one file, for many threads and processes on one machine.
 
 Reads and writes use separate connections. The writer puts many writes into one transaction.
 """
@@ -33,7 +33,10 @@ _VERSION_INTERVAL = 0.02
 
 
 class FileConnection(SharedConnection[sqlite3.Connection]):
-    """A connection to a SQLite file that opens again after the file was deleted or replaced."""
+    """A connection to a SQLite file that many threads share.
+
+    If the file is deleted or replaced, the next use opens a new connection.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(lambda: open_file(path, name))
@@ -60,10 +63,10 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
 
 
 class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
-    """A writer that executes jobs in transactions of a SQLite file.
+    """A writer that executes many jobs in one transaction of a SQLite file.
 
-    A process that writes without a pause would block all other processes. If other processes write too, the writer
-    pauses before its next transaction.
+    A process that writes all the time would block all other processes. Therefore the writer pauses between transactions
+    if other processes also write to the file.
     """
 
     def __init__(self, connection: FileConnection, name: str) -> None:
@@ -75,7 +78,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
         self._last_check = 0.0
 
     def submit(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Call a function in a transaction that other jobs may share."""
+        """Add a job that calls a function in a transaction with other jobs, and return the future of the job."""
         return self._put(CommitJob(self, operation))
 
     def _transact(self, jobs: list[CommitJob]) -> None:
@@ -106,7 +109,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
         self._set_outcomes(jobs, outcomes)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Begin a transaction, and wait while another process writes."""
+        """Begin a write transaction. If another process writes to the file, wait until it has finished."""
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -114,7 +117,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
             retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
 
     def _execute_in_savepoint(self, connection: sqlite3.Connection, job: CommitJob) -> CommitResult:
-        """Execute one of several jobs.
+        """Execute a job inside a savepoint of the current transaction.
 
         If the job fails, undo only its own writes.
         """

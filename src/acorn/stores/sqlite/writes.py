@@ -1,4 +1,4 @@
-"""The write statements of the SQLite store.
+"""The functions of the SQLite store that write.
 
 The writer calls each function inside a transaction or a savepoint. If the function raises `StoreError`, its writes are
 undone.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from acorn.errors import StoreError
 from acorn.stores import rules
-from acorn.stores.lease import lease
+from acorn.stores.lease import lease_seconds
 from acorn.stores.port import NOT_STARTED, Change, Commit, MediaBlob, Process, QueuedRun, Status, StoredRun
 from acorn.stores.sqlite import reads
 from acorn.types import Request, Usage
@@ -57,7 +57,10 @@ def _read_run(connection: Connection, run_id: str) -> _RunRow | None:
 
 
 def _execute(connection: Connection, sql: str, values: Sequence[object]) -> Cursor:
-    """Execute a statement whose values may contain lone surrogates."""
+    """Execute a statement.
+
+    Lone surrogates in its values are replaced with JSON escapes, because SQLite cannot store them.
+    """
     try:
         return connection.execute(sql, tuple(values))
     except UnicodeEncodeError:
@@ -79,7 +82,7 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
             raise rules.run_exists_error(commit.root, name, *_status_and_driver(connection, commit.root, root, now))
         if first.header.parent is not None:
             raise rules.parent_missing_error(commit.root, first.header.parent, commit.root)
-        _set_lease(connection, commit.process, now, lease())
+        _set_lease(connection, commit.process, now, lease_seconds())
         number = _insert_run(connection, first, None, commit.process, now, name)
         cancel_requested, open_requests, changes = False, 0, commit.changes[1:]
     else:
@@ -106,9 +109,10 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
 
 
 def _commit_running_root(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
-    """Store the most common commit, which adds entries to a running root, with fewer statements.
+    """Try to store a commit with fewer statements, and return True if this was possible.
 
-    Return False and change nothing if the commit needs the checks of `commit`.
+    This works for the most common kind of commit, which only adds journal entries to a running root run. For other
+    commits, change nothing and return False.
     """
     if change.header is not None or change.run_id != commit.root or change.status != "running":
         return False
@@ -123,9 +127,10 @@ def _commit_running_root(connection: Connection, commit: Commit, change: Change,
 
 
 def _check_claim(connection: Connection, commit: Commit, root: _RunRow | None, name: str) -> _RunRow:
-    """Return the root.
+    """Check that a commit may write to its root run, and return the row of the root run.
 
-    Raise `StoreError` if another process drives the root, or if the root has a cancel request.
+    Raise `StoreError` if the process of the commit no longer drives the root run, if the root run has a cancel request,
+    or if it was deleted.
     """
     if root is None:
         raise rules.run_deleted_error(commit.root, name)
@@ -146,7 +151,7 @@ def _check_parent(connection: Connection, run_id: str, parent: str | None, root:
 def _insert_run(
     connection: Connection, change: Change, root: int | None, process: Process | None, now: float, name: str
 ) -> int:
-    """Insert a new run with its header, state and entries, and return its number."""
+    """Insert a new run with its header, state and journal entries, and return its row number."""
     assert change.header is not None
     header = change.header
     process_id = process.id if process is not None and change.status == "running" else None
@@ -186,7 +191,7 @@ def _update_run(
 ) -> None:
     status = change.status
     if cancel_requested:
-        status = rules.apply_cancel(status)
+        status = rules.status_after_cancel(status)
         connection.execute("UPDATE runs SET cancel_requested = 0 WHERE number = ?", (number,))
     process_id = process.id if process is not None and status == "running" else None
     facts = (status, *rules.change_values(change), change.offset + len(change.entries), now)
@@ -217,7 +222,7 @@ def _store_media(connection: Connection, root: int, blob: MediaBlob) -> None:
 
 
 def _set_open_requests(connection: Connection, root: int, requests: Sequence[Request]) -> None:
-    """Replace the open requests of a tree.
+    """Replace the unanswered requests for human input of a root run and its branches.
 
     Answered requests remain unchanged.
     """
@@ -260,10 +265,10 @@ def renew_lease(connection: Connection, process: Process, seconds: float) -> lis
 
 
 def claim(connection: Connection, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
-    """Claim a run for a process and return its tree.
+    """Claim a root run for a process, and return the run and all its branches.
 
-    Return None if the run does not exist. The error of the last allowed takeover is returned, because raising it would
-    undo the takeover count.
+    Return None if the run does not exist. If the run fails because too many processes have died while they drove it,
+    return the error instead of raising it, because an exception would undo the status `failed`.
     """
     now = time.time()
     run = _read_run(connection, run_id)
@@ -289,7 +294,7 @@ def claim(connection: Connection, run_id: str, process: Process) -> list[StoredR
             return StoreError(error)
         previous = reads.read_process(connection, run.process)
         heartbeat_age = now - previous.last_heartbeat if previous is not None else 0.0
-    _set_lease(connection, process, now, lease())
+    _set_lease(connection, process, now, lease_seconds())
     sql = "UPDATE runs SET status = 'running', process = ?, heartbeat_age = ?, updated = ? WHERE number = ?"
     connection.execute(sql, (process.id, heartbeat_age, now, run.number))
     return tree
@@ -299,14 +304,14 @@ def release(connection: Connection, run_id: str, process: Process, status: Statu
     run = _read_run(connection, run_id)
     if run is not None and run.process == process.id:
         if run.cancel_requested:
-            status = rules.apply_cancel(status)
+            status = rules.status_after_cancel(status)
         _set_status(connection, run.number, status, time.time())
         if status == "queued":
             connection.execute("UPDATE runs SET error = NULL WHERE number = ?", (run.number,))
 
 
 def _set_status(connection: Connection, number: int, status: Status, now: float) -> None:
-    """Set the status of a root and remove its claim."""
+    """Set the status of a root run and remove the claim of its process."""
     sql = "UPDATE runs SET status = ?, process = NULL, cancel_requested = 0, updated = ? WHERE number = ?"
     connection.execute(sql, (status, now, number))
     if status == "cancelled":
@@ -316,7 +321,10 @@ def _set_status(connection: Connection, number: int, status: Status, now: float)
 def _status_and_driver(
     connection: Connection, run_id: str, run: _RunRow, now: float
 ) -> tuple[Status, StoreError | None]:
-    """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
+    """Return the reported status of a run and an error.
+
+    The error is a `RunClaimedError` if a live process drives the run, and None otherwise.
+    """
     driver = reads.read_process(connection, run.process) if run.status == "running" else None
     is_driven = driver is not None and driver.is_alive(now)
     status = rules.visible_status(run.status, bool(run.cancel_requested), is_driven)
@@ -405,7 +413,7 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
 
 
 def _delete_media(connection: Connection, root: int) -> None:
-    """Delete the media of a tree that no other tree uses."""
+    """Delete the media of a root run and its branches, except media that another root run also uses."""
     blobs = connection.execute("SELECT blob FROM run_media WHERE root = ?", (root,)).fetchall()
     connection.execute("DELETE FROM run_media WHERE root = ?", (root,))
     sql = "DELETE FROM media WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM run_media WHERE blob = ?1)"

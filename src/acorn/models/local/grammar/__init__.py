@@ -1,4 +1,4 @@
-"""Grammars in llama.cpp's GBNF notation that restrict the output of a model to a JSON schema.
+"""Grammars that restrict the output of a local model to JSON that is valid for a schema.
 
-The modules of this folder perform no I/O.
+The grammars have the GBNF notation of llama.cpp. The modules of this folder perform no I/O.
 """

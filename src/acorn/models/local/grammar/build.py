@@ -1,9 +1,10 @@
-"""Conversion of a JSON schema to a grammar, which allows only texts that are valid for the schema.
+"""Conversion of a JSON schema to a grammar.
 
-The grammar limits strings, lists and recursion, since a weak model may never stop by itself. A grammar cannot express
-`not`, `contains`, dependencies, unique items of an unknown set, and patterns with lookaround. The validation of the
-response checks these keywords. The grammar always requires the discriminator of a union, and object keys are always
-strings.
+With the grammar, a model can generate only text that fits the schema. The grammar limits the length of strings and
+lists and the depth of recursion, since a weak model may never stop by itself. A grammar cannot express `not`,
+`contains`, dependencies, unique items of an unknown set, and patterns with lookaround. acorn checks these keywords
+later, when it validates the response. The grammar always requires the discriminator of a union, and object keys are
+always strings.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _STATES = 4000
 
 @dataclass(frozen=True)
 class GrammarLimits:
-    """The limits of a grammar for strings, lists and recursion that the schema does not limit."""
+    """The maximum lengths of strings and lists and the maximum recursion, for schemas that do not set a maximum."""
 
     string: int = 400
     """The maximum characters of a string without `maxLength`. Each enclosing list reduces this limit to a quarter."""
@@ -45,7 +46,10 @@ class GrammarLimits:
 
 @dataclass(frozen=True)
 class _Position:
-    """The nesting of a value in the schema, which determines the limits of the value."""
+    """The nesting depth of a value in the schema.
+
+    Deeper values have lower limits for strings, lists and recursion.
+    """
 
     depth: int
     """The number of further recursions that are allowed."""
@@ -54,14 +58,16 @@ class _Position:
 
 
 class NoValidValueError(ValueError):
-    """An error for a schema that allows no value."""
+    """The error for a schema that allows no value at all, so that no grammar exists."""
 
 
 def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the grammar of a schema, or of an object with the name of a tool and its arguments.
+    """Return the GBNF text of the grammar for the arguments of one tool, or for a call of one of several tools.
 
-    If `is_named` is true, `options` is a dict that maps tool names to schemas. Raise `InvalidSchemaError` if a schema
-    is not valid, and `NoValidValueError` if a schema allows no value.
+    If `is_named` is false, `options` is the schema of the arguments. If `is_named` is true, `options` is a dict that
+    maps tool names to schemas, and the grammar describes an object with the name of a tool and its arguments.
+
+    Raise `InvalidSchemaError` if a schema is not valid, and `NoValidValueError` if a schema allows no value.
     """
     builder = _Builder(limits)
     if not is_named or isinstance(options, bool):
@@ -80,9 +86,9 @@ def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool
 
 
 class _Builder:
-    """The rules of a grammar, with methods that add the rules of a schema.
+    """The rules of a grammar, with methods that add rules for a schema.
 
-    The methods return the name or the text of a rule, or None if the schema allows no value.
+    A method returns the name or the text of a rule, or None if the schema allows no value.
     """
 
     def __init__(self, limits: GrammarLimits) -> None:
@@ -94,7 +100,7 @@ class _Builder:
         self._definitions = Definitions({})
 
     def value_of(self, declared: object) -> str:
-        """Return the rule of a schema, or raise `NoValidValueError` if the schema allows no value."""
+        """Add the rules for a complete schema and return the main rule, or raise `NoValidValueError`."""
         schema = normalize(declared)
         self._definitions, self._reference_rules = Definitions(schema), {}
         rule = self._value(schema, _Position(self._limits.depth))
@@ -103,9 +109,9 @@ class _Builder:
         return rule
 
     def _rule(self, text: str) -> str:
-        """Add a rule with this text, if it does not exist, and return its name.
+        """Add a rule with this text, unless it already exists, and return the name of the rule.
 
-        If the text is already the name of a rule, the result is the text.
+        If `text` is only the name of a rule, return it unchanged.
         """
         if len(text) < 12 and text.isalnum():
             return text
@@ -158,7 +164,10 @@ class _Builder:
         return self._rule(choice(rules)) if rules else None
 
     def _options(self, schema: Schema, union: str) -> list[Schema | bool]:
-        """Return the schemas of a union's options, each with the keywords that the union itself has."""
+        """Return the schemas of the options of a union.
+
+        Keywords that stand next to `anyOf` or `oneOf` apply to every option, so they are added to each schema.
+        """
         shared = {key: value for key, value in schema.items() if key != union and key not in NOTES}
         tag = schema.get("discriminator")
         if isinstance(tag, Mapping) and "propertyName" in tag:
@@ -225,7 +234,10 @@ class _Builder:
         return "char"
 
     def _repeated(self, text: str, low: int, high: int) -> str:
-        """Return the rule for a repeated text, divided into blocks if the count is too high for the engine."""
+        """Return the rule for a text that is repeated from `low` to `high` times.
+
+        llama.cpp limits the count of one repetition, so a higher count is divided into blocks.
+        """
         item = self._rule(text)
         if high <= _COUNT:
             return repeat(item, low, high)
@@ -291,7 +303,7 @@ class _Builder:
         return self._rule(sequence('"["', ' ", " '.join(values), further_items, '"]"'))
 
     def _values(self, schema: Schema | bool) -> list[Any]:
-        """Return all values that a schema allows, or [] if the schema does not list its values."""
+        """Return all values that `const`, `enum` or the type `boolean` allow, or [] for any other schema."""
         if isinstance(schema, bool):
             return []
         if "$ref" in schema:
@@ -308,7 +320,10 @@ class _Builder:
         return None if inner is None else self._rule(sequence('"["', inner, '"]"'))
 
     def _some_of(self, items: Sequence[str], low: int, high: int) -> str | None:
-        """Return the rule for `low` to `high` of the items, in their order, without repetition, separated by commas."""
+        """Return the rule for a list of `low` to `high` different items, separated by commas.
+
+        The list has the order of `items`. Return None if there are fewer than `low` items.
+        """
         if low > min(high, len(items)):
             return None
         is_limited = high < len(items)
@@ -330,9 +345,9 @@ class _Builder:
         return after[0]
 
     def _one_of_each(self, items: Sequence[str], low: int, high: int) -> str:
-        """Return a rule that selects at most one item of each group of items.
+        """Return a rule that divides the items into `high` groups and allows at most one item of each group.
 
-        It replaces the rule of `_some_of` if that rule would need too many states.
+        `_some_of` uses this rule if its own rule would be too large.
         """
         edges = [len(items) * index // high for index in range(high + 1)]
         groups = [items[start:end] for start, end in pairwise(edges)]
@@ -358,9 +373,9 @@ class _Builder:
         return self._rule(sequence('"{"', self._members(members), '"}"'))
 
     def _members(self, members: Sequence[tuple[str, bool]]) -> str:
-        """Return the rule for the members of an object in their order.
+        """Return the rule for the members of an object (key and value), in a fixed order.
 
-        Each member is a rule with a boolean that is true if the member is required.
+        Each item of `members` is the rule of a member, and a boolean that is true if the member is required.
         """
         first = next((index for index, (_, is_required) in enumerate(members) if is_required), None)
         if first is not None:
@@ -402,7 +417,10 @@ class _Builder:
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
     def _anything(self, at: _Position, nesting: int) -> str:
-        """Return the rule for any JSON value with at most `nesting` levels of lists and objects."""
+        """Return the rule for any JSON value.
+
+        Lists and objects may be nested up to `nesting` levels deep.
+        """
         text = self._string({}, at) or ""
         options = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
         if nesting:
@@ -417,12 +435,18 @@ class _Builder:
 
 
 def _key(name: object) -> str:
-    """Return an object key as a JSON string, also if the key is a number or another JSON value."""
+    """Return an object key as a quoted JSON string.
+
+    A key that is not a string is converted to a string first.
+    """
     return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
 
 
 def _kind(schema: Schema) -> str:
-    """Return the type that the keywords of a schema without `type` imply, or "" if they imply no type."""
+    """Return the type that follows from the other keywords of a schema, for a schema without `type`.
+
+    For example, `minLength` implies `string`. Return "" if no keyword implies a type.
+    """
     for kind, keywords in _KEYWORDS.items():
         if any(keyword in schema for keyword in keywords):
             return kind

@@ -1,8 +1,10 @@
-"""Basic rules in GBNF notation, and rules for numbers with bounds.
+"""Basic grammar rules, and rules for numbers with a minimum and a maximum.
 
-A rule restricts a number digit by digit, so that every prefix of the number can still become a valid number. The schema
-of a `Decimal` is a union of a number and a string. The number has the bounds. The pattern of the string limits the
-digits before and after the decimal point.
+The rules are GBNF text. A rule restricts a number digit by digit, so that the model can complete every allowed start of
+a number to a valid number.
+
+The schema of a `Decimal` is a union of a number and a string. The schema of the number contains the minimum and the
+maximum. The pattern of the string limits the digits before and after the decimal point.
 """
 
 from __future__ import annotations
@@ -18,24 +20,27 @@ from acorn.types import JsonObject
 
 
 def literal(text: str) -> str:
-    """Return the rule for a fixed text."""
+    """Return the grammar rule that allows exactly this text."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
 def json_literal(value: object) -> str:
-    """Return the rule for a fixed JSON value."""
+    """Return the grammar rule that allows exactly this value as JSON text."""
     return literal(json.dumps(value, ensure_ascii=False))
 
 
 def choice(options: Iterable[str]) -> str:
-    """Return the rule for one of several options, without duplicates."""
+    """Return the grammar rule that allows one of several options.
+
+    Equal options are included only once.
+    """
     unique = list(dict.fromkeys(options))
     return unique[0] if len(unique) == 1 else f"({' | '.join(unique)})"
 
 
 def repeat(item: str, low: int, high: int) -> str:
-    """Return the rule for an item repeated from `low` to `high` times, or "" for 0 times."""
+    """Return the grammar rule for an item that is repeated from `low` to `high` times, or "" if `high` is 0."""
     if high == 0:
         return ""
     if (low, high) == (1, 1):
@@ -44,7 +49,10 @@ def repeat(item: str, low: int, high: int) -> str:
 
 
 def sequence(*parts: str) -> str:
-    """Return the rule for consecutive parts, without the empty parts."""
+    """Return the grammar rule for several parts in a row.
+
+    Empty parts are skipped.
+    """
     return " ".join(part for part in parts if part) or '""'
 
 
@@ -70,7 +78,7 @@ Range = tuple[Decimal | None, Decimal | None]
 def number(
     schema: JsonObject, *, is_whole: bool, max_places: int | None = None, within: Range = (None, None)
 ) -> str | None:
-    """Return the rule for numbers in the bounds of a schema and in the range `within`.
+    """Return the grammar rule for the numbers that a schema allows and that are in the range `within`.
 
     Return None if no number is valid.
     """
@@ -100,13 +108,13 @@ def _exact(value: Any) -> Decimal:
 
 
 def _places_of(schema: JsonObject, most: int) -> int:
-    """Return the maximum number of decimal places of a number that is valid for a schema."""
+    """Return how many decimal places the grammar allows for a number, at most `most`."""
     exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
     return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
 
 
 def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, Decimal]:
-    """Return the lowest and the highest valid number."""
+    """Return the minimum and the maximum number that the schema and the range `within` allow."""
     unit = Decimal(1).scaleb(-places)
     declared = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
     lows = [_exact(declared["minimum"])] if "minimum" in declared else []
@@ -136,9 +144,9 @@ def _is_number(value: object) -> bool:
 
 
 def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:
-    """Return the next valid number after an exclusive bound.
+    """Return the first allowed number above an exclusive minimum, or below an exclusive maximum.
 
-    The number must differ from the bound after both are converted to doubles.
+    `direction` is 1 or -1. The result is not equal to the bound, even after both are rounded to floats.
     """
     nearest = _exact(bound) + direction * unit / 2
     if isinstance(bound, float):
@@ -165,9 +173,9 @@ def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -
 
 
 def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
-    """Return the rule for numbers from `low` to `high`.
+    """Return the grammar rule for the numbers from `low` to `high`.
 
-    Both bounds must be at least 0.
+    Both bounds must be at least 0, because the caller adds the minus sign.
     """
     first, last = int(low), int(high)
     if places == 0:
@@ -189,9 +197,9 @@ def _decimals(value: Decimal, places: int) -> str:
 
 
 def _whole(low: int, high: int) -> str:
-    """Return the rule for integers from `low` to `high`, without leading zeros.
+    """Return the grammar rule for the integers from `low` to `high`, without leading zeros.
 
-    Both bounds must be at least 0.
+    Both bounds must be at least 0, because the caller adds the minus sign.
     """
     parts: list[str] = []
     if low == 0:
@@ -212,7 +220,10 @@ def _whole(low: int, high: int) -> str:
 
 
 def _between(low: str, high: str) -> str:
-    """Return the rule for digit sequences from `low` to `high`, two sequences of equal length."""
+    """Return the grammar rule for digits that are at least `low` and at most `high`.
+
+    `low` and `high` are strings with the same number of digits.
+    """
     if not low:
         return ""
     length = len(low) - 1
@@ -233,18 +244,18 @@ def _between(low: str, high: str) -> str:
 
 
 def _fraction(low: str, high: str) -> str:
-    """Return the rule for a decimal point and the decimal places from `low` to `high`.
+    """Return the grammar rule for a decimal point and the digits after it.
 
-    The point and the places are optional if `low` is zero.
+    The digits must be at least `low` and at most `high`. If `low` is zero, the point and the digits are optional.
     """
     digits = sequence('"."', _places(low, high))
     return f"({digits})?" if not low.strip("0") else digits
 
 
 def _places(low: str, high: str) -> str:
-    """Return the rule for one or more decimal places from `low` to `high`.
+    """Return the grammar rule for one or more digits after the decimal point, from `low` to `high`.
 
-    An omitted decimal place is a zero.
+    Zeros at the end may be omitted.
     """
     length = len(low)
     zeros, nines = "0" * (length - 1), "9" * (length - 1)
@@ -281,9 +292,10 @@ _EXACT = 15
 
 
 def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | None:
-    """Return the rules for numbers that are valid for both schemas of a `Decimal`.
+    """Return the grammar rules for a `Decimal`, whose schema is a union of a number and a string.
 
-    Return None if the two schemas are not the schemas of a `Decimal`.
+    `bounds` is the schema of the number, and `text` is the schema of the string. The rules allow only numbers that fit
+    both schemas. Return None if the two schemas do not belong to a `Decimal`.
     """
     if isinstance(bounds, bool) or isinstance(text, bool) or bounds.get("type") != "number":
         return None
@@ -296,7 +308,7 @@ def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | N
 
 
 def _numbers(bounds: JsonObject, row: re.Match[str]) -> Iterator[str]:
-    """Yield the rules for the numbers that one option of a `Decimal` pattern allows."""
+    """Yield the grammar rules for the numbers that match one option of the string pattern of a `Decimal`."""
     whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
     digits = row["places"] or row["needed"]
     places = min(int(digits), _EXACT) if digits else None if row["after"] else 0

@@ -1,8 +1,8 @@
-"""Conversion of the `pattern` of a schema to a rule for the text between the quotes of a JSON string.
+"""Conversion of a regular expression to a grammar rule, for the `pattern` keyword of a JSON schema.
 
-This module supports choices, sequences and repetitions in Pydantic's dialect of regular expressions. Lookaround,
-backreferences, word boundaries, nested classes and script names raise `UnsupportedPatternError`. The grammar then
-ignores the pattern.
+The rule describes the text between the quotes of a JSON string. This module supports choices, sequences and repetitions
+in Pydantic's dialect of regular expressions. Lookaround, backreferences, word boundaries, nested classes and script
+names raise `UnsupportedPatternError`. The grammar then does not restrict the string by its pattern.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ _MAX_SHORTEST = 20_000
 
 
 class UnsupportedPatternError(ValueError):
-    """An error for a pattern that the grammar cannot express."""
+    """The error for a regular expression that cannot be converted to a grammar rule."""
 
 
 @dataclass(frozen=True)
 class _Chars:
-    """A part of a pattern that matches one of several characters."""
+    """A part of a regular expression that matches one character out of a set."""
 
     allowed: frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Sequence:
-    """A part of a pattern that consists of consecutive parts."""
+    """A part of a regular expression that consists of several parts in a row."""
 
     parts: tuple[_Node, ...]
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A part of a pattern that matches one of several options."""
+    """A part of a regular expression that matches one of several options (`a|b`)."""
 
     options: tuple[_Node, ...]
 
 
 @dataclass(frozen=True)
 class _Repeat:
-    """A part of a pattern that is repeated from `low` to `high` times."""
+    """A part of a regular expression that is repeated from `low` to `high` times."""
 
     part: _Node
     low: int
@@ -101,10 +101,10 @@ Its arguments are the rule of the part, the minimum count and the maximum count.
 def pattern(
     regex: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
 ) -> str | None:
-    """Return the rule for texts that match a regular expression, or None if no text has a valid length.
+    """Return the grammar rule for texts that match a regular expression, or None if no such text fits the lengths.
 
-    `shortest` and `longest` are the lengths of the text. If `is_strict` is false, a text may be longer than `longest`.
-    For some expressions, the rule cannot guarantee the lengths for every text.
+    The text should have at least `shortest` and at most `longest` characters. If `is_strict` is false, it may be
+    longer. For some regular expressions, the rule also allows texts with other lengths.
     """
     options: list[_Node] = []
     for node, has_start, has_end in _PatternReader(regex).read():
@@ -121,7 +121,7 @@ def pattern(
 
 
 class _PatternReader:
-    """A recursive descent parser for regular expressions."""
+    """A recursive descent parser that converts a regular expression to a syntax tree."""
 
     def __init__(self, regex: str) -> None:
         self._regex = regex
@@ -132,9 +132,10 @@ class _PatternReader:
         self._has_end = False
 
     def read(self) -> list[tuple[_Node, bool, bool]]:
-        """Return a list of the top-level options.
+        """Parse the regular expression, and return its top-level options, which `|` separates.
 
-        Each item contains the option, whether it is anchored at the start, and whether it is anchored at the end.
+        Each item is a tuple: the option, True if it is anchored at the start (`^`), and True if it is anchored at the
+        end (`$`).
         """
         options: list[tuple[_Node, bool, bool]] = []
         while not options or self._take("|"):
@@ -178,13 +179,13 @@ class _PatternReader:
         return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _is_at_end(self) -> bool:
-        """Return whether the current option of a choice ends at this position."""
+        """Return True at the end of an option: before `|`, before `)`, or at the end of the regular expression."""
         return self._at >= len(self._regex) or self._peek("|") or self._peek(")")
 
     def _flags(self) -> bool:
-        """Parse flags such as `(?i)`, and return whether the pattern has flags at this position.
+        """Parse flags such as `(?i)`, and return True if there are flags at the current position.
 
-        Only the flag for case-insensitivity has an effect, and only for negated classes.
+        The parser ignores all flags except `i` (ignore case), which it uses only for negated character classes.
         """
         match = _FLAGS.match(self._regex, self._at + 1) if self._peek("(?") else None
         if match is None or match[2] == ":":
@@ -240,7 +241,7 @@ class _PatternReader:
         return frozenset(sign)
 
     def _enclosed(self) -> str:
-        """Return the text between braces, or "" if the next character is not an opening brace."""
+        """Parse and return the text between two braces, or return "" if the next character is not `{`."""
         if not self._take("{"):
             return ""
         start, end = self._at, self._regex.find("}", self._at)
@@ -250,7 +251,7 @@ class _PatternReader:
         return self._regex[start:end]
 
     def _code(self, length: int) -> str:
-        """Parse a hexadecimal code, and return its character."""
+        """Parse the hexadecimal code of an escape such as `\\x41`, and return the character."""
         digits = self._enclosed()
         if not digits:
             digits, self._at = self._regex[self._at : self._at + length], self._at + length
@@ -260,7 +261,10 @@ class _PatternReader:
             raise UnsupportedPatternError(self._regex) from None
 
     def _category(self, name: str) -> frozenset[str]:
-        """Return the characters of the Unicode category with a short name such as `Lu`."""
+        """Return the characters in a Unicode category.
+
+        `name` is the short name, such as `Lu` for uppercase letters.
+        """
         members = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
         if not members or len(name) > 2:
             raise UnsupportedPatternError(self._regex)
@@ -336,9 +340,9 @@ def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
 
 
 def _range(first: str, last: str) -> Iterator[int]:
-    """Return the character codes of a range, such as `a-z`.
+    """Return an iterator over the character codes in a range such as `a-z`.
 
-    The result for a large range contains only the codes at its start.
+    For a very large range, it contains only the first codes.
     """
     return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
 
@@ -347,7 +351,7 @@ def _range(first: str, last: str) -> Iterator[int]:
 
 
 def _fit(node: _Node, shortest: int, longest: int) -> _Node:
-    """Return a node whose repetition counts are changed so that no text is too long or too short."""
+    """Return a copy of a syntax tree with changed repetition counts, so that matching texts have the wanted length."""
     slack = longest
     limited = _limit(node, slack)
     while slack and _length(limited)[1] > longest:
@@ -369,7 +373,10 @@ def _limit(node: _Node, slack: int) -> _Node:
 
 
 def _extend(node: _Node, missing: int) -> _Node:
-    """Return a node whose shortest text is `missing` characters longer, if its repetitions allow it."""
+    """Return a copy of a syntax tree whose shortest matching text has `missing` more characters.
+
+    If the repetitions in the tree do not allow that length, the shortest text becomes only as long as they allow.
+    """
     if missing <= 0:
         return node
     match node:
@@ -391,7 +398,7 @@ def _extend(node: _Node, missing: int) -> _Node:
 
 
 def _length(node: _Node) -> tuple[int, int]:
-    """Return the minimum and the maximum length of a text that matches a node."""
+    """Return the minimum and the maximum length of the texts that match a part of a regular expression."""
     match node:
         case _Chars():
             return 1, 1
@@ -423,7 +430,7 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\f
 
 
 def _one_of(allowed: frozenset[str]) -> str:
-    """Return the rule for one of several characters in a JSON string."""
+    """Return the grammar rule for one character of a set, inside a JSON string."""
     unescaped = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
     unescaped = [sign for sign in unescaped if not 0xD800 <= ord(sign) <= 0xDFFF]
     options = [f"[{''.join(map(_in_class, unescaped))}]"] if unescaped else []

@@ -1,8 +1,9 @@
-"""JSON schemas for the grammar: normalization, references and string formats.
+"""JSON schemas for the grammar: uniform notation, references and string formats.
 
-A schema may have any source. `normalize` converts the notations of older drafts (`items` as a list) and of other
-languages (`2.0` for a count). A value that is not a valid schema raises `InvalidSchemaError` with its path. The other
-modules of this folder therefore do not check the types of keywords.
+A schema may come from any program. `normalize` converts the notation of older JSON Schema drafts (such as `items` as a
+list) and of other programming languages (such as `2.0` for a count). If a part of a schema is not valid, `normalize`
+raises `InvalidSchemaError` with the path of that part. The other modules of this folder therefore do not check the
+types of keywords.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _MAX_MINIMUM = 20_000
 
 
 class InvalidSchemaError(ValueError):
-    """An error for a value that is not a valid JSON schema."""
+    """The error for a value that should be a JSON schema but is not a valid one."""
 
 
 def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
-    """Return a schema and its subschemas in a uniform notation.
+    """Check a schema and its subschemas, and return them in a uniform notation.
 
-    `path` is the position of the schema for error messages.
+    `path` is the path of the schema, such as `#/properties/name`, which error messages contain.
     """
     if isinstance(schema, bool):
         return schema
@@ -70,8 +71,11 @@ def _accept_any(value: object) -> bool:
     return True
 
 
-def _accept_none(value: object) -> bool:
-    """Reject every value, since `_value` has already handled all valid values."""
+def _reject_all(value: object) -> bool:
+    """Return False for every value.
+
+    `_value` uses this function for keywords whose valid values it has already handled.
+    """
     return False
 
 
@@ -112,8 +116,8 @@ def _is_list(value: object) -> bool:
 
 
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(_SCHEMAS, ("a list of schemas", _accept_none)),
-    **dict.fromkeys(_NAMED, ("an object that maps names to schemas", _accept_none)),
+    **dict.fromkeys(_SCHEMAS, ("a list of schemas", _reject_all)),
+    **dict.fromkeys(_NAMED, ("an object that maps names to schemas", _reject_all)),
     **dict.fromkeys(_COUNTS, ("an integer of at least 0", _is_count)),
     **dict.fromkeys(("minLength", "minItems", "minProperties"), (f"an integer from 0 to {_MAX_MINIMUM}", _is_minimum)),
     **dict.fromkeys(_BOUNDS, ("a number", _is_number)),
@@ -141,7 +145,7 @@ NOTES = {
 
 
 class Definitions:
-    """A root schema that resolves references and combines subschemas."""
+    """The definitions of a root schema, with methods that resolve references and combine schemas."""
 
     def __init__(self, root: Schema | bool) -> None:
         self._root = root
@@ -149,9 +153,9 @@ class Definitions:
         self._recursive: dict[str, bool] = {}
 
     def target(self, reference: str) -> Schema | bool:
-        """Return the schema that a reference points to.
+        """Return the schema to which a `$ref` points.
 
-        If the target does not exist, the result is an empty schema, which allows every value.
+        If that schema does not exist, return an empty schema, which allows every value.
         """
         if reference not in self._targets:
             target: object = self._root
@@ -161,7 +165,7 @@ class Definitions:
         return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:
-        """Return whether the target of a reference contains the same reference, directly or indirectly."""
+        """Return True if the schema to which a `$ref` points contains the same `$ref`, directly or indirectly."""
         if reference not in self._recursive:
             self._recursive[reference] = self._leads_back(reference)
         return self._recursive[reference]
@@ -179,10 +183,11 @@ class Definitions:
         return False
 
     def combine(self, one: Schema, other: Schema | bool, followed: set[str] | None = None) -> Schema | bool:
-        """Return a schema with the keywords of two schemas.
+        """Return one schema that contains the keywords of both schemas.
 
-        If both schemas have a keyword, the result has the narrower value, or else the value of the second schema.
-        `followed` contains the references that were already resolved and that are not resolved again.
+        If both schemas have the same keyword, the result has the stricter limit, or else the value of the second
+        schema. `followed` contains the references that were already resolved, so that a recursive schema does not cause
+        an endless loop.
         """
         if isinstance(other, bool):
             return one if other else False
@@ -209,9 +214,9 @@ class Definitions:
         return merged
 
     def add_shared(self, shared: Schema, option: Schema | bool) -> Schema | bool:
-        """Return an option of a union with the keywords that all options share.
+        """Return an option of a union, together with the keywords that apply to all options.
 
-        The result contains the reference of the option unchanged, so that the grammar detects recursion.
+        If the option is a `$ref`, the result still contains the `$ref`, so that the grammar can detect recursion.
         """
         if isinstance(option, bool) or "$ref" not in option or not shared:
             return self.combine(shared, option)
@@ -219,7 +224,7 @@ class Definitions:
         return combined if isinstance(combined, bool) else {**combined, "$ref": option["$ref"]}
 
     def merge_all_of(self, schema: Schema) -> Schema | bool:
-        """Return a schema without `allOf`, combined with the schemas in its `allOf`."""
+        """Return a schema without `allOf` that contains the keywords of all schemas in `allOf`."""
         combined: Schema | bool = schema
         followed: set[str] = set()
         while not isinstance(combined, bool) and "allOf" in combined:
@@ -309,5 +314,5 @@ Each rule allows only ASCII characters that JSON does not escape.
 
 
 def without_zone(rule: str) -> str:
-    """Return the rule of a time format without its time zone."""
+    """Return the grammar rule of a time format, but without the time zone."""
     return rule.removesuffix(_ZONE)

@@ -294,7 +294,7 @@ class OpenSources:
         return (shared or self.add(source)).list_tools()
 
     async def aopen(self, source: AnySource) -> Any:
-        """Open a tool source on the event loop, unless `with agent:` has opened it, and return the list of its tools."""
+        """Open a tool source on the event loop, unless `with agent:` has opened it, and return its list of tools."""
         shared = open_sources_of(self._agent, source)
         return await (shared or await self.aadd(source)).alist_tools()
 

@@ -113,7 +113,7 @@ _ALL_ASKS = (*_LONG_ASKS, *_SHORT_ASKS)
 
 
 class SyncDriver:
-    """A driver that performs the operations of one run, and of the branches that its model calls, in a blocking call."""
+    """A driver that performs the operations of one run, and of the branches that its model calls in a blocking call."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree

@@ -395,7 +395,7 @@ class Tree:
     def commit(self) -> Future[None] | None:
         """Start a commit of all changes, and return its future, which must be done before the next operation begins.
 
-        Return None if there is no store, or if there is nothing to commit.
+        Return None if the run has no store or has no changes.
         """
         committer, fatal_error = self.committer, self.fatal_error
         if committer is None:

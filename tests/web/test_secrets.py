@@ -169,10 +169,10 @@ def test_secret_test_table_contains_each_page_route() -> None:
 def test_page_route_responses_contain_no_secret(route: tuple[str, str], house: House) -> None:
     told = ROUTES[route](house)
     assert told
-    assert_veiled(house, told)
+    assert_redacted(house, told)
 
 
-def assert_veiled(house: House, told: list[str]) -> None:
+def assert_redacted(house: House, told: list[str]) -> None:
     for secret in house.text.split():
         assert not [answer for answer in told if secret in answer]
     assert KEY not in "".join(told)
@@ -182,7 +182,7 @@ def test_workers_route_responses_contain_no_secret(postgres: str, secretive: lis
     house = full_of(secretive, postgres)
     fleet = get(house.app, "/api/fleet")
     assert len(fleet.json()["requests"]) == 1
-    assert_veiled(house, [fleet.text, *listed(house), *compared(house), *house.of("view"), house.get("/api/agent")])
+    assert_redacted(house, [fleet.text, *listed(house), *compared(house), *house.of("view"), house.get("/api/agent")])
 
 
 def test_page_route_responses_contain_asterisks_in_place_of_secret(house: House) -> None:

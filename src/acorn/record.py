@@ -160,9 +160,9 @@ class Run(_RunState, Generic[Out, Deps]):
 
         The text contains neither `deps` nor the traceback of the error.
         """
-        from acorn._history.saved_form import write_run
+        from acorn._history.saved_form import encode_run
 
-        return write_run(self)
+        return encode_run(self)
 
     @overload
     @staticmethod
@@ -180,9 +180,9 @@ class Run(_RunState, Generic[Out, Deps]):
         Without the class, input and output are JSON data. If the class of the error does not belong to acorn, the
         record contains an `AcornError` with the same message.
         """
-        from acorn._history.saved_form import read_run
+        from acorn._history.saved_form import decode_run
 
-        run: Run = read_run(Run, text, agent)
+        run: Run = decode_run(Run, text, agent)
         return run
 
     def _repr_html_(self) -> str:

@@ -311,7 +311,7 @@ def test_result_removed_by_on_step_is_sent_as_placeholder(call: Call) -> None:
     assert roles(run.history[2:5]) == ["assistant", "tool", "assistant"]
 
 
-def test_result_without_call_is_not_sent(call: Call) -> None:
+def test_tool_result_added_by_on_step_without_matching_call_is_not_sent(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.tool_results.append(ToolResult("z", "look", "a mouse"))
 
@@ -528,7 +528,7 @@ def test_call_without_result_is_sent_with_placeholder_result(call: Call) -> None
 
 
 @pytest.mark.parametrize("to", [1, 2, 100])
-def test_moved_result_is_matched_to_its_call(call: Call, to: int) -> None:
+def test_tool_result_moved_in_history_is_sent_after_its_call(call: Call, to: int) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.insert(to, self.history.pop(3))
@@ -542,7 +542,7 @@ def test_moved_result_is_matched_to_its_call(call: Call, to: int) -> None:
     ]
 
 
-def test_result_restored_later_replaces_placeholder(call: Call) -> None:
+def test_tool_result_that_on_step_removes_and_restores_later_replaces_placeholder(call: Call) -> None:
     kept: list[Message] = []
 
     def hold(self: Looker, step: Step) -> None:
@@ -571,7 +571,7 @@ def test_result_inserted_before_its_call_is_sent_after_its_call(call: Call) -> N
     assert told(requests[2])[-2:] == [("assistant", None), ("tool", "a mouse")]
 
 
-def test_second_result_of_call_is_not_sent(call: Call) -> None:
+def test_second_tool_result_for_same_call_is_not_sent(call: Call) -> None:
     @at_step(2)
     def double(self: Looker, step: Step) -> None:
         self.history.insert(4, {**self.history[3], "content": "once more"})

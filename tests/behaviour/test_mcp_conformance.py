@@ -46,7 +46,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ),
     ],
 )
-def test_mcp_source_passes_conformance_suite(
+def test_mcp_client_passes_conformance_suite(
     runner: list[str], tmp_path: Path, scenario: str, wanted: set[str]
 ) -> None:
     command = shlex.join([sys.executable, str(CLIENT)])  # The runner passes it to a shell.

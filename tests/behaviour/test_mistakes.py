@@ -51,7 +51,7 @@ def test_misspelled_attribute_whose_value_is_class_warns_with_suggestion() -> No
         type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
 
 
-def test_misspelled_hook_warns() -> None:
+def test_misspelled_hook_name_warns_with_suggestion() -> None:
     with pytest.warns(UserWarning, match="`Wrong.on_setp` .* Did you mean `on_step`"):
         type("Wrong", (module,), {"on_setp": lambda self, step: None, "__module__": __name__})
 

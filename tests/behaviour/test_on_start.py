@@ -153,7 +153,7 @@ def test_on_start_finish_ends_run_without_model_call(call: Call, script: Script,
     assert run.history == [SYSTEM, INPUT]
 
 
-def test_on_start_finish_rejected_by_on_finish_is_sent_to_model(call: Call, script: Script) -> None:
+def test_output_set_in_on_start_and_rejected_by_on_finish_is_sent_to_model(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
 

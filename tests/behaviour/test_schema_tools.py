@@ -348,7 +348,7 @@ def test_schema_tool_added_by_hook_is_called(call: Call, script: Script) -> None
     assert got == [{"a": "x"}]
 
 
-def test_schema_tool_listed_by_source_is_called_with_validated_arguments(call: Call, script: Script) -> None:
+def test_schema_tool_listed_by_tool_source_is_called_with_validated_arguments(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     class Server:

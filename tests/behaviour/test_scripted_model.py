@@ -249,14 +249,14 @@ def test_scripted_model_done_with_unused_reply_raises_assertion_error() -> None:
     model.done()
 
 
-def test_scripted_model_with_block_with_unused_reply_raises_assertion_error() -> None:
+def test_scripted_model_used_in_with_statement_raises_assertion_error_for_unused_reply() -> None:
     with pytest.raises(AssertionError, match="1 unused reply"), ScriptedModel(["a"]) as model:
         assert isinstance(model, ScriptedModel)
     with ScriptedModel(["a"]) as model:
         model.complete(request())
 
 
-def test_scripted_model_with_block_left_by_exception_raises_that_exception() -> None:
+def test_scripted_model_used_in_with_statement_does_not_hide_exception_of_block() -> None:
     with pytest.raises(KeyError, match="the real one"), ScriptedModel(["a"]):
         raise KeyError("the real one")
 

@@ -856,14 +856,14 @@ def test_stream_iterated_twice_yields_nothing_second_time(watched: Watch) -> Non
 
 @pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_stream_with_wrong_input_raises_before_iteration(how: str, given: dict[str, Any]) -> None:
+def test_stream_with_wrong_input_raises_input_error_before_iteration(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_stream_without_model_raises_before_iteration(how: str) -> None:
+def test_stream_without_model_raises_declaration_error_before_iteration(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import File, Image, Run, runs
-from acorn._history.saved_form import read_entries, write_entry
+from acorn._history.saved_form import decode_entries, encode_entry
 from acorn.stores.memory import MemoryStore
 from acorn.testing.as_python import as_python
 
@@ -256,9 +256,9 @@ def test_as_python_writes_message_text_as_string_literals_only(agents: Any, text
 def test_as_python_of_hostile_record_imports_only_known_modules(agents: Any) -> None:
     run = agents.Plain(model=agents.ScriptedModel([agents.finish(3)])).run("x")
     for module in ("os\nimport shutil:Evil", "a.b:C; import os", "os:class", "__main__:Main", ":", "x:<locals>.Y"):
-        entries = [write_entry(entry) for entry in run.journal.entries]
+        entries = [encode_entry(entry) for entry in run.journal.entries]
         entries[0]["module"] = module
-        run.journal.entries[:] = read_entries(entries)
+        run.journal.entries[:] = decode_entries(entries)
         made = as_python(run)
         imports = [node for node in ast.walk(ast.parse(made)) if isinstance(node, ast.Import | ast.ImportFrom)]
         known = {"pytest", "pydantic_core", "acorn", "acorn.testing", "your_project"}

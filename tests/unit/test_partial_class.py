@@ -62,7 +62,7 @@ def kinds_of(cls: Any) -> dict[str, Any]:
 # The class
 
 
-def test_partial_class_has_optional_fields_as_documented() -> None:
+def test_partial_class_has_all_fields_optional_with_default_none() -> None:
     class MyOutput(BaseModel):
         name: str
         count: int
@@ -94,7 +94,7 @@ def test_partial_class_is_pydantic_class_with_json_schema() -> None:
     assert TypeAdapter(made).validate_json('{"text": "a"}') == made(text="a")
 
 
-def test_partial_class_is_created_once() -> None:
+def test_partial_class_of_one_model_is_created_once() -> None:
     assert P[City] is P[City]
     assert P[Report] is P[Report]
     assert type(partial(City, "{")) is P[City]
@@ -121,7 +121,7 @@ def test_partial_class_is_created_once_in_many_threads() -> None:
     assert all(classes == found[0] for classes in found)
 
 
-def test_schemas_in_lists_dicts_and_unions_are_partial() -> None:
+def test_models_nested_in_lists_dicts_and_unions_become_partial_classes() -> None:
     part: Any = P[Item]
     assert kinds_of(P[Report]) == {
         "name": str | None,
@@ -136,20 +136,20 @@ def test_schemas_in_lists_dicts_and_unions_are_partial() -> None:
     assert zoo["by_name"] == dict[str, pet] | None
 
 
-def test_recursive_schema_refers_to_its_partial_class() -> None:
+def test_partial_class_of_recursive_model_refers_to_itself() -> None:
     part: Any = P[Tree]
     assert kinds_of(part) == {"value": str | None, "children": list[part] | None, "parent": part | None}
     found = part.model_validate({"children": [{"parent": {"value": "a"}}]})
     assert type(found.children[0].parent) is part
 
 
-def test_mutually_recursive_schemas_are_partial() -> None:
+def test_mutually_recursive_models_become_partial_classes() -> None:
     ping, pong = P[Ping], P[Pong]
     assert kinds_of(ping)["pong"] == pong | None
     assert kinds_of(pong)["pings"] == list[ping] | None  # type: ignore[valid-type]
 
 
-def test_schema_annotated_with_self_is_partial() -> None:
+def test_model_field_annotated_with_self_becomes_partial_class() -> None:
     class Chain(BaseModel):
         name: str
         next: Self | None = None
@@ -169,7 +169,7 @@ class Linked(BaseModel, Generic[T]):
     next: Optional[Linked[T]] = None  # noqa: UP045
 
 
-def test_generic_schema_is_partial_per_type_argument() -> None:
+def test_generic_model_has_one_partial_class_per_type_argument() -> None:
     part: Any = P[Item]
     assert kinds_of(P[Page[Item]]) == {"items": list[part] | None, "next": part | None}
     assert kinds_of(P[Page[str]]) == {"items": list[str] | None, "next": str | None}
@@ -189,11 +189,11 @@ class After(BaseModel):
     name: str
 
 
-def test_class_defined_later_is_resolved() -> None:
+def test_field_type_defined_later_in_module_becomes_partial_class() -> None:
     assert kinds_of(P[Before])["after"] == P[After] | None
 
 
-def test_class_defined_later_in_function_is_resolved() -> None:
+def test_field_type_defined_later_in_function_becomes_partial_class() -> None:
     class Early(BaseModel):
         later: Later2 | None = None
 
@@ -204,7 +204,7 @@ def test_class_defined_later_in_function_is_resolved() -> None:
     assert kinds_of(P[Early])["later"] == P[Later2] | None
 
 
-def test_undefined_class_leaves_no_incomplete_partial_class() -> None:
+def test_model_with_undefined_type_raises_and_leaves_no_partial_class() -> None:
     class Inner(BaseModel):
         name: str
         next: Self | None = None
@@ -218,7 +218,7 @@ def test_undefined_class_leaves_no_incomplete_partial_class() -> None:
     assert partial(Inner, '{"next": {"name": "a').next == P[Inner](name="a")
 
 
-def test_types_that_are_not_schemas_are_unchanged() -> None:
+def test_partial_of_type_that_is_not_model_is_that_type() -> None:
     part: Any = P[Item]
     for kind in (str, int, tuple[Item, ...], set[int], Literal["a"], Any, None, Annotated[int, 5]):
         assert P[kind] == kind
@@ -228,7 +228,7 @@ def test_types_that_are_not_schemas_are_unchanged() -> None:
     assert P[Annotated[Item, "described"]] is part
 
 
-def test_field_list_has_partial_class() -> None:
+def test_output_declared_as_field_list_has_partial_class() -> None:
     shape = shape_of(["name", ("count", int), ("tags", list[str], [])], "Agent", "final_output")
     assert kinds_of(P[shape.schema]) == {
         "name": str | None,
@@ -238,7 +238,7 @@ def test_field_list_has_partial_class() -> None:
     assert partial(shape.schema, '{"count": 5, "name": "a').model_dump() == {"name": "a", "count": 5, "tags": None}
 
 
-def test_partial_class_has_serialization_settings_of_fields() -> None:
+def test_partial_class_serializes_fields_like_original_class() -> None:
     class Written(BaseModel):
         model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", use_enum_values=True)
 
@@ -258,7 +258,7 @@ def test_partial_class_has_serialization_settings_of_fields() -> None:
     assert P[Written].model_fields["plain"].description == "A number."
 
 
-def test_schema_serialized_by_alias_has_partial_serialized_by_alias() -> None:
+def test_partial_class_of_model_serialized_by_alias_is_serialized_by_alias() -> None:
     class Written(BaseModel):
         model_config = ConfigDict(serialize_by_alias=True)
 
@@ -267,7 +267,7 @@ def test_schema_serialized_by_alias_has_partial_serialized_by_alias() -> None:
     assert partial(Written, '{"Plain": 5}').model_dump() == {"Plain": 5}
 
 
-def test_partial_fields_with_reserved_names_are_accepted() -> None:
+def test_partial_class_accepts_field_names_used_by_pydantic_methods() -> None:
     names = ["title", "self", "model", "type", "copy", "json", "schema", "dict", "fields", "validate", "cls", "data"]
     names += ["model_name", "construct", "items", "keys", "values", "model_dump_text", "name", "id", "result", "count"]
     with warnings.catch_warnings():
@@ -298,7 +298,7 @@ def test_partial_instance_is_pydantic_model_and_truthy() -> None:
         _ = found.city
 
 
-def test_snapshot_equals_instance_created_by_hand() -> None:
+def test_parsed_partial_equals_partial_instance_with_same_values() -> None:
     part: Any = P[Essay]
     for text in ("short", LONG):
         assert essay(text) == part(before=5, text=text, after=[1, 2])
@@ -309,7 +309,7 @@ def test_snapshot_equals_instance_created_by_hand() -> None:
         assert essay(text) != {"before": 5, "text": text, "after": [1, 2]}
 
 
-def test_long_field_is_built_at_first_access() -> None:
+def test_long_field_of_partial_is_built_at_first_access() -> None:
     found = essay()
     assert is_held(found, "text")
     assert found.before == 5
@@ -341,13 +341,13 @@ def test_long_field_is_built_at_first_access() -> None:
         lambda found: P[Essay].model_validate(found).model_dump(),
     ],
 )
-def test_lazy_field_is_included_in_each_kind_of_access(look: Any) -> None:
+def test_lazy_field_of_partial_is_included_in_each_way_of_reading(look: Any) -> None:
     shown = look(essay())
     assert shown == {"before": 5, "text": LONG, "after": [1, 2]}
     assert list(shown) == ["before", "text", "after"]
 
 
-def test_dump_with_include_or_exclude_selects_fields() -> None:
+def test_model_dump_of_partial_with_include_and_exclude_selects_fields() -> None:
     found = partial(Essay, '{"text": "', LONG)
     assert found.model_dump(exclude={"text"}) == {"before": None, "after": None}
     assert found.model_dump(include={"text"}) == {"text": LONG}
@@ -356,7 +356,7 @@ def test_dump_with_include_or_exclude_selects_fields() -> None:
     assert found.model_fields_set == {"text"}
 
 
-def test_repr_contains_each_field() -> None:
+def test_repr_of_partial_contains_each_field() -> None:
     assert repr(partial(City, '{"city_name": "Os')) == (
         "PartialCity(city_name='Os', population=None, explanation=None)"
     )
@@ -364,7 +364,7 @@ def test_repr_contains_each_field() -> None:
     assert str(essay("short")) == "before=5 text='short' after=[1, 2]"
 
 
-def test_lazy_list_or_dict_is_built_at_first_access() -> None:
+def test_long_list_and_long_dict_of_partial_are_built_at_first_access() -> None:
     class Many(BaseModel):
         numbers: list[int]
         names: dict[str, int]
@@ -381,7 +381,7 @@ def test_lazy_list_or_dict_is_built_at_first_access() -> None:
     assert list(found.model_dump()) == ["numbers", "names", "after"]
 
 
-def test_lazy_field_read_later_has_state_of_snapshot() -> None:
+def test_lazy_field_read_later_has_value_at_time_of_its_partial() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [{"title": "')
     kept = []
@@ -400,7 +400,7 @@ def test_lazy_field_read_later_has_state_of_snapshot() -> None:
         assert found.name is None
 
 
-def test_old_snapshot_has_only_fields_of_that_time() -> None:
+def test_old_partial_has_only_fields_received_up_to_that_time() -> None:
     parser = PushParser(expectation_of(Essay))
     kept = []
     for piece in ("{", '"before": 5', ", ", '"text": "a', '", "after"', ": []}"):
@@ -410,7 +410,7 @@ def test_old_snapshot_has_only_fields_of_that_time() -> None:
     assert [len(found.model_dump(exclude_unset=True)) for found in kept] == [0, 0, 1, 2, 2, 3]
 
 
-def test_lazy_list_of_schemas_contains_last_incomplete_item() -> None:
+def test_lazy_list_of_models_contains_last_incomplete_item() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [' + '{"title": "a"}, ' * 80 + '{"title": "b')
     first = parser.value()
@@ -420,7 +420,7 @@ def test_lazy_list_of_schemas_contains_last_incomplete_item() -> None:
     assert [item.title for item in parser.value().items] == ["a"] * 80 + ["bc", "d"]
 
 
-def test_changing_snapshot_does_not_change_other_snapshots() -> None:
+def test_changed_partial_does_not_change_other_partials() -> None:
     parser = PushParser(expectation_of(Essay))
     parser.feed('{"before": 5, "text": "' + LONG)
     first, second = parser.value(), copy.copy(parser.value())
@@ -432,14 +432,14 @@ def test_changing_snapshot_does_not_change_other_snapshots() -> None:
     assert (parser.value().before, parser.value().text) == (5, LONG + "more")
 
 
-def test_snapshot_is_not_hashable() -> None:
+def test_partial_instance_is_not_hashable() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(essay())
     with pytest.raises(TypeError, match="unhashable"):
         hash(City(city_name="a", population=1, explanation="b"))
 
 
-def test_pickled_snapshot_has_equal_class() -> None:
+def test_unpickled_partial_has_same_partial_class() -> None:
     found = pickle.loads(pickle.dumps(partial(Report, '{"items": [{"title": "a"}], "best": {"title": "', LONG)))
     assert type(found) is P[Report]
     assert type(found.best) is P[Item]
@@ -449,7 +449,7 @@ def test_pickled_snapshot_has_equal_class() -> None:
     assert with_more.model_extra == {"more": 5}
 
 
-def test_deep_copies_share_no_state() -> None:
+def test_deep_copy_of_partial_shares_no_state_with_original() -> None:
     found = partial(Report, '{"items": [{"title": "a"}], "name": "n"}')
     twin = copy.deepcopy(found)
     twin.items[0].title = "b"
@@ -457,7 +457,7 @@ def test_deep_copies_share_no_state() -> None:
     assert type(twin.items[0]) is P[Item]
 
 
-def test_snapshot_inside_other_model_is_serialized() -> None:
+def test_partial_instance_inside_other_model_is_serialized() -> None:
     class Event(BaseModel):
         partial: Any
         typed: Partial[Essay]
@@ -468,13 +468,13 @@ def test_snapshot_inside_other_model_is_serialized() -> None:
     assert Event.model_validate_json(made.model_dump_json()).typed == found
 
 
-def test_names_and_aliases_refer_to_one_field() -> None:
+def test_json_keys_that_are_names_or_aliases_fill_same_partial_field() -> None:
     found = partial(Aliased, '{"firstName": "a", "zwei": 2, "right": "l", "left": "r"}')
     assert (found.first, found.second, found.left, found.right) == ("a", 2, "l", "r")
     assert found.model_dump(by_alias=True) == {"firstName": "a", "second": 2, "right": "l", "left": "r"}
 
 
-def test_lazy_field_that_grows_is_read_in_several_threads() -> None:
+def test_growing_lazy_field_can_be_read_in_several_threads() -> None:
     parser = PushParser(expectation_of(Essay))
     parser.feed('{"text": "')
     kept: list[Any] = []

@@ -406,12 +406,12 @@ def cases() -> Cases:
 # Every prefix, for any split
 
 
-def test_sample_documents_include_200_documents_and_10_long_documents() -> None:
+def test_parser_samples_include_200_documents_of_which_10_are_long() -> None:
     assert len(DOCUMENTS) >= 200
     assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
 
 
-def test_every_prefix_of_document_matches_oracle(cases: Cases) -> None:
+def test_value_after_each_character_matches_reference_parser(cases: Cases) -> None:
     for model, text, expected in cases:
         parser = PushParser(expectation_of(model))
         kept: list[Any] = []
@@ -424,7 +424,7 @@ def test_every_prefix_of_document_matches_oracle(cases: Cases) -> None:
             check(found, expected[end], model, text, end)
 
 
-def test_snapshot_accessed_at_end_has_state_of_its_creation(cases: Cases) -> None:
+def test_partial_value_read_at_end_has_state_of_its_creation(cases: Cases) -> None:
     for model, text, expected in cases:
         parser = PushParser(expectation_of(model))
         kept: list[Any] = []
@@ -436,7 +436,7 @@ def test_snapshot_accessed_at_end_has_state_of_its_creation(cases: Cases) -> Non
             check(found, expected[end], model, text, end)
 
 
-def test_document_split_in_two_anywhere_matches_oracle(cases: Cases) -> None:
+def test_document_fed_in_two_parts_matches_reference_parser(cases: Cases) -> None:
     for model, text, expected in cases:
         step = 1 if TORTURE else 2 if len(text) < 300 else 7  # The long ones are repetitive.
         for cut in range(0, len(text), step):
@@ -448,7 +448,7 @@ def test_document_split_in_two_anywhere_matches_oracle(cases: Cases) -> None:
             check(first, expected[cut], model, text, cut)
 
 
-def test_document_split_randomly_matches_oracle(cases: Cases) -> None:
+def test_document_fed_in_random_parts_matches_reference_parser(cases: Cases) -> None:
     rng = random.Random(0)
     for model, text, expected in cases:
         for _ in range(3):
@@ -464,7 +464,7 @@ def test_document_split_randomly_matches_oracle(cases: Cases) -> None:
                 check(found, expected[end], model, text, end)
 
 
-def test_whole_document_equals_pydantic_result(cases: Cases) -> None:
+def test_value_of_whole_document_equals_pydantic_result(cases: Cases) -> None:
     valid = complete = 0
     for model, text, _ in cases:
         try:
@@ -484,7 +484,7 @@ def test_whole_document_equals_pydantic_result(cases: Cases) -> None:
     assert complete > len(DOCUMENTS) / 5
 
 
-def test_snapshot_is_same_object_while_unchanged() -> None:
+def test_partial_value_is_same_object_while_fields_are_unchanged() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"name": "a')
     first = parser.value()
@@ -505,7 +505,7 @@ def test_snapshot_is_same_object_while_unchanged() -> None:
     assert parser.value().best.score == 1.5
 
 
-def test_unknown_long_text_creates_no_snapshots() -> None:
+def test_text_of_unknown_field_creates_no_new_partial_value() -> None:
     for opening in ('{"unknown": "', '{"name": "n", "unknown": ["'):
         parser = PushParser(expectation_of(Report))
         parser.feed(opening)
@@ -527,7 +527,7 @@ def mutated(text: str, rng: random.Random) -> str:
     )
 
 
-def test_damaged_documents_split_anywhere_do_not_raise() -> None:
+def test_damaged_document_has_same_value_for_every_split() -> None:
     rng = random.Random(1)
     for model, text in DOCUMENTS:
         for _ in range(4 if len(text) < 300 else 1):
@@ -544,7 +544,7 @@ def test_damaged_documents_split_anywhere_do_not_raise() -> None:
             assert same(dump(by_some.value()), found), broken
 
 
-def test_text_after_error_does_not_change_value(cases: Cases) -> None:
+def test_text_after_syntax_error_does_not_change_partial_value(cases: Cases) -> None:
     for model, text, expected in cases[:60]:
         for cut in range(1, len(text), 7):
             parser = PushParser(expectation_of(model))
@@ -599,7 +599,7 @@ def test_text_after_error_does_not_change_value(cases: Cases) -> None:
         "\0\1\2",
     ],
 )
-def test_selected_invalid_texts_do_not_raise(garbage: str) -> None:
+def test_invalid_json_texts_do_not_raise_in_partial_parser(garbage: str) -> None:
     for model in (City, Report, Loose, Tree):
         parser = PushParser(expectation_of(model))
         for at in range(0, len(garbage), 9):
@@ -609,7 +609,7 @@ def test_selected_invalid_texts_do_not_raise(garbage: str) -> None:
         dump(parser.value())
 
 
-def test_depth_limit_equals_depth_limit_of_pydantic() -> None:
+def test_nesting_limit_of_partial_parser_equals_limit_of_pydantic() -> None:
     class Deep(BaseModel):
         anything: Any
 
@@ -628,7 +628,7 @@ def test_depth_limit_equals_depth_limit_of_pydantic() -> None:
                 Deep.model_validate_json(text)
 
 
-def test_deep_values_are_readable_while_text_grows() -> None:
+def test_deeply_nested_text_is_readable_while_it_grows() -> None:
     parser = PushParser(expectation_of(Tree))
     parser.feed('{"children": [' * 99 + '{"value": "' + "x" * 5000)
     found = parser.value()
@@ -655,7 +655,7 @@ def test_deep_values_are_readable_while_text_grows() -> None:
         (r'"a\u 123b"', "a"),
     ],
 )
-def test_surrogates_and_invalid_hex_are_parsed_like_standard_library(text: str, expected: str) -> None:
+def test_unicode_escapes_are_parsed_like_standard_library(text: str, expected: str) -> None:
     for size in (1, 2, len(text)):
         parser = PushParser(expectation_of(str))
         for at in range(0, len(text), size):
@@ -674,7 +674,7 @@ def test_surrogates_and_invalid_hex_are_parsed_like_standard_library(text: str, 
         ('{], "c": 2}', {}),
     ],
 )
-def test_container_is_closed_only_by_matching_bracket(text: str, expected: Any) -> None:
+def test_json_container_is_closed_only_by_matching_bracket(text: str, expected: Any) -> None:
     parser = PushParser(expectation_of(Any))
     parser.feed(text)
     assert resolve_lazy(parser.value()) == expected
@@ -749,13 +749,13 @@ LONG = "x" * 5000
         (Store, '{"point": {"y": 2,', {"shelf": None, "word": None, "point": {"x": None, "y": 2.0}}),
     ],
 )
-def test_dataclasses_typed_dicts_and_root_models_have_partial_values(kind: Any, text: str, expected: Any) -> None:
+def test_dataclass_typed_dict_and_root_model_outputs_have_partial_values(kind: Any, text: str, expected: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert adapter(Any).dump_python(shown(kind, text)) == expected
 
 
-def test_complete_values_have_declared_types() -> None:
+def test_complete_nested_values_have_declared_types() -> None:
     assert shown(Box[Point], '{"item": {"x": 1}}') == Box(Point(1), "")
     assert shown(Names, '["a"]') == Names(["a"])
     assert shown(Word, '"a"') == Word("a")
@@ -764,7 +764,7 @@ def test_complete_values_have_declared_types() -> None:
     assert (found.word, found.point) == (Word("a"), Point(2))
 
 
-def test_snapshots_of_other_types_do_not_change() -> None:
+def test_earlier_partial_values_of_typed_dict_do_not_change() -> None:
     parser = PushParser(expectation_of(Shelf))
     pieces = ['{"boxes": [', '{"item": {"x": 1}}', '], "note": "a', 'b"', "}"]
     found: list[Any] = []
@@ -780,7 +780,7 @@ def test_snapshots_of_other_types_do_not_change() -> None:
     ]
 
 
-def test_partial_class_of_dataclass_and_root_model_has_fields() -> None:
+def test_dataclass_and_root_model_have_partial_class_with_fields() -> None:
     part = P[Box[int]]
     assert issubclass(part, BaseModel)
     assert list(part.model_fields) == ["item", "label"]
@@ -793,7 +793,7 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_dataclass_with_unresolvable_hints_has_partial_none() -> None:
+def test_dataclass_with_unresolvable_type_hint_has_partial_value_none() -> None:
     assert shown(Lost, '{"name": "a') is None
 
 
@@ -821,11 +821,11 @@ def test_dataclass_with_unresolvable_hints_has_partial_none() -> None:
         (object, '["a', ["a"]),
     ],
 )
-def test_type_that_is_not_a_model_is_parsed(kind: Any, text: str, expected: Any) -> None:
+def test_output_type_that_is_not_model_is_parsed_partially(kind: Any, text: str, expected: Any) -> None:
     assert shown(kind, text) == expected
 
 
-def test_number_at_end_is_complete_after_finish() -> None:
+def test_number_at_end_of_text_is_complete_only_after_finish() -> None:
     parser = PushParser(expectation_of(int))
     parser.feed("12")
     assert parser.value() is NOT_READY
@@ -833,7 +833,7 @@ def test_number_at_end_is_complete_after_finish() -> None:
     assert parser.value() == 12
 
 
-def test_object_whose_class_is_defined_later_is_parsed() -> None:
+def test_field_whose_class_is_defined_later_is_parsed() -> None:
     class Early(BaseModel):
         later: Later | None = None
         words: list[Later] = []
@@ -846,7 +846,7 @@ def test_object_whose_class_is_defined_later_is_parsed() -> None:
     assert found.model_dump() == {"later": {"name": "a"}, "words": [{"name": "b"}]}
 
 
-def test_model_config_is_applied_to_fields() -> None:
+def test_model_config_is_applied_to_complete_partial_fields() -> None:
     class Strict(BaseModel):
         model_config = ConfigDict(str_strip_whitespace=True, use_enum_values=True, strict=True)
 
@@ -867,7 +867,7 @@ def test_model_config_is_applied_to_fields() -> None:
     assert shown(Strict, '{"name": " a ').name == " a "
 
 
-def test_value_with_failing_validator_is_none() -> None:
+def test_field_whose_annotated_validator_raises_has_partial_value_none() -> None:
     def fail(value: Any) -> Any:
         raise KeyError("odd")
 
@@ -890,7 +890,7 @@ def test_field_validators_are_not_applied_to_partial_values() -> None:
     assert shown(Checked, '{"name": "a"}').name == "a"
 
 
-def test_nested_union_is_decided_by_discriminator() -> None:
+def test_discriminator_selects_partial_class_of_union_member() -> None:
     class Holder(BaseModel):
         pet: Annotated[Cat | Dog, Field(discriminator="type")] | None
         pets: list[Annotated[Cat | Dog, Field(discriminator="type")]]
@@ -903,7 +903,7 @@ def test_nested_union_is_decided_by_discriminator() -> None:
     }
 
 
-def test_undecided_union_contains_partial_models() -> None:
+def test_union_without_discriminator_yields_partial_models() -> None:
     class Holder(BaseModel):
         one: Item | dict[str, int]
         many: list[Item] | list[str]
@@ -914,7 +914,7 @@ def test_undecided_union_contains_partial_models() -> None:
     assert found.one.tags is None
 
 
-def test_deep_undecided_unions_are_parsed() -> None:
+def test_deeply_nested_unions_without_discriminator_are_parsed() -> None:
     class Leaf(BaseModel):
         name: str
         below: Node | Leaf | None = None
@@ -931,7 +931,7 @@ def test_deep_undecided_unions_are_parsed() -> None:
     assert parser.value().name == "a"
 
 
-def test_extra_keys_are_included_when_complete_if_allowed() -> None:
+def test_extra_keys_of_open_model_are_included_when_complete() -> None:
     parser = PushParser(expectation_of(Open))
     parser.feed('{"name": "n", "more": "te')
     first = parser.value()
@@ -945,7 +945,7 @@ def test_extra_keys_are_included_when_complete_if_allowed() -> None:
 # Complete fields
 
 
-def test_completed_fields_are_in_order_of_completion() -> None:
+def test_completed_fields_are_listed_in_order_of_completion() -> None:
     parser = PushParser(expectation_of(City))
     told: list[tuple[str, ...]] = []
     for sign in '{"population": 12, "city_name": "Oslo", "unknown": 1, "explanation": "x", "city_name": "B"}':
@@ -962,7 +962,7 @@ def test_completed_fields_are_in_order_of_completion() -> None:
     ]
 
 
-def test_completed_fields_are_reported_for_outermost_model_only() -> None:
+def test_completed_fields_are_listed_only_for_outermost_model() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"best": {"title": "a", "score": 1, ')
     assert parser.completed() == ()

@@ -161,7 +161,7 @@ def test_provider_rules_reject_invalid_request(reason: str, wrong: ModelRequest)
     "history",
     [[], [USER], [USER, calling("1"), result("1")], [USER, calling("1", "2"), result("2"), result("1"), USER]],
 )
-def test_history_with_all_results_is_reported_complete(history: list[Message]) -> None:
+def test_history_check_accepts_history_with_result_for_each_call(history: list[Message]) -> None:
     assert_complete(history)
 
 
@@ -176,6 +176,6 @@ def test_history_with_all_results_is_reported_complete(history: list[Message]) -
         [USER, calling("1"), calling("2"), result("1"), result("2")],
     ],
 )
-def test_history_with_missing_result_is_reported_incomplete(history: list[Message]) -> None:
+def test_history_check_raises_for_call_without_result(history: list[Message]) -> None:
     with pytest.raises(AssertionError, match="no result for"):
         assert_complete(history)

@@ -15,11 +15,11 @@ from acorn.types import ToolCall
 
 
 @pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}'])
-def test_non_object_arguments_are_parsed_as_empty_with_original_text(text: str) -> None:
+def test_tool_arguments_that_are_not_json_object_become_empty_dict(text: str) -> None:
     assert read_calls([RawCall("a", "f", text)], 1) == [ToolCall("a", "f", {}, text)]
 
 
-def test_calls_are_parsed_with_unique_ids() -> None:
+def test_tool_calls_without_unique_ids_receive_unique_ids() -> None:
     assert read_calls([], 1) == []
     assert read_calls([RawCall("a", "f", "")], 1) == [ToolCall("a", "f", {}, "{}")]
     (nameless,) = read_calls([RawCall("", "f", '{"x": 1}')], 1)
@@ -54,5 +54,5 @@ def test_refusal_error_contains_refusal_text() -> None:
         (ValueError("x"), False),
     ],
 )
-def test_run_is_resumable_only_after_external_failure(error: BaseException, expected: bool) -> None:
+def test_run_can_be_resumed_only_after_error_with_external_cause(error: BaseException, expected: bool) -> None:
     assert can_resume_after(error) is expected

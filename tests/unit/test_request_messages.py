@@ -86,7 +86,7 @@ pairs = pytest.mark.parametrize(("base", "tail"), list(itertools.product(BASES, 
 
 
 @pairs
-def test_appended_messages_are_encoded_like_whole_history(base: str, tail: str) -> None:
+def test_request_after_appended_messages_equals_request_built_from_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     assert sent(wire, history) == afresh(history)
     assert sent(wire, history) == afresh(history)
@@ -97,7 +97,7 @@ def test_appended_messages_are_encoded_like_whole_history(base: str, tail: str) 
 
 
 @pairs
-def test_messages_appended_by_acorn_are_encoded_like_whole_history(base: str, tail: str) -> None:
+def test_request_after_messages_of_acorn_equals_request_built_from_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     if not TAILS[tail]:
@@ -109,7 +109,7 @@ def test_messages_appended_by_acorn_are_encoded_like_whole_history(base: str, ta
 
 
 @pairs
-def test_branch_messages_are_encoded_like_whole_history(base: str, tail: str) -> None:
+def test_request_of_branch_equals_request_built_from_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     before = sent(wire, history)
     copies = wire.copies_of(history)
@@ -121,7 +121,7 @@ def test_branch_messages_are_encoded_like_whole_history(base: str, tail: str) ->
 
 
 @pairs
-def test_branch_messages_with_other_prompt_are_encoded_like_whole_history(base: str, tail: str) -> None:
+def test_request_of_branch_with_other_prompt_equals_request_built_from_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     copies = wire.copies_of(history)
@@ -143,7 +143,7 @@ EDITS: dict[str, Callable[[list[Message]], Any]] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("tail", TAILS)
-def test_edited_history_is_encoded_like_whole_history(edit: str, tail: str) -> None:
+def test_request_after_history_edit_equals_request_built_from_whole_history(edit: str, tail: str) -> None:
     wire, history = RequestMessages(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
     sent(wire, history)
     EDITS[edit](history)
@@ -151,7 +151,7 @@ def test_edited_history_is_encoded_like_whole_history(edit: str, tail: str) -> N
     assert sent(wire, history) == afresh(history)
 
 
-def test_result_is_matched_to_nearest_preceding_call() -> None:
+def test_tool_result_belongs_to_nearest_preceding_call_with_its_id() -> None:
     history = [ASKED, turn("a"), ASKED, turn("a"), said("a", "late")]
     assert [message.get("content") for message in afresh(history) if message["role"] == "tool"][-1] == "late"
     first = next(message for message in afresh(history) if message["role"] == "tool")
@@ -159,12 +159,12 @@ def test_result_is_matched_to_nearest_preceding_call() -> None:
 
 
 @pytest.mark.parametrize("base", ["the model's turn", "a system message at the end"])
-def test_conversation_ending_with_assistant_is_encoded_with_user_message(base: str) -> None:
+def test_request_for_history_that_ends_with_assistant_ends_with_user_message(base: str) -> None:
     made = afresh(BASES[base])
     assert [message["role"] for message in made if message["role"] != "system"] == ["user", "assistant", "user"]
 
 
-def test_messages_that_providers_reject_are_repaired() -> None:
+def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
     call = {"id": "a", "function": {"name": "functions.search" + "x" * 80, "arguments": '{"x": NaN}'}}
     made = afresh([ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}, said("a")])
     function = made[1]["tool_calls"][0]["function"]
@@ -172,7 +172,7 @@ def test_messages_that_providers_reject_are_repaired() -> None:
     assert function["arguments"] == "{}"
 
 
-def test_first_missing_input_of_several_is_restored() -> None:
+def test_input_message_missing_in_history_is_restored_in_request() -> None:
     other: Message = {"role": "user", "content": "And you?"}
     part = RequestMessages().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
     assert part.messages()[1] == other

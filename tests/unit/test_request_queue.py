@@ -82,7 +82,7 @@ def all_at_once(world: World, sender: Sender, used: tuple[int, int] | None = Non
     world.end(sender, used)
 
 
-def test_window_admits_next_request_when_oldest_request_leaves_window() -> None:
+def test_rate_limit_admits_next_request_when_oldest_request_expires() -> None:
     world = World(SlidingWindow(RateLimit(2, None, 60)))
     first = world.come()
     all_at_once(world, first)
@@ -102,7 +102,7 @@ def test_window_admits_next_request_when_oldest_request_leaves_window() -> None:
     assert fourth.may_go
 
 
-def test_admitted_but_unsent_request_counts_in_window() -> None:
+def test_admitted_request_counts_in_rate_limit_before_it_is_sent() -> None:
     world = World(SlidingWindow(RateLimit(1, None, 60)))
     late, other = world.come(), world.come()
     assert late.may_go
@@ -115,7 +115,7 @@ def test_admitted_but_unsent_request_counts_in_window() -> None:
     assert other.may_go
 
 
-def test_request_counts_from_time_of_response_at_most_one_second_late() -> None:
+def test_rate_limit_counts_slow_request_from_time_of_its_response() -> None:
     world = World(SlidingWindow(RateLimit(1, None, 60)))
     slow, other = world.come(), world.come()
     world.send(slow)
@@ -135,7 +135,7 @@ def test_request_counts_from_time_of_response_at_most_one_second_late() -> None:
     assert third.may_go
 
 
-def test_concurrency_slot_is_occupied_until_request_ends() -> None:
+def test_concurrency_limit_slot_is_occupied_until_request_ends() -> None:
     world = World(ConcurrencyLimit(2))
     first, second, third, fourth = (world.come() for _ in range(4))
     assert [each.may_go for each in (first, second, third, fourth)] == [True, True, False, False]
@@ -148,7 +148,7 @@ def test_concurrency_slot_is_occupied_until_request_ends() -> None:
     assert fourth.may_go
 
 
-def test_requests_pass_second_limit_in_order_of_first_limit() -> None:
+def test_requests_pass_rate_limit_in_order_of_concurrency_limit() -> None:
     window = SlidingWindow(RateLimit(1, None, 60))
     world = World(ConcurrencyLimit(2), window)
     senders = [world.come() for _ in range(5)]
@@ -163,7 +163,7 @@ def test_requests_pass_second_limit_in_order_of_first_limit() -> None:
     assert senders[3].may_go
 
 
-def test_queued_requests_after_cancelled_request_move_up() -> None:
+def test_requests_queued_after_cancelled_requests_move_up() -> None:
     world = World(ConcurrencyLimit(1))
     senders = [world.come() for _ in range(5)]
     world.end(senders[1])
@@ -174,7 +174,7 @@ def test_queued_requests_after_cancelled_request_move_up() -> None:
     assert senders[4].may_go
 
 
-def test_unreachable_queued_request_is_removed_from_queue() -> None:
+def test_queued_request_of_closed_event_loop_is_removed_from_queue() -> None:
     world = World(ConcurrencyLimit(1), SlidingWindow(RateLimit(1, None, 60)))
     holder = world.come()
     lost = QueuedRequest(world.gates)
@@ -188,7 +188,7 @@ def test_unreachable_queued_request_is_removed_from_queue() -> None:
     assert behind.may_go
 
 
-def test_queued_request_ended_before_admission_occupies_no_slot() -> None:
+def test_queued_request_ended_before_admission_occupies_no_concurrency_slot() -> None:
     world = World(ConcurrencyLimit(1))
     turn = QueuedRequest(world.gates)
     turn.is_finished = True
@@ -199,19 +199,19 @@ def test_queued_request_ended_before_admission_occupies_no_slot() -> None:
 # Tokens
 
 
-def test_token_estimate_uses_request_bytes_and_max_tokens() -> None:
+def test_token_estimate_is_computed_from_request_bytes_and_max_tokens() -> None:
     window = SlidingWindow(RateLimit(None, 1000, 60))
     assert window.estimate(QueuedRequest((window,), 400, 100)) == 200
 
 
-def test_token_estimates_are_adjusted_by_responses() -> None:
+def test_token_estimate_adapts_to_usage_of_earlier_responses() -> None:
     world = World(window := SlidingWindow(RateLimit(None, 10**9, 60)))
     for _ in range(40):
         all_at_once(world, world.come(1000), (500, 20))
     assert window.estimate(QueuedRequest((window,), 2000)) == pytest.approx(1020, abs=5)
 
 
-def test_overestimated_tokens_are_returned_after_response() -> None:
+def test_tokens_estimated_too_high_are_available_again_after_response() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     first, second = world.come(0, 900), world.come(0, 900)
     world.send(first)
@@ -220,7 +220,7 @@ def test_overestimated_tokens_are_returned_after_response() -> None:
     assert second.may_go
 
 
-def test_underestimated_tokens_delay_next_request() -> None:
+def test_tokens_estimated_too_low_delay_next_request() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     all_at_once(world, world.come(0, 10), (2000, 0))
     second = world.come(0, 10)
@@ -243,7 +243,7 @@ def test_request_larger_than_token_limit_is_sent_when_window_is_empty() -> None:
     assert behind.may_go
 
 
-def test_request_that_leaves_window_early_does_not_admit_other_requests() -> None:
+def test_unanswered_request_that_expires_early_does_not_admit_other_requests() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     unanswered = world.come(0, 400)
     world.send(unanswered)
@@ -268,9 +268,7 @@ LIMITS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, st.none() | st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 120))
-def test_window_never_exceeds_limit_and_preserves_order_of_arrival(
-    limit: RateLimit, slots: int | None, seed: int, moves: int
-) -> None:
+def test_random_requests_never_exceed_rate_limit(limit: RateLimit, slots: int | None, seed: int, moves: int) -> None:
     chance = random.Random(seed)
     gates = (SlidingWindow(limit),) if slots is None else (ConcurrencyLimit(slots), SlidingWindow(limit))
     world = World(*gates)

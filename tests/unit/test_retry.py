@@ -83,7 +83,7 @@ def test_immediate_success_has_one_attempt(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_failing_request_is_sent_count_plus_one_times(ask: Ask, count: int) -> None:
+def test_request_that_always_fails_is_sent_retry_count_plus_one_times(ask: Ask, count: int) -> None:
     with ScriptedModel([Failure(503)] * count + [Failure(429)]) as model, pytest.raises(ModelError) as caught:
         ask(retried(model, count), request())
     assert len(model.requests) == count + 1
@@ -91,21 +91,21 @@ def test_failing_request_is_sent_count_plus_one_times(ask: Ask, count: int) -> N
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
-def test_permanent_failure_is_sent_once(ask: Ask, status: int) -> None:
+def test_request_with_permanent_failure_is_sent_once(ask: Ask, status: int) -> None:
     model = ScriptedModel([Failure(status)])
     with pytest.raises(ModelError):
         ask(retried(model), request())
     assert len(model.requests) == 1
 
 
-def test_other_exception_is_raised_without_retry(ask: Ask) -> None:
+def test_exception_that_is_not_model_error_is_raised_without_retry(ask: Ask) -> None:
     model = ScriptedModel([KeyError("a bug")])
     with pytest.raises(KeyError, match="a bug"):
         ask(retried(model), request())
     assert len(model.requests) == 1
 
 
-def test_earlier_failure_is_not_context_of_later_failure(ask: Ask) -> None:
+def test_error_after_retry_does_not_contain_earlier_error_as_context(ask: Ask) -> None:
     model = ScriptedModel([Failure(503), Failure(401)])
     with pytest.raises(ModelError) as caught:
         ask(retried(model), request())
@@ -142,7 +142,7 @@ def test_stream_broken_after_first_delta_is_not_retried(way: str) -> None:
     assert len(model.requests) == 1
 
 
-def test_first_delta_contains_number_of_attempts(way: str) -> None:
+def test_first_delta_after_retry_contains_number_of_attempts(way: str) -> None:
     heard: list[Delta] = []
     hear(retried(ScriptedModel([Failure(503), Reply("Let me see.")], chunk_size=4)), heard, way)
     assert [delta.attempts for delta in heard[:3]] == [2, 1, 1]
@@ -189,7 +189,7 @@ class Stream:
         self._model.closed += 1
 
 
-def test_all_streams_are_closed_including_failed_streams(way: str) -> None:
+def test_failed_stream_and_retried_stream_are_both_closed(way: str) -> None:
     model = Watched([Failure(503), "Let me see."])
     hear(retried(model), [], way)
     assert model.closed == 2
@@ -212,7 +212,7 @@ def test_stream_left_early_is_closed(way: str) -> None:
     assert model.closed == 1
 
 
-def test_stream_without_deltas_is_empty_response(way: str) -> None:
+def test_stream_without_deltas_is_read_as_empty_response(way: str) -> None:
     class Silent(ScriptedModel):
         def _pieces(self, reply: Scripted, request: ModelRequest, at: int) -> Iterator[Delta]:
             self._respond(reply, request, at)
@@ -324,12 +324,12 @@ def test_retries_are_logged_without_content(ask: Ask, caplog: pytest.LogCaptureF
     ]
 
 
-def test_final_failure_is_not_logged_as_retry(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_without_retry_is_not_logged(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "acorn")
     with pytest.raises(ModelError):
         ask(retried(ScriptedModel([Failure(401)])), request())
     assert not caplog.records
 
 
-def test_logger_without_handler_prints_nothing() -> None:
+def test_acorn_logger_has_null_handler_that_prints_nothing() -> None:
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("acorn").handlers)

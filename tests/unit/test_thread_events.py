@@ -100,23 +100,23 @@ def snake(plain: Plain) -> Plain:
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_in_original_spelling_is_parsed(plain: Plain, event: AgentEvent) -> None:
+def test_event_with_camel_case_keys_is_parsed(plain: Plain, event: AgentEvent) -> None:
     [found] = parse_events([plain])
     assert found == event
     assert type(found) is type(event)
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_in_snake_case_is_parsed(plain: Plain, event: AgentEvent) -> None:
+def test_event_with_snake_case_keys_is_parsed(plain: Plain, event: AgentEvent) -> None:
     assert parse_events([snake(plain)]) == [event]
 
 
-def test_event_with_mixed_spellings_is_parsed() -> None:
+def test_event_with_camel_case_and_snake_case_keys_is_parsed() -> None:
     found = parse_events([{"type": "tool_call", "tool_name": "look", "toolCallId": "c1", "run_id": "r", "branch": "b"}])
     assert found == [ToolCallEvent(tool_name="look", tool_call_id="c1", run_id="r", branch="b")]
 
 
-def test_original_spelling_is_preferred_over_snake_case_spelling() -> None:
+def test_camel_case_key_is_preferred_over_snake_case_key() -> None:
     events: Any = parse_events([{"type": "tool_call", "toolName": "a", "tool_name": "b", "toolCallId": "c"}])
     assert events[0].tool_name == "a"
     for camel in (True, False):
@@ -181,13 +181,13 @@ def test_unknown_role_raises_validation_error(role: Any) -> None:
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_is_dumped_in_original_spelling(plain: Plain, event: AgentEvent) -> None:
+def test_event_is_dumped_with_camel_case_keys(plain: Plain, event: AgentEvent) -> None:
     assert dump_events([event]) == dump_events([event], camel=True) == [plain]
     assert next(iter(dump_events([event])[0])) == "type"
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_is_dumped_in_snake_case(plain: Plain, event: AgentEvent) -> None:
+def test_event_is_dumped_with_snake_case_keys(plain: Plain, event: AgentEvent) -> None:
     assert dump_events([event], camel=False) == [snake(plain)]
 
 
@@ -201,12 +201,12 @@ def test_unknown_fields_are_preserved(name: str, value: Any, camel: bool) -> Non
     assert parse_events(json.dumps(dump_events(events, camel=camel))) == events
 
 
-def test_fields_of_other_event_types_are_dumped_with_their_spelling() -> None:
+def test_keys_unknown_to_event_type_are_dumped_in_original_spelling() -> None:
     plain = {"type": "completion", "iteration": 1, "result": "x", "toolName": "a", "tool_call_id": "b"}
     assert dump_events(parse_events([plain])) == dump_events(parse_events([plain]), camel=False) == [plain]
 
 
-def test_error_event_of_failing_tool_has_call_id() -> None:
+def test_error_event_of_failing_tool_contains_tool_call_id() -> None:
     plain = {"type": "error", "error": "No such file", "recoverable": True, "toolCallId": "c1", "iteration": 1}
     [event] = parse_events([plain])
     assert isinstance(event, ErrorEvent)

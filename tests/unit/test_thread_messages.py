@@ -115,7 +115,7 @@ def test_message_is_converted_to_events(message: Message, events: list[AgentEven
     assert to_messages(events) == [message]
 
 
-def test_assistant_messages_start_new_iteration() -> None:
+def test_each_assistant_message_starts_new_iteration() -> None:
     messages = [user("a"), assistant("", made()), tool("b"), assistant("c"), assistant("d"), user("e")]
     assert [event.iteration for event in from_messages(messages)] == [0, 1, 1, 2, 3, 3]
 
@@ -163,7 +163,7 @@ def test_any_mapping_is_accepted_as_message() -> None:
 # To messages
 
 
-def test_empty_event_list_gives_empty_message_list() -> None:
+def test_empty_event_list_and_empty_message_list_convert_to_each_other() -> None:
     assert from_messages([]) == []
     assert to_messages([]) == []
 
@@ -185,11 +185,13 @@ def test_empty_event_list_gives_empty_message_list() -> None:
         (ToolResultEvent(tool_call_id="c1", result=""), [tool("")]),
     ],
 )
-def test_other_events_are_converted_to_readable_messages(event: AgentEvent, messages: list[Message]) -> None:
+def test_human_input_and_other_special_events_are_converted_to_messages(
+    event: AgentEvent, messages: list[Message]
+) -> None:
     assert to_messages([event]) == messages
 
 
-def test_calls_of_one_iteration_are_one_assistant_message() -> None:
+def test_tool_calls_of_one_iteration_become_one_assistant_message() -> None:
     def call(id: str, iteration: int) -> ToolCallEvent:
         return ToolCallEvent(tool_name="look", tool_call_id=id, iteration=iteration)
 
@@ -211,7 +213,7 @@ def test_calls_of_one_iteration_are_one_assistant_message() -> None:
     ]
 
 
-def test_conversation_of_run_excludes_branch_events() -> None:
+def test_messages_of_run_exclude_events_of_its_branches() -> None:
     own: list[AgentEvent] = [MessageEvent(role="user", content="own"), MessageEvent(role="assistant", content="too")]
     branch = [
         MessageEvent(role="user", content=path, branch=path, run_id=run)
@@ -228,7 +230,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_conversation_converted_to_events_and_back_is_equal() -> None:
+def test_messages_converted_to_events_and_back_are_equal() -> None:
     for seed in range(CONVERSATIONS):
         messages = some_messages(random.Random(seed))
         before = json.dumps(messages)
@@ -238,7 +240,7 @@ def test_conversation_converted_to_events_and_back_is_equal() -> None:
 
 
 @pytest.mark.parametrize("camel", [True, False])
-def test_conversation_converted_through_json_and_back_is_equal(camel: bool) -> None:
+def test_messages_converted_to_json_events_and_back_are_equal(camel: bool) -> None:
     for seed in range(CONVERSATIONS):
         messages = some_messages(random.Random(seed))
         events = from_messages(messages)
@@ -253,14 +255,14 @@ def test_events_converted_to_messages_and_back_are_equal() -> None:
         assert from_messages(to_messages(events)) == events, f"seed {seed}"
 
 
-def test_any_thread_is_converted_to_conversation() -> None:
+def test_messages_of_random_events_are_equal_after_second_conversion() -> None:
     for seed in range(CONVERSATIONS):
         events = some_events(random.Random(seed))
         messages = to_messages(events)
         assert to_messages(from_messages(messages)) == messages, f"seed {seed}"
 
 
-def test_conversation_parsed_from_xml_links_results_to_calls() -> None:
+def test_messages_parsed_from_thread_xml_have_results_of_their_calls() -> None:
     for seed in range(CONVERSATIONS):
         rng = random.Random(seed)
         messages = [user("Go")]

@@ -80,7 +80,7 @@ def names(events: Iterable[AgentEvent]) -> list[str | None]:
 # Writing
 
 
-def test_thread_xml_of_example_is_exact() -> None:
+def test_thread_xml_of_documented_example_matches_exactly() -> None:
     events = parse_events(
         [
             {"type": "message", "role": "user", "content": "What is 2+2?", "iteration": 0},
@@ -144,7 +144,7 @@ def test_thread_xml_without_events_is_empty_thread(none: Iterable[AgentEvent]) -
         (CompletionEvent(), '<event type="completion" id="0" iteration="0">null</event>'),
     ],
 )
-def test_each_event_type_is_encoded_as_documented_line(event: AgentEvent, written: str) -> None:
+def test_each_event_type_is_encoded_as_documented_xml_line(event: AgentEvent, written: str) -> None:
     assert line(event) == written
 
 
@@ -154,7 +154,7 @@ def test_events_are_numbered_from_zero() -> None:
     assert found == [str(number) for number in range(12)]
 
 
-def test_fields_outside_table_are_not_encoded() -> None:
+def test_event_fields_without_xml_attribute_are_not_encoded() -> None:
     event = MessageEvent(
         role="user", content="Hi", timestamp=5, branch="b", run_id="r", rest={"name": "Ann"}, left_out=["x"], more="x"
     )  # type: ignore[call-arg]
@@ -192,7 +192,7 @@ def test_bodies_and_attributes_are_escaped(text: str, escaped: str) -> None:
     assert f' name="{escaped}" status=' in line(result(tool_name=text))
 
 
-def test_each_character_is_escaped_as_specified() -> None:
+def test_each_character_is_escaped_as_specified_in_thread_xml() -> None:
     known = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
     for code in [*range(0x11000), 0x1FFFE, 0x1FFFF, 0x10FFFF]:
         letter = chr(code)
@@ -224,7 +224,7 @@ def test_arguments_are_encoded_as_compact_json_in_order(args: dict[str, Any], wr
     assert body(result(args)) == body(CompletionEvent(result=args)) == escaped(written)
 
 
-def test_last_of_equal_keys_is_encoded() -> None:
+def test_last_value_is_encoded_if_keys_are_equal_as_json() -> None:
     assert body(call(a={1: "one", "1": "two"})) == escaped('{"a":{"1":"two"}}')
 
 
@@ -260,7 +260,7 @@ class Silent:
         (Silent(), '"<Silent without a repr>"'),
     ],
 )
-def test_result_is_encoded_as_text_or_compact_json(value: Any, written: str) -> None:
+def test_text_result_is_encoded_as_text_and_other_result_as_compact_json(value: Any, written: str) -> None:
     assert body(result(value)) == body(CompletionEvent(result=value)) == escaped(written)
 
 
@@ -291,11 +291,11 @@ def escaped(text: str) -> str:
         ([said("x"), ErrorEvent(error="x", tool_call_id="a"), call("look", "a")], [None, None, "look"]),
     ],
 )
-def test_result_name_is_tool_name_of_last_call_with_id(events: list[AgentEvent], found: list[str | None]) -> None:
+def test_tool_result_is_encoded_with_tool_name_of_its_call(events: list[AgentEvent], found: list[str | None]) -> None:
     assert names(events) == found
 
 
-def test_results_in_branch_refer_to_calls_of_branch() -> None:
+def test_tool_result_in_branch_has_tool_name_of_call_in_same_branch() -> None:
     events: list[AgentEvent] = [
         call("look", "a"),
         ToolCallEvent(tool_name="find", tool_call_id="a", branch="b", run_id="1"),
@@ -417,7 +417,7 @@ def same_run(one: AgentEvent, other: AgentEvent) -> bool:
     return (one.branch, one.run_id) == (other.branch, other.run_id)
 
 
-def test_xml_parsers_return_original_events() -> None:
+def test_standard_xml_parsers_read_original_events_from_thread_xml() -> None:
     for seed in range(THREADS):
         events = some_events(random.Random(seed))
         text = serialize_thread_to_xml(events)
@@ -426,7 +426,7 @@ def test_xml_parsers_return_original_events() -> None:
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *LETTERS, LETTERS])
-def test_any_text_is_returned_unchanged_by_xml_parsers(text: str) -> None:
+def test_standard_xml_parsers_read_any_event_text_unchanged(text: str) -> None:
     events: list[AgentEvent] = [
         *(said(text, role) for role in ("user", "assistant", "system")),
         ToolCallEvent(tool_name=text, tool_call_id=text, args={"a": {"b": [text]}}),
@@ -445,7 +445,7 @@ def test_any_text_is_returned_unchanged_by_xml_parsers(text: str) -> None:
 # Reading
 
 
-def test_parsed_document_is_serialized_to_identical_text() -> None:
+def test_thread_xml_is_identical_after_parsing_and_serialization() -> None:
     for seed in range(THREADS):
         rng = random.Random(seed)
         prefix = some_text(rng) if rng.random() < 0.5 else None
@@ -455,7 +455,7 @@ def test_parsed_document_is_serialized_to_identical_text() -> None:
         assert (thread.response_prefix or "") == (prefix or ""), f"seed {seed}"
 
 
-def test_parsed_document_has_content_of_original_events() -> None:
+def test_events_parsed_from_thread_xml_have_original_content() -> None:
     for seed in range(THREADS):
         events = some_events(random.Random(seed))
         thread = parse_thread_xml(serialize_thread_to_xml(events))
@@ -463,7 +463,7 @@ def test_parsed_document_has_content_of_original_events() -> None:
         assert list(map(type, thread)) == list(map(type, events)), f"seed {seed}"
 
 
-def test_example_document_is_parsed() -> None:
+def test_documented_thread_xml_example_is_parsed() -> None:
     thread = parse_thread_xml(EXAMPLE)
     assert thread == [
         MessageEvent(role="user", content="What is 2+2?"),
@@ -475,7 +475,7 @@ def test_example_document_is_parsed() -> None:
     assert thread.response_prefix is None
 
 
-def test_response_prefix_is_parsed_and_replaced() -> None:
+def test_response_prefix_of_parsed_thread_can_be_replaced() -> None:
     thread = parse_thread_xml(f"{EXAMPLE}\nNow <I>\n</thread>\nwill")
     assert thread.response_prefix == "Now <I>\n</thread>\nwill"
     assert serialize_thread_to_xml(thread, "So I") == f"{EXAMPLE}\nSo I"
@@ -519,7 +519,9 @@ def test_response_prefix_is_parsed_and_replaced() -> None:
         ([result(id="x"), call("look", "x")], []),
     ],
 )  # fmt: skip
-def test_results_and_errors_are_linked_to_calls(events: list[AgentEvent], links: list[tuple[int, int]]) -> None:
+def test_parsed_results_and_errors_have_ids_of_their_calls(
+    events: list[AgentEvent], links: list[tuple[int, int]]
+) -> None:
     thread: Any = parse_thread_xml(serialize_thread_to_xml(events))
     calls = [index for index, event in enumerate(thread) if event.type == "tool_call"]
     made = {thread[index].tool_call_id: index for index in calls}
@@ -529,7 +531,7 @@ def test_results_and_errors_are_linked_to_calls(events: list[AgentEvent], links:
     assert {link for link in found if link[0] is not None} == set(links)
 
 
-def test_parsed_document_gives_conversation_with_results() -> None:
+def test_messages_of_parsed_thread_contain_tool_results() -> None:
     events: list[AgentEvent] = [
         said("Go"),
         said("I look and find.", "assistant", 1),
@@ -644,7 +646,7 @@ REFUSED: list[tuple[str, int]] = [  # A document, and the line with the error.
 
 
 @pytest.mark.parametrize(("document", "number"), REFUSED)
-def test_document_of_other_format_is_rejected_with_line_number(document: str, number: int) -> None:
+def test_invalid_thread_xml_raises_input_error_with_line_number(document: str, number: int) -> None:
     with pytest.raises(InputError) as caught:
         parse_thread_xml(document)
     message = str(caught.value)
@@ -652,7 +654,7 @@ def test_document_of_other_format_is_rejected_with_line_number(document: str, nu
     assert len(message) < 500
 
 
-def test_truncated_document_is_rejected() -> None:
+def test_truncated_thread_xml_raises_input_error() -> None:
     document = serialize_thread_to_xml(
         [said("<a>\n&"), call("look", "x", a="b\n"), result(), SummaryEvent(summary="x")]
     )
@@ -661,7 +663,7 @@ def test_truncated_document_is_rejected() -> None:
             parse_thread_xml(document[:length])
 
 
-def test_damaged_document_is_rejected_or_parsed() -> None:
+def test_damaged_thread_xml_is_parsed_or_raises_input_error() -> None:
     pieces = [
         *TEXTS,
         *LETTERS,
@@ -710,7 +712,7 @@ def test_damaged_document_is_rejected_or_parsed() -> None:
         ],
     ],
 )
-def test_calls_without_result_do_not_slow_down_parsing(events: list[AgentEvent]) -> None:
+def test_thread_xml_with_20000_calls_without_result_is_parsed(events: list[AgentEvent]) -> None:
     document = serialize_thread_to_xml(events)
     assert serialize_thread_to_xml(parse_thread_xml(document)) == document
 
@@ -725,12 +727,12 @@ def test_calls_without_result_do_not_slow_down_parsing(events: list[AgentEvent])
         '<thread>\n  <event type="summary" id="0" iteration="0" summarizedIterations="1,',
     ],
 )
-def test_endless_document_is_rejected_early(head: str, unit: str) -> None:
+def test_thread_xml_without_end_raises_input_error(head: str, unit: str) -> None:
     with pytest.raises(InputError):
         parse_thread_xml(head + unit * 100_000)
 
 
-def test_events_as_plain_dicts_are_accepted() -> None:
+def test_events_given_as_dicts_are_serialized_to_thread_xml() -> None:
     plain = [
         {"type": "tool_call", "toolName": "f", "toolCallId": "a", "args": {}, "iteration": 1},
         {"type": "tool_result", "tool_call_id": "a", "result": 4, "iteration": 1},
@@ -742,7 +744,7 @@ def test_events_as_plain_dicts_are_accepted() -> None:
         serialize_thread_to_xml([{"type": "nothing"}])  # type: ignore[list-item]
 
 
-def test_bytes_and_one_line_thread_are_rejected_with_advice() -> None:
+def test_thread_xml_given_as_bytes_or_on_one_line_raises_input_error() -> None:
     with pytest.raises(InputError, match="must be a string, got b'<thread>"):
         parse_thread_xml(b"<thread>\n</thread>")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="Line 1 of the thread is not `<thread>` alone on its line"):

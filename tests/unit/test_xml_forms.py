@@ -219,11 +219,11 @@ EXAMPLES: dict[str, tuple[Any, str, XmlStyle, str]] = {
 
 
 @pytest.mark.parametrize(("value", "root", "style", "document"), EXAMPLES.values(), ids=EXAMPLES.keys())
-def test_documented_examples_are_encoded_exactly(value: Any, root: str, style: XmlStyle, document: str) -> None:
+def test_documented_xml_examples_are_encoded_exactly(value: Any, root: str, style: XmlStyle, document: str) -> None:
     assert encode_xml(value, root, style) == lines(document)
 
 
-def test_documented_answer_is_decoded() -> None:
+def test_documented_xml_answer_is_decoded() -> None:
     reply = lines(
         """
         <output>
@@ -237,7 +237,7 @@ def test_documented_answer_is_decoded() -> None:
     )
 
 
-def test_documented_error_is_encoded_exactly() -> None:
+def test_documented_validation_error_is_encoded_exactly_as_xml() -> None:
     shape = Shape(AnswerOutput)
     received = {"answer": "Python", "confidence": "very confident"}
     with pytest.raises(ValidationError) as caught:
@@ -258,7 +258,7 @@ def test_documented_error_is_encoded_exactly() -> None:
     )
 
 
-def test_error_document_without_fields_has_no_details() -> None:
+def test_validation_error_xml_without_invalid_fields_has_no_details() -> None:
     assert error_document([], "The reply was cut off & lost.") == lines(
         """
         <error type="validation">
@@ -332,7 +332,7 @@ TEXTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "document"), TEXTS, ids=[document[:40] for _, document in TEXTS])
-def test_single_value_is_encoded_on_one_line(value: Any, document: str) -> None:
+def test_single_value_is_encoded_as_one_xml_line(value: Any, document: str) -> None:
     assert encode_xml(value, "v") == document
 
 
@@ -377,7 +377,7 @@ ROUTE = """\
 </route>"""
 
 
-def test_dataclass_and_computed_fields_are_encoded_with_descriptions() -> None:
+def test_dataclass_fields_and_computed_fields_are_encoded_with_descriptions() -> None:
     assert encode_xml(Route(first=Stop("Zoo", 1, ["5"])), "route") == ROUTE
     assert 'name description="What it is called"' in skeleton(Shape(Route).xml_schema, "route")
 
@@ -387,7 +387,7 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_dataclass_with_unresolvable_hints_is_encoded() -> None:
+def test_dataclass_with_unresolvable_type_hint_is_encoded_as_xml() -> None:
     assert encode_xml(Lost("a"), "lost") == "<lost>\n  <name>a</name>\n</lost>"
 
 
@@ -524,7 +524,7 @@ CONTAINERS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("value", "document"), CONTAINERS.values(), ids=CONTAINERS.keys())
-def test_container_is_encoded_with_one_element_per_item(value: Any, document: str) -> None:
+def test_list_and_dict_are_encoded_with_one_xml_element_per_item(value: Any, document: str) -> None:
     assert encode_xml(value, "v") == document.replace("|", "\n")
 
 
@@ -573,7 +573,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("key", "element"), KEYS.items(), ids=map(repr, KEYS))
-def test_dict_key_is_encoded_as_tag_or_entry_and_decoded_equal(key: str, element: str) -> None:
+def test_any_dict_key_is_equal_after_xml_round_trip(key: str, element: str) -> None:
     shape = shape_of(dict[str, str], "Test", "final_output")
     assert encode_xml({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
     found = shape.unwrap(decode_xml(encode_xml({"result": {key: "x"}}, "output"), shape, "output"))
@@ -772,11 +772,11 @@ FORMS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("declared", "form"), FORMS.values(), ids=FORMS.keys())
-def test_skeleton_contains_one_empty_element_per_field(declared: Any, form: str) -> None:
+def test_xml_form_contains_one_empty_element_per_output_field(declared: Any, form: str) -> None:
     assert skeleton(shape_of(declared, "Test", "final_output").xml_schema, "output") == lines(form)
 
 
-def test_skeleton_of_mutually_recursive_classes_is_finite() -> None:
+def test_xml_form_of_mutually_recursive_classes_is_finite() -> None:
     names = [f"C{n}" for n in range(12)]
     fields: Any = {f"f{n}": (f"{name} | None", None) for n, name in enumerate(names)}
     classes: dict[str, Any] = {name: create_model(name, **fields) for name in names}
@@ -962,7 +962,7 @@ FOUND: dict[str, tuple[str, Reply]] = {
 
 
 @pytest.mark.parametrize(("reply", "expected"), FOUND.values(), ids=FOUND.keys())
-def test_malformed_xml_answer_is_decoded(reply: str, expected: Reply) -> None:
+def test_malformed_but_readable_xml_answer_is_decoded(reply: str, expected: Reply) -> None:
     assert decode_xml(reply, REPLY, "output") == expected
 
 
@@ -993,7 +993,9 @@ def test_response_without_answer_element_raises_parse_error(reply: str) -> None:
         ("<output></output>", ("answer",), None),
     ],
 )
-def test_invalid_value_is_passed_to_pydantic(reply: str, place: tuple[Any, ...], received: Any) -> None:
+def test_invalid_value_in_xml_answer_raises_validation_error_with_location(
+    reply: str, place: tuple[Any, ...], received: Any
+) -> None:
     with pytest.raises(ValidationError) as caught:
         decode_xml(reply, REPLY, "output")
     assert caught.value.errors()[0]["loc"] == place
@@ -1020,7 +1022,7 @@ class Crossed(BaseModel):
     key: str = Field(alias="id")
 
 
-def test_field_name_is_preferred_over_alias() -> None:
+def test_xml_element_name_is_read_as_field_name_before_alias() -> None:
     value = Crossed.model_validate({"_id": "1", "id": "2"})
     assert decode_xml(encode_xml(value, "output"), Shape(Crossed), "output") == value
     assert decode_xml("<output><from>a</from><TO>b</TO></output>", Shape(Aliased), "output") == Aliased.model_validate(
@@ -1029,13 +1031,13 @@ def test_field_name_is_preferred_over_alias() -> None:
 
 
 @pytest.mark.parametrize("root", ["output", "answer", "größe", "a.b", "a-b", "o"])
-def test_root_element_with_any_name_is_decoded(root: str) -> None:
+def test_xml_answer_with_other_root_element_name_is_decoded(root: str) -> None:
     value = Reply(answer=f"<{root}>", words=["a"], either="b")
     document = f"So: <{root}> it is.\n{encode_xml(value, root)}\n</{root}> is the end."
     assert decode_xml(document, REPLY, root) == value
 
 
-def test_decode_rejection_contains_advice() -> None:
+def test_rejected_xml_answer_error_contains_advice() -> None:
     with pytest.raises(AcornError, match="holds a DTD, which is never read; leave it out"):
         decode_xml("<!DOCTYPE a><output><answer>x</answer></output>", REPLY, "output")
     with pytest.raises(AcornError, match="nested more than 64 levels deep; give a flatter answer"):

@@ -337,7 +337,7 @@ def as_tree(element: Any) -> Tree:
 STYLES = [XmlStyle(), XmlStyle(description_format="comment"), XmlStyle(descriptions=False)]
 
 
-def test_hostile_value_is_encoded_as_text_without_markup() -> None:
+def test_hostile_value_is_encoded_as_xml_text_without_markup() -> None:
     for seed in range(VALUES):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
@@ -345,7 +345,7 @@ def test_hostile_value_is_encoded_as_text_without_markup() -> None:
         assert read_back(document) == oracle("input", value), f"seed {seed}\n{document}"
 
 
-def test_any_value_is_converted_to_json_text() -> None:
+def test_any_value_is_converted_to_valid_json_text() -> None:
     for seed in range(VALUES // 10):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
@@ -356,20 +356,20 @@ def test_any_value_is_converted_to_json_text() -> None:
 
 @pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])
 @pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_deep_value_is_converted_to_json_text(levels: int, leaf: object) -> None:
+def test_deeply_nested_value_is_converted_to_json_text(levels: int, leaf: object) -> None:
     for write in (to_compact_json, to_json_text):
         assert write(nested(leaf, levels)).startswith('{"a":[' if levels % 2 else '[{"a":')
 
 
 @pytest.mark.parametrize("levels", [1, 100, 128])
 @pytest.mark.parametrize("leaf", ["x", b"\xff"])
-def test_deeply_nested_value_is_encoded(levels: int, leaf: object) -> None:
+def test_value_nested_up_to_128_levels_is_encoded_as_xml(levels: int, leaf: object) -> None:
     assert read_back(encode_xml(nested(leaf, levels), "input")) == oracle("input", nested(leaf, levels))
 
 
 @pytest.mark.parametrize("levels", [129, 150, 200, 254, 255, 300, 1_000, 100_000])
 @pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_too_deeply_nested_value_is_rejected(levels: int, leaf: object) -> None:
+def test_value_nested_over_128_levels_raises_acorn_error(levels: int, leaf: object) -> None:
     with pytest.raises(AcornError, match="nested more than 128 levels deep"):
         encode_xml(nested(leaf, levels), "input")
 
@@ -381,11 +381,11 @@ def nested(leaf: object, levels: int) -> Any:
     return value
 
 
-def test_generator_is_encoded_as_list() -> None:
+def test_generator_is_encoded_as_xml_list() -> None:
     assert read_back(encode_xml({"g": (text for text in TEXTS)}, "input")) == oracle("input", {"g": TEXTS})
 
 
-def test_failing_generator_is_encoded_as_repr_next_to_siblings() -> None:
+def test_generator_that_raises_is_encoded_as_its_repr() -> None:
     def failing() -> Iterator[str]:
         yield EVIL
         raise RuntimeError("no more")
@@ -394,7 +394,7 @@ def test_failing_generator_is_encoded_as_repr_next_to_siblings() -> None:
     assert read_back(encode_xml(value, "input")) == ("input", [("a", EVIL), ("g", repr(value["g"]))])
 
 
-def test_model_with_bad_field_is_encoded_without_excluded_fields() -> None:
+def test_model_with_unserializable_field_is_encoded_without_excluded_fields() -> None:
     class Account(BaseModel):
         model_config = ConfigDict(ser_json_bytes="base64")
         name: str
@@ -411,7 +411,7 @@ def test_model_with_bad_field_is_encoded_without_excluded_fields() -> None:
 
 
 @pytest.mark.parametrize("description", [*TEXTS, "-", "--", "---", "a-", "-->", "--!>", "<!--", "- -", "\r-\x00-"])
-def test_hostile_description_is_encoded_as_description(description: str) -> None:
+def test_hostile_field_description_is_encoded_without_markup(description: str) -> None:
     schema = class_named("Described", **{"field": (str, Field(description=description)), "<odd>": (str, "x")})
     value = schema(field="value")
     for style in STYLES:
@@ -425,7 +425,7 @@ def test_hostile_description_is_encoded_as_description(description: str) -> None
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_error_document_escapes_quoted_text(text: str) -> None:
+def test_validation_error_xml_escapes_quoted_text(text: str) -> None:
     problem: Any = {"path": text, "expected": text, "received": text}
     document = error_document([problem], text)
     expat.ParserCreate().Parse(document.encode(), True)
@@ -469,7 +469,7 @@ def mutated(rng: random.Random, document: str) -> str:
     return document
 
 
-def test_damaged_document_is_decoded_or_rejected() -> None:
+def test_damaged_xml_answer_is_decoded_or_raises_documented_error() -> None:
     outcomes: collections.Counter[str] = collections.Counter()
     for seed in range(MUTANTS // 20):
         rng = random.Random(seed)
@@ -528,7 +528,7 @@ def test_parse_xml_rejects_dtd() -> None:
         parse_xml('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
 
 
-def test_document_within_size_limits_is_decoded() -> None:
+def test_xml_answer_at_size_and_nesting_limits_is_decoded() -> None:
     longest = "x" * (1_000_000 - 30)
     assert decode_xml(f"<output><text>{longest}</text></output>", NOTE, "output") == Note(text=longest)
     deepest = "<output><anything>" + "<a>" * 62 + "x" + "</a>" * 62 + "</anything></output>"
@@ -556,7 +556,7 @@ LISTED = UNITS[:7]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_decoding_time_grows_linearly(unit: str) -> None:
+def test_xml_decoding_time_grows_linearly_with_answer_length(unit: str) -> None:
     for frame in FRAMES.values():
         size = 999_900 if TORTURE else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
         document = frame.format(unit * (size // len(unit)))
@@ -593,7 +593,7 @@ def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
     return node
 
 
-def test_nested_unions_are_decoded_without_trying_every_combination() -> None:
+def test_nested_unions_in_xml_answer_are_decoded_without_exponential_search() -> None:
     # Pydantic tries all members if nothing distinguishes them, so it is not asked here.
     node = tower(Right, Left, "x", 5)
     assert read_xml(encode_xml(node, "output"), Shape(Left).xml_schema, "output") == node.model_dump(exclude_none=True)

@@ -39,7 +39,7 @@ def sides(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
 
 @settings(max_examples=80)
 @given(JOURNALS, JOURNALS)
-def test_aligned_rows_appear_once_in_order(left: list[Any], right: list[Any]) -> None:
+def test_each_row_of_compared_runs_appears_once_in_order(left: list[Any], right: list[Any]) -> None:
     one, other = rows_of(left), rows_of(right)
     pairs = align(one, other)
     for rows, found in ((one, [pair.left for pair in pairs]), (other, [pair.right for pair in pairs])):
@@ -58,12 +58,12 @@ def test_aligned_rows_appear_once_in_order(left: list[Any], right: list[Any]) ->
 
 @settings(max_examples=40)
 @given(JOURNALS)
-def test_run_aligned_with_itself_has_only_equal_pairs(written: list[Any]) -> None:
+def test_run_compared_with_itself_has_only_equal_pairs(written: list[Any]) -> None:
     pairs = align(rows_of(written), rows_of(written))
     assert all(pair.is_same and pair.left and pair.right and pair.left.id == pair.right.id for pair in pairs)
 
 
-def test_additional_rows_are_unpaired() -> None:
+def test_row_that_only_one_compared_run_has_is_unpaired() -> None:
     pairs = align(run(look("a") & look("b") & look("c"), END), run(look("b") & look("c"), END))
     assert sides(pairs) == [
         ("input", "input", True),
@@ -75,18 +75,18 @@ def test_additional_rows_are_unpaired() -> None:
     ]
 
 
-def test_different_rows_are_paired_as_different() -> None:
+def test_rows_with_different_content_are_paired_as_different() -> None:
     other = finish(answer="not so", confidence=1.0)
     pairs = align(run(look("a"), END), run(look("z"), other))
     assert sides(pairs)[1:] == [("model", "model", False), ("a", "z", False), ("answer", "answer", False)]
 
 
-def test_additional_turn_does_not_shift_other_pairs() -> None:
+def test_additional_turn_in_one_compared_run_does_not_shift_other_pairs() -> None:
     pairs = align(run(look("a"), look("c"), END), run(look("a"), look("b"), look("c"), END))
     assert [each for each in sides(pairs) if not each[2]] == [("", "model", False), ("", "b", False)]
 
 
-def test_rows_with_different_results_are_not_equal() -> None:
+def test_rows_with_different_tool_results_are_paired_as_different() -> None:
     class Other(Desk):
         """Answer the question."""
 
@@ -102,7 +102,7 @@ def test_rows_with_different_results_are_not_equal() -> None:
     assert ("a", "a", False) in sides(pairs)
 
 
-def test_reordered_rows_are_unpaired() -> None:
+def test_row_moved_to_other_position_is_unpaired() -> None:
     pairs = align(run(look("a") & look("b") & look("c"), END), run(look("c") & look("a") & look("b"), END))
     calls = [each for each in sides(pairs) if each[0] in "abc" and each[1] in "abc"]
     assert sorted(calls) == [("", "c", False), ("a", "a", True), ("b", "b", True), ("c", "", False)]

@@ -41,7 +41,7 @@ def test_compare_with_missing_run_returns_404(app: Any, query: str) -> None:
     assert get(app, f"/api/compare{query.format(run_id)}").status_code == 404
 
 
-def test_fork_preview_lists_copied_and_repeated_calls(app: Any) -> None:
+def test_fork_preview_lists_copied_calls_and_calls_that_run_again(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     told = get(app, f"/api/runs/{run_id}/fork?before=2").json()
     assert (told["before"], told["last_step"]) == (2, 2)
@@ -58,7 +58,7 @@ def test_fork_preview_lists_copied_and_repeated_calls(app: Any) -> None:
     assert get(app, f"/api/runs/{run_id}/fork?before=99").json()["before"] == 2
 
 
-def test_fork_with_edits_continues_with_edited_result(app: Any, store: MemoryStore) -> None:
+def test_fork_with_edited_tool_result_continues_with_that_result(app: Any, store: MemoryStore) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     kept = get(app, f"/api/runs/{run_id}/fork?before=2").json()["events"]
     at = {each["kind"]: str(each["at"]) for each in kept}
@@ -102,14 +102,14 @@ def test_fork_with_edits_continues_with_edited_result(app: Any, store: MemorySto
         {"run": "here", "before": 2, "more": 1},
     ],
 )
-def test_invalid_fork_is_rejected_before_model_call(app: Any, store: MemoryStore, wanted: Any) -> None:
+def test_invalid_fork_request_returns_422_before_model_call(app: Any, store: MemoryStore, wanted: Any) -> None:
     Desk(store=store).using(run_id="here").run(question="search acorns")
     refused = post(app, "/api/runs", {"fork": wanted})
     assert refused.status_code == 422, refused.text
     assert len(get(app, "/api/runs").json()["runs"]) == 1
 
 
-def test_fork_of_other_agent_or_missing_run_is_rejected(app: Any, store: MemoryStore) -> None:
+def test_fork_of_run_of_other_agent_and_of_missing_run_is_rejected(app: Any, store: MemoryStore) -> None:
     run_id = ended(app, "search")["run_id"]
     body = {"fork": {"run": run_id, "before": 1}, "input": {"question": "x"}}
     assert post(app, "/api/runs", body).status_code == 422
@@ -120,7 +120,7 @@ def test_fork_of_other_agent_or_missing_run_is_rejected(app: Any, store: MemoryS
     assert fork(site(store=store), run_id, 1).status_code == 422
 
 
-def test_python_route_returns_compilable_code(app: Any) -> None:
+def test_python_route_returns_code_that_compiles(app: Any) -> None:
     run_id = begin(app, "search acorns")
     events(app, run_id)
     text = get(app, f"/api/runs/{run_id}/python").json()["text"]
@@ -128,6 +128,6 @@ def test_python_route_returns_compilable_code(app: Any) -> None:
     compile(text, "test_run.py", "exec")
 
 
-def test_fleet_route_of_store_without_workers_returns_404(app: Any) -> None:
+def test_workers_route_of_store_without_workers_returns_404(app: Any) -> None:
     assert get(app, "/api/agent").json()["fleet"] is False
     assert get(app, "/api/fleet").status_code == 404

@@ -55,7 +55,7 @@ def state(events: list[dict[str, Any]]) -> Any:
 
 
 @given(EVENTS)
-def test_merged_events_give_equal_page_state(events: list[dict[str, Any]]) -> None:
+def test_merged_events_produce_same_page_state_as_original_events(events: list[dict[str, Any]]) -> None:
     squeezed = merge_events(events)
     assert len(squeezed) <= len(events)
     assert state(squeezed) == state(events)
@@ -63,11 +63,11 @@ def test_merged_events_give_equal_page_state(events: list[dict[str, Any]]) -> No
 
 
 @given(EVENTS, st.integers(0, 30))
-def test_events_merged_in_two_parts_give_equal_page_state(events: list[dict[str, Any]], at: int) -> None:
+def test_events_merged_in_two_parts_produce_same_page_state(events: list[dict[str, Any]], at: int) -> None:
     assert state([*merge_events(events[:at]), *merge_events(events[at:])]) == state(events)
 
 
-def test_text_event_after_response_is_ignored() -> None:
+def test_text_event_that_arrives_after_response_event_is_ignored() -> None:
     order = OpenResponses()
     assert order.accepts({"entry": "ModelRequested", "run_id": "root"})
     assert order.accepts({"entry": "text", "run_id": "root"})
@@ -78,7 +78,7 @@ def test_text_event_after_response_is_ignored() -> None:
 
 @pytest.mark.parametrize("secret", ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"])
 @pytest.mark.parametrize("frame", ["{}", "\n{}\t", "x {} y {}", "https://a:{}@b", '{{"a": "{}"}}'])
-def test_secret_in_any_value_is_redacted(secret: str, frame: str) -> None:
+def test_secret_at_any_place_in_value_is_redacted(secret: str, frame: str) -> None:
     redactor = PageRedactor([] if secret.startswith("sk-") else [secret])
     text = frame.format(secret, secret)
     for value in (text, [text], {"a": {"b": [text]}}, {text: 1}, {"long": "x " * 250 + text}):
@@ -87,7 +87,7 @@ def test_secret_in_any_value_is_redacted(secret: str, frame: str) -> None:
 
 
 @given(st.integers(0, PREVIEW_LIMIT + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
-def test_shortened_text_contains_no_partial_secret(before: int, secret: str) -> None:
+def test_text_shortened_inside_secret_contains_no_part_of_secret(before: int, secret: str) -> None:
     cut = PageRedactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW_LIMIT)
     assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
 
@@ -97,7 +97,7 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
-def test_secret_split_in_several_events_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
+def test_secret_split_across_several_events_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
     redactor, coming = PageRedactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
@@ -114,7 +114,7 @@ def test_secret_split_in_several_events_is_redacted(secret: str, before: str, cu
 
 
 @pytest.mark.parametrize("secret", SECRETS[:3])
-def test_start_of_secret_in_growing_text_is_redacted(secret: str) -> None:
+def test_beginning_of_secret_in_growing_text_is_redacted(secret: str) -> None:
     redactor = PageRedactor(["canary-in-the-mine", "two words"])
     for count in range(5, len(secret)):
         for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
@@ -122,11 +122,11 @@ def test_start_of_secret_in_growing_text_is_redacted(secret: str) -> None:
     assert redactor.partial({"a": "It is so"}) == {"a": "It is so"}
 
 
-def test_secret_in_call_arguments_is_redacted() -> None:
+def test_secret_in_tool_call_arguments_is_redacted() -> None:
     assert "slash" not in PageRedactor(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
 
 
-def test_any_value_is_converted_to_json_for_browser() -> None:
+def test_any_value_is_converted_to_valid_json_for_browser() -> None:
     deep: Any = "end"
     for _ in range(5000):
         deep = [deep]

@@ -41,7 +41,7 @@ KIND = {"application/json": True, "application/json; charset=utf-8": True, "text
 
 @pytest.mark.parametrize("method", METHOD)
 @pytest.mark.parametrize("host", HOST)
-def test_page_guard_returns_status_of_matrix(host: str, method: str) -> None:
+def test_page_server_returns_expected_status_for_each_combination_of_headers(host: str, method: str) -> None:
     for origin, fetched, cookie, kind in product(ORIGIN, SITE, COOKIE, KIND):
         own = f"http://{host}" if origin == "same" else origin
         given = {"host": host, "origin": own, "sec-fetch-site": fetched, "cookie": cookie, "content-type": kind}
@@ -55,13 +55,13 @@ def test_page_guard_returns_status_of_matrix(host: str, method: str) -> None:
         assert got in wanted if isinstance(wanted, tuple) else got == wanted, (given, refusal)
 
 
-def test_repeated_header_is_rejected() -> None:
+def test_request_with_repeated_security_header_is_rejected() -> None:
     for name in ("host", "origin", "sec-fetch-site"):
         headers = {"host": [HOME[7:]], "cookie": [f"acorn_8123={KEY}"], name: [HOME[7:], "evil.example"]}
         assert check_request(RequestHead("GET", "/", headers), HOSTS, KEY, "acorn_8123") is not None
 
 
-def test_routes_except_login_require_key() -> None:
+def test_each_page_route_except_login_requires_login_key() -> None:
     for path in ("/", "/runs/", "/runs/x", "/static/app.js", "/api/agent", "/api/runs", "/nothing"):
         refused = answer("GET", path, cookie=None)
         assert refused.status_code == 401
@@ -69,7 +69,7 @@ def test_routes_except_login_require_key() -> None:
     assert answer("POST", "/api/runs", cookie=None).status_code == 401
 
 
-def test_page_host_rejection_contains_allow_host_option() -> None:
+def test_rejected_host_error_of_page_contains_allow_host_option() -> None:
     refused = answer("GET", "/api/agent", host="box.local:8123")
     assert refused.status_code == 403
     assert "--allow-host box.local" in refused.json()["error"]
@@ -78,7 +78,7 @@ def test_page_host_rejection_contains_allow_host_option() -> None:
     assert allowed.status_code == 200
 
 
-def test_login_sets_cookie_and_redirects() -> None:
+def test_login_sets_session_cookie_and_redirects_to_target() -> None:
     for origin in ("cross-site", "none", None):  # Typed, or opened by a file.
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
@@ -93,17 +93,17 @@ def test_login_sets_cookie_and_redirects() -> None:
 
 
 @pytest.mark.parametrize("goal", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
-def test_login_with_external_target_redirects_to_home(goal: str) -> None:
+def test_login_with_target_on_other_site_redirects_to_home(goal: str) -> None:
     page = answer("GET", f"/login?key={KEY}&next={goal}", cookie=None)
     assert 'content="0;url=/"' in page.text
 
 
-def test_login_target_is_escaped() -> None:
+def test_markup_in_login_target_is_escaped() -> None:
     page = answer("GET", f'/login?key={KEY}&next=/"><script>', cookie=None)
     assert "<script>" not in page.text
 
 
-def test_login_with_wrong_key_returns_401() -> None:
+def test_login_with_wrong_key_returns_401_without_cookie() -> None:
     for key in ("", "wrong", KEY[:-1], KEY + "x", "é"):
         refused = answer("GET", f"/login?key={key}", cookie=None)
         assert refused.status_code == 401
@@ -111,12 +111,12 @@ def test_login_with_wrong_key_returns_401() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "two words", "with-newline\n", "semi;colon", "kéy"])
-def test_unusable_page_key_is_rejected(key: str) -> None:
+def test_login_key_with_invalid_characters_raises_declaration_error(key: str) -> None:
     with pytest.raises(DeclarationError, match="key"):
         site(Desk(), key=key)
 
 
-def test_hosts_as_single_string_are_rejected() -> None:
+def test_hosts_given_as_single_string_raise_declaration_error() -> None:
     with pytest.raises(DeclarationError, match="hosts"):
         site(Desk(), hosts="box.local")
 
@@ -167,7 +167,7 @@ def test_static_files_have_fixed_content_types() -> None:
     assert get(app, "/static/index.html").status_code == 200
 
 
-def test_too_long_page_body_is_rejected() -> None:
+def test_too_long_body_of_page_request_is_rejected() -> None:
     app = site(Desk())
     assert post(app, "/api/requests/x", {"value": "x" * MAX_BODY}).status_code == 413
 
@@ -182,7 +182,7 @@ def test_too_long_page_body_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"", b" "], ids=["nothing comes", "it trickles"])
-def test_request_with_endless_body_returns_408(piece: bytes) -> None:
+def test_request_whose_body_never_ends_returns_408(piece: bytes) -> None:
     app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
 
     async def body() -> Any:
@@ -198,7 +198,7 @@ def test_request_with_endless_body_returns_408(piece: bytes) -> None:
         assert late.headers["connection"] == "close"
 
 
-def test_connection_with_endless_body_is_closed() -> None:
+def test_connection_whose_request_body_never_ends_is_closed() -> None:
     app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
     with served(app) as home, socket.create_connection(("127.0.0.1", int(home.rpartition(":")[2])), PATIENCE) as client:
         port = client.getpeername()[1]
@@ -208,7 +208,7 @@ def test_connection_with_endless_body_is_closed() -> None:
     assert told.startswith(b"HTTP/1.1 408 ")
 
 
-def test_complete_body_has_no_deadline_for_later_messages() -> None:
+def test_body_timeout_does_not_apply_after_body_is_complete() -> None:
     coming = [{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}]
 
     async def receive() -> Any:
@@ -223,7 +223,7 @@ def test_complete_body_has_no_deadline_for_later_messages() -> None:
     assert [each["type"] for each in asyncio.run(main())] == ["http.request", "http.disconnect"]
 
 
-def test_page_server_listens_on_loopback_and_next_free_port() -> None:
+def test_page_server_listens_on_loopback_address_at_next_free_port() -> None:
     with bind_socket("127.0.0.1", 0, is_exact=False) as first:
         name, port = first.getsockname()
         assert name == "127.0.0.1"

@@ -26,7 +26,7 @@ def saved(path: Path, question: str = "search acorns") -> tuple[Path, dict[str, 
     return file, json.loads(run.to_json())
 
 
-def test_saved_record_file_is_displayed(tmp_path: Path) -> None:
+def test_saved_run_file_is_displayed_but_cannot_be_deleted(tmp_path: Path) -> None:
     file, _ = saved(tmp_path)
     app = site(files=[file])
     assert get(app, "/api/agent").json()["agent"] is None
@@ -41,7 +41,7 @@ def test_saved_record_file_is_displayed(tmp_path: Path) -> None:
     assert asyncio.run(asked(app, "DELETE", "/api/runs/run", content=b"{}")).status_code == 409
 
 
-def test_thread_file_is_displayed(tmp_path: Path) -> None:
+def test_saved_thread_event_file_is_displayed(tmp_path: Path) -> None:
     run = Desk(store=MemoryStore()).run(question="branches")
     file = tmp_path / "thread.json"
     file.write_text(json.dumps(dump_events(run.thread)))
@@ -49,7 +49,7 @@ def test_thread_file_is_displayed(tmp_path: Path) -> None:
     assert [row["n"] for row in rows if row["k"] == "branch"] == ["check", "check"]
 
 
-def test_two_files_of_equal_name_have_different_ids(tmp_path: Path) -> None:
+def test_two_saved_files_with_same_name_have_different_run_ids(tmp_path: Path) -> None:
     files = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -69,7 +69,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
-def test_invalid_file_is_reported_in_list(tmp_path: Path, text: bytes) -> None:
+def test_unreadable_saved_file_is_listed_with_error(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "run.json"
     file.write_bytes(text)
     with pytest.raises(StoreError, match=r"run\.json"):
@@ -79,7 +79,7 @@ def test_invalid_file_is_reported_in_list(tmp_path: Path, text: bytes) -> None:
     assert "run.json" in get(app, "/api/runs").json()["runs"][0]["error"]
 
 
-def test_file_with_any_wrong_value_is_reported_or_displayed(tmp_path: Path) -> None:
+def test_saved_file_with_any_value_replaced_is_displayed_or_reported(tmp_path: Path) -> None:
     file, whole = saved(tmp_path)
 
     def places(value: Any, path: tuple[Any, ...] = ()) -> Any:
@@ -106,7 +106,7 @@ def test_file_with_any_wrong_value_is_reported_or_displayed(tmp_path: Path) -> N
                     assert get(app, f"/api/runs/run/{what}?row={row['i']}").status_code in (200, 404, 409), path
 
 
-def test_too_large_file_is_rejected(tmp_path: Path) -> None:
+def test_too_large_saved_file_raises_store_error(tmp_path: Path) -> None:
     file = tmp_path / "big.json"
     with file.open("wb") as made:
         made.truncate(300_000_000)
@@ -114,7 +114,7 @@ def test_too_large_file_is_rejected(tmp_path: Path) -> None:
         load_saved_run(file)
 
 
-def test_store_with_damaged_runs_lists_other_runs(tmp_path: Path) -> None:
+def test_damaged_run_in_store_does_not_hide_other_runs(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "runs.db")
     app = site(Desk(), store=store)
     good, bad = ended(app, "search acorns")["run_id"], ended(app, "search beech")["run_id"]

@@ -58,7 +58,7 @@ def test_run_is_streamed_to_end(app: Any) -> None:
     assert end["head"]["cost"] > 0
 
 
-def test_reconnecting_reader_receives_only_missing_events(app: Any) -> None:
+def test_reconnected_event_stream_receives_only_missing_events(app: Any) -> None:
     run_id = begin(app, "search acorns")
     whole = get(app, f"/api/runs/{run_id}/stream")
     last = [line.removeprefix("id: ") for line in whole.text.splitlines() if line.startswith("id: ")][-1]
@@ -68,7 +68,7 @@ def test_reconnecting_reader_receives_only_missing_events(app: Any) -> None:
     assert kinds(events(app, run_id, "other-5"))[0] == "reset"
 
 
-def test_wrong_input_returns_422_with_paths_before_model_call(app: Any) -> None:
+def test_wrong_input_returns_422_with_field_paths_before_run_starts(app: Any) -> None:
     wrong = post(app, "/api/runs", {"input": {"limit": 99, "place": {}, "nothing": 1}})
     assert wrong.status_code == 422
     paths = {each["path"] for each in wrong.json()["problems"]}
@@ -81,7 +81,7 @@ def test_invalid_run_request_returns_422(app: Any, body: Any) -> None:
     assert post(app, "/api/runs", body).status_code == 422
 
 
-def test_unusual_text_and_numbers_return_json_responses(app: Any) -> None:
+def test_unusual_text_and_numbers_in_requests_return_json_responses(app: Any) -> None:
     for more in ({"model": "\ud800"}, {"after": "\ud800"}, {"after": "\0"}):
         body = json.dumps({"input": {"question": "x"}, **more})
         odd = asyncio.run(asked(app, "POST", "/api/runs", content=body))
@@ -95,20 +95,20 @@ def test_unusual_text_and_numbers_return_json_responses(app: Any) -> None:
     assert get(app, f"/api/runs/{run_id}/details?row={far}").status_code == 404
 
 
-def test_failed_run_has_error_in_last_event(app: Any) -> None:
+def test_last_event_of_failed_run_contains_error(app: Any) -> None:
     end = ended(app, "fail")
     assert end["head"]["status"] == "failed"
     assert "the provider says no" in end["head"]["error"]
 
 
-def test_tool_that_exits_ends_only_its_run(app: Any) -> None:
+def test_tool_that_calls_exit_ends_only_its_own_run(app: Any) -> None:
     found = events(app, begin(app, "leave"))
     assert kinds(found)[-1] == "end"
     assert "SystemExit" in str(found)
     assert ended(app, "search acorns")["head"]["status"] == "done"
 
 
-def test_run_is_stopped_and_resumed(app: Any) -> None:
+def test_running_run_can_be_stopped_and_resumed(app: Any) -> None:
     run_id = begin(app, "sleep")
     assert comes_true(lambda: "ToolStarted" in get(app, f"/api/runs/{run_id}/details?row=2").text)
     assert post(app, f"/api/runs/{run_id}/stop").status_code == 200
@@ -128,7 +128,7 @@ class SlowStore(MemoryStore):
         return super().commit(commit)
 
 
-def test_run_not_yet_stored_is_stopped() -> None:
+def test_run_that_is_not_yet_stored_can_be_stopped() -> None:
     slow = site(Desk(), store=SlowStore())
     run_id = begin(slow, "search acorns")
     assert post(slow, f"/api/runs/{run_id}/stop").status_code == 200
@@ -137,7 +137,7 @@ def test_run_not_yet_stored_is_stopped() -> None:
     assert post(slow, "/api/runs/nothing/stop").status_code == 404
 
 
-def test_event_stream_left_early_leaves_no_tasks(app: Any) -> None:
+def test_event_stream_closed_early_leaves_no_asyncio_tasks(app: Any) -> None:
     run_id = begin(app, "hold leaving")
 
     async def main() -> set[asyncio.Task[Any]]:
@@ -154,7 +154,7 @@ def test_event_stream_left_early_leaves_no_tasks(app: Any) -> None:
     assert left == set()
 
 
-def test_blocking_tool_does_not_block_page(app: Any) -> None:
+def test_tool_that_blocks_does_not_block_page_server(app: Any) -> None:
     run_id = begin(app, "block blocking")
     assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json().get("rows", []) != [])
     assert get(app, "/api/agent").status_code == 200
@@ -162,7 +162,7 @@ def test_blocking_tool_does_not_block_page(app: Any) -> None:
     assert events(app, run_id)[-1]["head"]["status"] == "done"
 
 
-def test_runs_beyond_concurrency_limit_return_429(app: Any) -> None:
+def test_run_request_above_concurrent_run_limit_returns_429(app: Any) -> None:
     under_way = [begin(app, "hold many") for _ in range(4)]
     full = post(app, "/api/runs", {"input": {"question": "search"}})
     assert full.status_code == 429
@@ -171,7 +171,7 @@ def test_runs_beyond_concurrency_limit_return_429(app: Any) -> None:
     assert ended(app, "search")["head"]["status"] == "done"
 
 
-def test_question_is_answered_and_run_is_resumed(app: Any) -> None:
+def test_answer_to_question_resumes_run(app: Any) -> None:
     end = ended(app, "question")
     assert end["head"]["status"] == "waiting"
     (request,) = end["requests"]
@@ -195,7 +195,7 @@ def test_question_is_answered_and_run_is_resumed(app: Any) -> None:
         ({"approved": True, "arguments": {"order": "17", "amount": 5.0}}, "5.0 paid back for 17"),
     ],
 )
-def test_approval_answer_approves_or_rejects_call(app: Any, value: Any, said: str) -> None:
+def test_answer_to_approval_request_approves_or_rejects_tool_call(app: Any, value: Any, said: str) -> None:
     end = ended(app, "refund")
     (request,) = end["requests"]
     assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"resumed": True}
@@ -203,7 +203,7 @@ def test_approval_answer_approves_or_rejects_call(app: Any, value: Any, said: st
     assert said in str(results)
 
 
-def test_request_of_branch_contains_id_of_root_run() -> None:
+def test_human_input_request_of_branch_contains_id_of_root_run() -> None:
     class Clerk(module[str, str]):
         """Ask."""
 
@@ -227,7 +227,7 @@ def test_request_of_branch_contains_id_of_root_run() -> None:
     assert get(app, f"/api/runs/{request['root']}/view").json()["requests"] == [request]
 
 
-def test_conversation_is_continued_with_earlier_runs(app: Any) -> None:
+def test_conversation_continues_after_earlier_run(app: Any) -> None:
     first = ended(app, "search acorns")["run_id"]
     second = ended(app, "and then", after=first)
     assert second["head"]["output"]["answer"].endswith("messages)")
@@ -238,7 +238,7 @@ def test_conversation_is_continued_with_earlier_runs(app: Any) -> None:
     assert int(third["head"]["output"]["answer"].split("(")[1].split()[0]) > 5
 
 
-def test_run_of_other_thread_is_followed() -> None:
+def test_rows_of_run_in_other_os_thread_are_streamed() -> None:
     store = MemoryStore()
     app = site(None, store=store)
     heard: list[Any] = []
@@ -269,7 +269,7 @@ def test_run_of_other_thread_is_followed() -> None:
     assert list(known.values()) == whole
 
 
-def test_followed_run_is_streamed_to_end() -> None:
+def test_run_started_elsewhere_is_streamed_to_its_end() -> None:
     store = MemoryStore()
     app = site(None, store=store)
     others = [Desk(store=store).run(question="search").id for _ in range(12)]
@@ -288,7 +288,7 @@ def test_followed_run_is_streamed_to_end() -> None:
     driven.join(PATIENCE)
 
 
-def test_run_list_is_filtered_and_searched(app: Any) -> None:
+def test_run_list_can_be_filtered_and_searched(app: Any) -> None:
     for question in ("search acorns", "search chestnuts", "fail"):
         ended(app, question)
     listed = get(app, "/api/runs").json()["runs"]
@@ -302,28 +302,28 @@ def test_run_list_is_filtered_and_searched(app: Any) -> None:
     assert get(app, "/api/runs?before=yesterday").status_code == 422
 
 
-def test_find_route_returns_rows_with_text(app: Any) -> None:
+def test_find_route_returns_rows_that_contain_text(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     found = get(app, f"/api/runs/{run_id}/find?q=found+acorns").json()["rows"]
     assert 2 in found
     assert get(app, f"/api/runs/{run_id}/find?q=nowhere").json()["rows"] == []
 
 
-def test_downloaded_run_is_loaded_from_json(app: Any) -> None:
+def test_downloaded_run_file_can_be_loaded_with_from_json(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     given = get(app, f"/api/runs/{run_id}/file")
     assert given.headers["content-disposition"] == f'attachment; filename="{run_id}.json"'
     assert acorn.Run.from_json(given.text).id == run_id
 
 
-def test_deleted_run_returns_404(app: Any) -> None:
+def test_routes_of_deleted_run_return_404(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     assert asyncio.run(asked(app, "DELETE", f"/api/runs/{run_id}", content=b"{}")).status_code == 200
     assert get(app, f"/api/runs/{run_id}/view").status_code == 404
     assert get(app, f"/api/runs/{run_id}/stream").status_code == 404
 
 
-def test_missing_run_or_row_returns_404(app: Any) -> None:
+def test_missing_run_and_missing_row_return_404(app: Any) -> None:
     for path in ("view", "stream", "rows", "details?row=0", "sent?row=0", "find?q=x", "file"):
         missing = get(app, f"/api/runs/nothing/{path}")
         assert missing.status_code == 404
@@ -333,7 +333,7 @@ def test_missing_run_or_row_returns_404(app: Any) -> None:
         assert get(app, f"/api/runs/{run_id}/details?row={row}").status_code == 404
 
 
-def test_ctrl_c_ends_server_with_open_page_and_stops_run(tmp_path: Path, ctrl_c: None) -> None:
+def test_ctrl_c_with_open_page_ends_server_and_stops_run(tmp_path: Path, ctrl_c: None) -> None:
     source = Path(__file__).parents[2]
     path = os.pathsep.join([str(source / "src"), str(source)])
     process = subprocess.Popen(
@@ -364,7 +364,7 @@ def test_ctrl_c_ends_server_with_open_page_and_stops_run(tmp_path: Path, ctrl_c:
     assert (tmp_path / ".acorn").stat().st_mode & 0o777 == 0o700
 
 
-def test_image_input_is_abbreviated_in_view(app: Any) -> None:
+def test_image_input_is_abbreviated_on_run_page(app: Any) -> None:
     pixels = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"pixels" * 50_000).decode()
     given = {"question": "search acorns", "photo": f"data:image/png;base64,{pixels}"}
     begun = post(app, "/api/runs", {"input": given})

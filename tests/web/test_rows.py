@@ -77,14 +77,14 @@ def entries(kind: Any) -> st.SearchStrategy[Any]:
 JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
 
 
-def test_journal_entry_types_are_exported_by_journal_module() -> None:
+def test_each_journal_entry_type_is_exported_by_journal_module() -> None:
     assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
     assert get_type_hints(journal.ModelRequested)["messages"] is int
 
 
 @settings(max_examples=80)
 @given(JOURNALS)
-def test_each_entry_is_in_one_row_with_valid_times(written: list[Any]) -> None:
+def test_each_journal_entry_belongs_to_exactly_one_row(written: list[Any]) -> None:
     rows = rows_of(written)
     assert sorted(at for row in rows.all for at in row.entries) == list(range(len(written)))
     for number, row in enumerate(rows.all):
@@ -99,7 +99,7 @@ def test_each_entry_is_in_one_row_with_valid_times(written: list[Any]) -> None:
 
 @settings(max_examples=40)
 @given(JOURNALS, st.data())
-def test_rows_changed_since_position_are_complete(written: list[Any], data: st.DataObject) -> None:
+def test_changed_rows_fetched_repeatedly_add_up_to_all_rows(written: list[Any], data: st.DataObject) -> None:
     rows, version = Rows(), 0
     known: dict[int, Any] = {}
     for entry in written:
@@ -122,7 +122,7 @@ def shown(rows: Rows) -> list[tuple[str, str, bool]]:
     return [(row.kind, row.name, row.has_failed) for row in rows.all]
 
 
-def test_run_with_tool_call_has_rows_for_turns_and_call() -> None:
+def test_run_with_tool_call_has_rows_for_model_turns_and_tool_call() -> None:
     rows = rows_after("search acorns")
     assert shown(rows) == [
         ("input", "input", False),
@@ -137,7 +137,7 @@ def test_run_with_tool_call_has_rows_for_turns_and_call() -> None:
     assert rows.cost is not None
 
 
-def test_branches_are_placed_under_call_that_started_them() -> None:
+def test_rows_of_branch_are_placed_under_branch_row() -> None:
     rows = rows_after("branches")
     branches = [row for row in rows.all if row.kind == "branch"]
     assert [row.name for row in branches] == ["check", "check"]
@@ -145,7 +145,7 @@ def test_branches_are_placed_under_call_that_started_them() -> None:
         assert [row.kind for row in rows.all if row.parent == branch.id] == ["input", "answer"]
 
 
-def test_rejected_answer_row_lists_invalid_fields() -> None:
+def test_row_of_rejected_answer_lists_invalid_fields() -> None:
     rows = rows_after("corrected")
     bad = [row for row in rows.all if row.has_failed]
     assert [(row.kind, row.preview) for row in bad] == [("answer", "invalid: confidence")]
@@ -159,7 +159,7 @@ def test_failed_run_has_error_row() -> None:
 
 
 @pytest.mark.parametrize("question", ["search acorns", "branches", "corrected"])
-def test_number_of_sent_messages_matches_request(question: str) -> None:
+def test_number_of_messages_displayed_for_request_matches_journal(question: str) -> None:
     rows = rows_after(question)
     turns = [row for row in rows.all if row.kind in ("model", "answer")]
     for row in turns:

@@ -53,7 +53,7 @@ SAID = [
 ]
 
 
-def test_search_finds_text_regardless_of_case(store: Store) -> None:
+def test_run_search_finds_text_regardless_of_case(store: Store) -> None:
     agent, app = Desk(store=store), site(store=store)
     for text in [*SAID, "acorns"]:
         agent.run(question=f"search {text}")
@@ -68,12 +68,12 @@ def test_search_finds_text_regardless_of_case(store: Store) -> None:
     assert len(found(app, "scripted/desk")) == len(SAID) + 1
 
 
-def test_search_finds_queued_run_by_input(postgres: str) -> None:
+def test_run_search_finds_queued_run_by_its_input(postgres: str) -> None:
     Desk(store=postgres).submit(question="search hazel")
     assert found(site(store=postgres), "HAZEL", status="queued") == ["search hazel"]
 
 
-def test_search_continues_through_whole_store() -> None:
+def test_run_search_continues_through_whole_store() -> None:
     store = MemoryStore()
     for number in range(12):
         Desk(store=store).run(question=f"search {'oak' if number % 5 == 0 else 'beech'} {number}")
@@ -84,7 +84,7 @@ def test_search_continues_through_whole_store() -> None:
     assert found(app, "oak") == ["search oak 10", "search oak 5", "search oak 0"]
 
 
-def test_search_page_continues_after_last_result() -> None:
+def test_next_page_of_run_search_starts_after_last_result() -> None:
     store = MemoryStore()
     for number in range(60):
         Desk(store=store).run(question=f"search {number} end")
@@ -96,7 +96,7 @@ def test_search_page_continues_after_last_result() -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
-def test_store_search_returns_each_matching_run(store: Store) -> None:
+def test_search_method_of_store_returns_each_matching_run(store: Store) -> None:
     assert isinstance(store, SearchableStore)
     ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
     for run_id, text in zip(ids, SAID, strict=True):
@@ -107,7 +107,7 @@ def test_store_search_returns_each_matching_run(store: Store) -> None:
     assert store.search([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
 
 
-def test_search_does_not_find_redacted_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_search_does_not_find_redacted_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
     app = site(Desk(), store=store)
     for secret in ("canary-of-the-mine", "sk-looks-like-a-key-1234567890"):
@@ -117,7 +117,7 @@ def test_search_does_not_find_redacted_text(store: Store, monkeypatch: pytest.Mo
     assert len(found(app, "openly")) == 2
 
 
-def test_search_finds_text_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_search_finds_text_in_saved_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
     files: list[Path] = []
     for name in ("oak", "canary-of-the-mine"):

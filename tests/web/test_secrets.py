@@ -161,7 +161,7 @@ def every_route() -> Iterator[tuple[str, str]]:
         yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
 
 
-def test_secrets_table_contains_each_page_route() -> None:
+def test_secret_test_table_contains_each_page_route() -> None:
     assert sorted(ROUTES) == sorted(every_route())
 
 
@@ -178,26 +178,26 @@ def assert_veiled(house: House, told: list[str]) -> None:
     assert KEY not in "".join(told)
 
 
-def test_fleet_route_responses_contain_no_secret(postgres: str, secretive: list[str]) -> None:
+def test_workers_route_responses_contain_no_secret(postgres: str, secretive: list[str]) -> None:
     house = full_of(secretive, postgres)
     fleet = get(house.app, "/api/fleet")
     assert len(fleet.json()["requests"]) == 1
     assert_veiled(house, [fleet.text, *listed(house), *compared(house), *house.of("view"), house.get("/api/agent")])
 
 
-def test_redacted_text_is_replaced_by_asterisks(house: House) -> None:
+def test_page_route_responses_contain_asterisks_in_place_of_secret(house: House) -> None:
     for path in ("view", "fork?before=2", "python", "file", "stream"):
         assert "***" in house.get(f"/api/runs/{house.done}/{path}")
     assert "***" in house.get(f"/api/compare?a={house.done}&b={house.later}")
     assert "***" in house.get("/api/requests")
 
 
-def test_search_does_not_find_secret(house: House) -> None:
+def test_search_inside_run_does_not_find_secret(house: House) -> None:
     for secret in house.text.split():
         assert get(house.app, f"/api/runs/{house.done}/find?q={secret}").json()["rows"] == []
 
 
-def test_file_route_responses_contain_no_secret(secretive: list[str], tmp_path: Path) -> None:
+def test_route_responses_for_saved_file_contain_no_secret(secretive: list[str], tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(acorn.Run.to_json(Desk(store=MemoryStore()).run(question="leak " + " ".join(secretive))))
     alone = site(files=[file])
@@ -208,7 +208,7 @@ def test_file_route_responses_contain_no_secret(secretive: list[str], tmp_path: 
         assert not [answer for answer in told if secret in answer]
 
 
-def test_model_keys_are_not_sent_to_browser() -> None:
+def test_api_keys_of_models_are_not_sent_to_browser() -> None:
     model = {
         "model": "openai/gpt-4o",
         "api_key": "model-canary-key",

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.web.desk import Desk, asked, begin, ended, events, get, post, site
 
 
-def test_postgres_runs_are_listed_displayed_and_deleted(postgres: str) -> None:
+def test_runs_in_postgres_store_are_displayed_and_deleted(postgres: str) -> None:
     app = site(Desk(), store=postgres)
     run_id = begin(app, "search acorns")
     assert events(app, run_id)[-1]["head"]["status"] == "done"
@@ -22,7 +22,7 @@ def test_postgres_runs_are_listed_displayed_and_deleted(postgres: str) -> None:
     assert get(app, f"/api/runs/{run_id}/view").status_code == 404
 
 
-def test_text_that_postgres_rejects_is_reported(postgres: str) -> None:
+def test_nul_character_in_request_to_postgres_store_returns_json_response(postgres: str) -> None:
     app = site(Desk(), store=postgres)
     for path in ("/api/runs/%00/view", "/api/runs/%00/stream", "/api/runs?agent=%00", "/api/runs?q=%00"):
         told = get(app, path)
@@ -37,7 +37,7 @@ def test_text_that_postgres_rejects_is_reported(postgres: str) -> None:
         assert events(app, told.json()["id"])[-1]["entry"] == "end"
 
 
-def test_store_outage_is_reported_and_page_stays_usable(tmp_path: Path) -> None:
+def test_page_server_answers_requests_while_store_is_unavailable(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     app = site(Desk(), store=str(file))
     run_id = begin(app, "search acorns")

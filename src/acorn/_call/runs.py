@@ -12,7 +12,7 @@ from typing import Any, get_args
 from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
-from acorn._history.saved_form import read_entries, read_record
+from acorn._history.saved_form import decode_entries, decode_record
 from acorn._machine.human_input import check_answer
 from acorn._machine.saved_run import attach_branch_records
 from acorn.errors import StoreError
@@ -79,7 +79,7 @@ class Runs:
         root, *branches = stored_runs
         with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
-            run: Run = read_record(Run, to_saved_run(root, blobs), None)
+            run: Run = decode_record(Run, to_saved_run(root, blobs), None)
             attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
         return run
 
@@ -148,5 +148,5 @@ def read_new_entries(
     if status is None:
         raise rules.run_not_found_error(run_id, store.name)
     blobs = BlobReader(store.media)
-    entries = read_entries([blobs.read(row.entry) for row in rows])
+    entries = decode_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

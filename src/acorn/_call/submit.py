@@ -25,7 +25,7 @@ from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
-from acorn._history.saved_form import read_instance
+from acorn._history.saved_form import decode_instance
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import MODEL_OBJECT
 from acorn.errors import DeclarationError
@@ -95,7 +95,7 @@ class Submission:
         stored_runs = self.store.read(queued.run_id)
         if stored_runs:
             blobs = BlobReader(lambda _: dict(queued.media))
-            input = read_instance(self._spec.input.schema, blobs.read(queued.header.input), "input")
+            input = decode_instance(self._spec.input.schema, blobs.read(queued.header.input), "input")
             check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:

@@ -1,7 +1,7 @@
-"""The JSON form of run records and journal entries, for `Run.to_json`, `Run.from_json` and the stores.
+"""Conversion of run records and journal entries to JSON data and back, for `Run.to_json` and the stores.
 
-Only this file encodes and decodes this form. `_machine/saved_run.py` adds the state that a machine needs to resume. If
-the class of the run is unknown, the decoded input and output are JSON data instead of instances.
+Only this file reads and writes this JSON form. `_machine/saved_run.py` adds the data that is necessary to resume a run.
+If the agent class of a run is unknown, the decoded input and output are JSON data instead of instances.
 """
 
 from __future__ import annotations
@@ -45,27 +45,28 @@ _MOST_CAUSES = 10
 # Records as text
 
 
-def write_run(run: Any) -> str:
-    """Return the JSON text of a run record and its branches."""
-    return to_single_text(lambda: _write_tree(run))
+def encode_run(run: Any) -> str:
+    """Return the JSON text of a run record, including its branches."""
+    return to_single_text(lambda: _encode_tree(run))
 
 
-def _write_tree(run: Any) -> JsonObject:
+def _encode_tree(run: Any) -> JsonObject:
     entries = tuple(run.journal.entries)  # A copy is necessary, because the run may still append entries.
     return {
         "format": FORMAT,
-        "module": module_in(entries),
-        "run": write_record(run),
+        "module": find_module_name(entries),
+        "run": encode_record(run),
         "history": to_json_data(run._history.messages),
-        "journal": [to_json_data(write_entry(entry)) for entry in entries],
-        "branches": [_write_tree(branch) for branch in list(run.branches)],
+        "journal": [to_json_data(encode_entry(entry)) for entry in entries],
+        "branches": [_encode_tree(branch) for branch in list(run.branches)],
     }
 
 
-def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
-    """Return the run record that a JSON text from `write_run` contains.
+def decode_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
+    """Return the run record for a JSON text that `encode_run` returned.
 
-    `make` is the class `Run`. `agent` is the module class that declares the input and output types, or None.
+    `make` is the class `Run`. `agent` is the agent class that declares the input and output types. If it is None, input
+    and output stay JSON data.
     """
     try:
         saved = from_single_text(text)
@@ -83,7 +84,7 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
         )
     try:
         check_format(saved)
-        return read_record(make, saved, _check_class(shapes, saved["module"]))
+        return decode_record(make, saved, _check_class(shapes, saved["module"]))
     except AcornError:
         raise
     except Exception as error:  # The text may contain any JSON data, which can raise any error here.
@@ -106,9 +107,9 @@ def check_format(saved: object) -> None:
 
 
 def _check_class(shapes: Shapes | None, module: str | None) -> Shapes | None:
-    """Return the shapes, or raise `StoreError` if the saved run is a run of another class.
+    """Return the input and output schemas, or raise `StoreError` if the run belongs to another agent class.
 
-    Only the class names are compared, because the file of the class may have another name now, such as `__main__`.
+    Only the class names are compared, because the name of the file may have changed, for example to `__main__`.
     """
     if shapes is None or module is None or _class_name(shapes.module) == _class_name(module):
         return shapes
@@ -125,13 +126,16 @@ def _class_name(module: str) -> str:
 # Records
 
 
-def module_in(entries: Iterable[Entry]) -> str | None:
-    """Return the class name from the journal of a run, such as `package.file:Class`, or None."""
+def find_module_name(entries: Iterable[Entry]) -> str | None:
+    """Return the name of the agent class from a journal, such as `package.file:Class`.
+
+    Return None if the journal contains no `RunStarted` entry.
+    """
     return next((entry.module for entry in entries if isinstance(entry, RunStarted)), None)
 
 
-def write_record(run: Any) -> JsonObject:
-    """Return a run record as JSON data, without its history, journal and branches, and with redacted errors."""
+def encode_record(run: Any) -> JsonObject:
+    """Return a run record as JSON data with redacted errors, but without history, journal and branches."""
     output: Any = run.output
     is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
     return {
@@ -139,8 +143,8 @@ def write_record(run: Any) -> JsonObject:
         "branch": run.branch,
         "input": to_saved_data(run.input),
         "output": None if is_unfinished or is_paused else to_saved_data(output),
-        **({"unfinished": _write_unfinished(output)} if is_unfinished else {}),
-        **({"requests": [write_request(request) for request in output.requests]} if is_paused else {}),
+        **({"unfinished": _encode_unfinished(output)} if is_unfinished else {}),
+        **({"requests": [encode_request(request) for request in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
         "cost": run.cost,
         "model": run.model,
@@ -148,18 +152,18 @@ def write_record(run: Any) -> JsonObject:
         "stop_reason": run.stop_reason,
         "started": None if run.started is None else run.started.isoformat(),
         "seconds": run.seconds,
-        "error": None if run.error is None else _write_error(run.error, _last_error(run.journal.entries)),
+        "error": None if run.error is None else _encode_error(run.error, _last_error(run.journal.entries)),
         **({} if run.forked_from is None else {"forked_from": run.forked_from._asdict()}),
     }
 
 
-def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
-    """Return the run record that the saved JSON data contains, with its branches if the data contains branches."""
-    fields, entries = saved["run"], read_entries(saved["journal"])
+def decode_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
+    """Return the run record for saved JSON data, including the branches if the data contains them."""
+    fields, entries = saved["run"], decode_entries(saved["journal"])
     run = make(
         _expect(str, fields["id"]),
-        fields["input"] if shapes is None else read_instance(shapes.input.schema, fields["input"], "input"),
-        output=read_output(fields, None if shapes is None else shapes.output),
+        fields["input"] if shapes is None else decode_instance(shapes.input.schema, fields["input"], "input"),
+        output=decode_output(fields, None if shapes is None else shapes.output),
         history=saved["history"] if "history" in saved else history_of(entries),
         usage=Usage(**fields["usage"]),
         cost=_expect((int, float, type(None)), fields["cost"]),
@@ -168,21 +172,24 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
         stop_reason=_expect((str, type(None)), fields["stop_reason"]),
         started=None if fields["started"] is None else datetime.fromisoformat(fields["started"]),
         seconds=_expect((int, float), fields["seconds"]),
-        error=None if fields["error"] is None else read_error(fields["error"]),
+        error=None if fields["error"] is None else decode_error(fields["error"]),
         branch=_expect((str, type(None)), fields["branch"]),
-        forked_from=read_fork(fields),
+        forked_from=decode_fork(fields),
     )
     if run.error is not None:
         run.error.run = run
     fill_journal(run, entries)
     for branch in saved.get("branches", ()):
         check_format(branch)
-        run.branches.append(read_record(make, branch, _branch_shapes(shapes, branch)))
+        run.branches.append(decode_record(make, branch, _branch_shapes(shapes, branch)))
     return run
 
 
 def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | None:
-    """Return the shapes of a branch, or None if the parent class no longer declares the class of the branch."""
+    """Return the input and output schemas of a branch.
+
+    Return None if the parent class no longer declares the agent class of the branch.
+    """
     path = saved["run"]["branch"]
     module = None if shapes is None or path is None else shapes.find_child(path.rpartition("/")[2])
     branch_shapes = None if module is None else getattr(module, SHAPES, None)
@@ -190,8 +197,8 @@ def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | 
     return branch_shapes if is_same else None
 
 
-def read_fork(fields: Mapping[str, Any]) -> ForkedFrom | None:
-    """Return the origin of a forked run from the saved fields, or None if the run is not a fork."""
+def decode_fork(fields: Mapping[str, Any]) -> ForkedFrom | None:
+    """Return the run and step that a saved run was forked from, or None if the run is not a fork."""
     origin = fields.get("forked_from")
     if origin is None:
         return None
@@ -204,22 +211,22 @@ def _expect(kinds: Any, value: Any) -> Any:
     return value
 
 
-def read_instance(schema: type[BaseModel], data: object, name: str) -> BaseModel:
-    """Return the saved input or output as an instance of its class.
+def decode_instance(schema: type[BaseModel], data: object, name: str) -> BaseModel:
+    """Return a saved input or output as an instance of `schema`.
 
-    Raise `MisfitError` if the data no longer fits the class. `name` is "input" or "output", for the error message.
+    Raise `MisfitError` if the data no longer fits the schema. `name` is "input" or "output", for the error message.
     """
     try:
         try:
-            return read_instance_json(schema, to_json(data, inf_nan_mode="constants"), name)
+            return decode_instance_json(schema, to_json(data, inf_nan_mode="constants"), name)
         except PydanticSerializationError:  # The data contains a lone surrogate.
             return schema.model_validate(data, by_alias=True, by_name=True)
     except ValidationError as error:
         raise _misfit(name, error) from error
 
 
-def read_instance_json(schema: type[BaseModel], text: str | bytes, name: str) -> BaseModel:
-    """Return an input or output from JSON text as an instance of its class, like `read_instance`."""
+def decode_instance_json(schema: type[BaseModel], text: str | bytes, name: str) -> BaseModel:
+    """Return an input or output, saved as JSON text, as an instance of `schema`. See `decode_instance`."""
     try:
         return schema.model_validate_json(text, by_alias=True, by_name=True)
     except ValidationError as error:
@@ -227,7 +234,7 @@ def read_instance_json(schema: type[BaseModel], text: str | bytes, name: str) ->
 
 
 class MisfitError(StoreError):
-    """The error for a stored run that no longer fits its class, but may fit another version of the class."""
+    """Raised if a saved run no longer fits its agent class. It may fit another version of the class."""
 
 
 def _misfit(name: str, error: ValidationError) -> MisfitError:
@@ -237,15 +244,15 @@ def _misfit(name: str, error: ValidationError) -> MisfitError:
     )
 
 
-def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: bool = False) -> Any:
+def decode_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: bool = False) -> Any:
     """Return the saved output of a run as an instance of its class.
 
     Return JSON data if the class is unknown, or if `may_differ` is True and the output does not fit the class.
     """
     if fields.get("unfinished") is not None:
-        return _read_unfinished(fields["unfinished"])
+        return _decode_unfinished(fields["unfinished"])
     if fields.get("requests") is not None:
-        return Paused(fields["id"], map(read_request, fields["requests"]))
+        return Paused(fields["id"], map(decode_request, fields["requests"]))
     data: JsonValue = fields["output"]
     if shape is None or shape.is_empty or data is None:
         return data  # Without a shape, an instance of the module set `final_output`, and its class did not.
@@ -261,26 +268,26 @@ def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: b
     return output
 
 
-def _write_unfinished(output: Unfinished) -> JsonObject:
+def _encode_unfinished(output: Unfinished) -> JsonObject:
     return {
         "owner": output._owner,  # pyright: ignore[reportPrivateUsage]  # Public attributes are those of the model's turn.
         "content": output.content,
         "tool_calls": to_json_data([fields_of(call) for call in output.tool_calls]),
-        "tool_results": to_saved_data([write_result(result) for result in output.tool_results]),
+        "tool_results": to_saved_data([encode_result(result) for result in output.tool_results]),
     }
 
 
-def _read_unfinished(saved: Mapping[str, Any]) -> Unfinished:
+def _decode_unfinished(saved: Mapping[str, Any]) -> Unfinished:
     calls = [ToolCall(**call) for call in saved["tool_calls"]]
-    return Unfinished(saved["owner"], saved["content"], calls, list(map(read_result, saved["tool_results"])))
+    return Unfinished(saved["owner"], saved["content"], calls, list(map(decode_result, saved["tool_results"])))
 
 
-def write_request(request: Request) -> JsonObject:
+def encode_request(request: Request) -> JsonObject:
     """Return a request for human input as JSON data."""
     return {**fields_of(request), "asked": request.asked.isoformat()}
 
 
-def read_request(saved: Mapping[str, Any]) -> Request:
+def decode_request(saved: Mapping[str, Any]) -> Request:
     fields: dict[str, Any] = dict(saved)
     fields["asked"] = datetime.fromisoformat(fields["asked"])
     fields["choices"] = None if fields["choices"] is None else tuple(fields["choices"])
@@ -288,15 +295,15 @@ def read_request(saved: Mapping[str, Any]) -> Request:
 
 
 def fields_of(record: Any) -> JsonObject:
-    """Return a dict that maps the field names of a dataclass with slots to the field values, without copies."""
+    """Return a dict with the fields of a dataclass that has slots. The values are not copied."""
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-def write_result(result: ToolResult) -> JsonObject:
-    """Return a tool result as JSON data, in which the output is its text or JSON data.
+def encode_result(result: ToolResult) -> JsonObject:
+    """Return a tool result as JSON data. The output is saved as text or as JSON data.
 
-    JSON encodes some values, such as a date, as a string. The saved text of such a value includes the quotes, because
-    the model receives the quotes too.
+    Some values, such as a date, become a string in JSON. Their saved text includes the quotes, because the model
+    receives the quotes too.
     """
     fields = fields_of(result)
     if isinstance(result.output, str):
@@ -307,7 +314,7 @@ def write_result(result: ToolResult) -> JsonObject:
     return fields if parts is None else {**fields, "parts": parts}
 
 
-def read_result(saved: Mapping[str, Any]) -> ToolResult:
+def decode_result(saved: Mapping[str, Any]) -> ToolResult:
     fields = dict(saved)
     parts = fields.pop("parts", None)
     result = ToolResult(**fields)
@@ -320,7 +327,7 @@ def read_result(saved: Mapping[str, Any]) -> ToolResult:
 
 
 class RecordedError(AcornError):
-    """An error from a saved run, with the message of an original error whose class is not part of acorn."""
+    """An error of a saved run whose original class acorn does not define. It contains the original message."""
 
     kind: str
     """The class of the original error, such as `package.file:Class`."""
@@ -334,13 +341,19 @@ class RecordedError(AcornError):
 
 
 def _last_error(entries: Sequence[Entry]) -> str | None:
-    """Return the text of the last error in the journal, which contains no API keys, or None."""
+    """Return the message of the last error in the journal, or None if the journal contains no error.
+
+    Messages in the journal contain no API keys.
+    """
     ends = (entry.error for entry in reversed(entries) if isinstance(entry, RunFailed | RunInterrupted))
     return next(ends, None)
 
 
-def _write_error(error: BaseException, journal_text: str | None = None, depth: int = 0) -> JsonObject:
-    """Return an error as JSON data, with the redacted message `journal_text` from the journal if it fits."""
+def _encode_error(error: BaseException, journal_text: str | None = None, depth: int = 0) -> JsonObject:
+    """Return an error as JSON data.
+
+    `journal_text` is the redacted message of the last error in the journal. It is used if it belongs to the same class.
+    """
     secrets = find_secrets({})
     if isinstance(error, RecordedError):
         kind, message, fields = error.kind, str(error), error.fields
@@ -358,7 +371,7 @@ def _write_error(error: BaseException, journal_text: str | None = None, depth: i
         "message": redact(message, secrets),
         "fields": _redact_data(to_json_data(fields), secrets),
         "notes": _redact_data(notes, secrets),
-        "cause": None if cause is None else _write_error(cause, None, depth + 1),
+        "cause": None if cause is None else _encode_error(cause, None, depth + 1),
     }
 
 
@@ -371,7 +384,7 @@ def _redact_data(data: JsonValue, secrets: set[str]) -> Any:
 
 
 def _error_classes(base: type[AcornError]) -> dict[str, type[AcornError]]:
-    """Return a dict that maps names in saved errors to the class `base` and its subclasses in `errors.py`."""
+    """Return a dict that maps class names in saved errors to `base` and its subclasses in `errors.py`."""
     classes = {f"{base.__module__}:{base.__qualname__}": base}
     for subclass in base.__subclasses__():
         if subclass.__module__ == AcornError.__module__:
@@ -382,8 +395,8 @@ def _error_classes(base: type[AcornError]) -> dict[str, type[AcornError]]:
 _ERROR_CLASSES = _error_classes(AcornError)
 
 
-def read_error(saved: Any) -> AcornError:
-    """Return a saved error: an instance of its class if acorn defines the class, or else a `RecordedError`."""
+def decode_error(saved: Any) -> AcornError:
+    """Return a saved error as an instance of its class, or as a `RecordedError` if acorn lacks the class."""
     kind, message, fields = _expect(str, saved["class"]), _expect(str, saved["message"]), _expect(dict, saved["fields"])
     error_class = _ERROR_CLASSES.get(kind)
     if error_class is None:
@@ -394,7 +407,7 @@ def read_error(saved: Any) -> AcornError:
     for note in saved["notes"]:
         error.add_note(note)
     if saved["cause"] is not None:
-        error.__cause__ = read_error(saved["cause"])
+        error.__cause__ = decode_error(saved["cause"])
     return error
 
 
@@ -405,8 +418,8 @@ def _is_public(name: str) -> bool:
 # Entries
 
 
-def write_entry(entry: Entry) -> JsonObject:
-    """Return a journal entry as JSON data, which includes the name of its class."""
+def encode_entry(entry: Entry) -> JsonObject:
+    """Return a journal entry as JSON data, with the name of its class under the key `entry`."""
     fields: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunStarted):
         fields["input"] = to_saved_data(entry.input)
@@ -420,12 +433,12 @@ _NESTED = {"calls": CalledTool, "results": ResultMessage, "fallbacks": Fallback}
 _TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
-def read_entries(saved: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Return the journal entries that a list of JSON objects describes."""
-    return [_read_entry(entry) for entry in saved]
+def decode_entries(saved: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """Return the journal entries for a list of JSON objects from `encode_entry`."""
+    return [_decode_entry(entry) for entry in saved]
 
 
-def _read_entry(saved: Mapping[str, Any]) -> Entry:
+def _decode_entry(saved: Mapping[str, Any]) -> Entry:
     fields = dict(saved)
     entry_class: Any = _ENTRY_CLASSES[fields.pop("entry")]
     fields.pop("result", None)  # `_machine/saved_run.py` adds this field for the machine.
@@ -444,7 +457,7 @@ def _read_entry(saved: Mapping[str, Any]) -> Entry:
 
 
 def fill_journal(run: Any, entries: list[Entry]) -> None:
-    """Replace the journal entries of a run record, with the record's input in the `RunStarted` entry."""
+    """Replace the journal entries of a run record. The `RunStarted` entry receives the input of the record."""
     journal = run.journal
     journal.entries[:] = [
         entry._replace(input=run.input) if isinstance(entry, RunStarted) else entry for entry in entries

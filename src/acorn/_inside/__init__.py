@@ -51,10 +51,10 @@ from acorn._history.compaction import INTRODUCTION as SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
 from acorn._history.saved_form import MisfitError, RecordedError
+from acorn._history.saved_form import decode_entries as _decode_entries
+from acorn._history.saved_form import encode_entry as _encode_entry
+from acorn._history.saved_form import encode_request as _encode_request
 from acorn._history.saved_form import fields_of as _fields_of
-from acorn._history.saved_form import read_entries as _read_entries
-from acorn._history.saved_form import write_entry as _write_entry
-from acorn._history.saved_form import write_request as _write_request
 from acorn._machine.machine import FINISHED as _FINISHED
 from acorn._machine.machine import SKIPPED as _SKIPPED
 from acorn._machine.machine import TOO_LATE as _TOO_LATE
@@ -131,7 +131,7 @@ AgentT = TypeVar("AgentT", bound=Agent)
 
 @dataclass(frozen=True, eq=False)
 class AgentDescription:
-    """The declaration of an agent: its input, output, tools, branches and limits."""
+    """A read-only description of an agent: its input, output, tools, branches and limits."""
 
     name: str
     """The name of the agent's class."""
@@ -157,7 +157,7 @@ _LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
 def describe_agent(agent: AgentOrClass) -> AgentDescription:
-    """Return the current declaration of an agent or of a module class."""
+    """Return a description of an agent, or of an agent class (derived from `module`), with its current settings."""
     spec = _specs.read_spec(agent)
     entries = spec.branches.items()
     return AgentDescription(
@@ -181,12 +181,12 @@ def agent_name(agent: AgentOrClass) -> str:
 
 
 def is_agent(value: object) -> TypeGuard[AgentOrClass]:
-    """Return whether a value is a module instance or a module class, possibly with type arguments."""
+    """Return True if a value is an agent instance or an agent class (a class derived from `module`)."""
     return _specs.is_agent(value)
 
 
 def is_instance(value: object) -> TypeGuard[Agent]:
-    """Return whether a value is an instance of a module class.
+    """Return True if a value is an agent: an instance of a class derived from `module`.
 
     Unlike `isinstance`, this function lets type checkers infer `module[Any, Any]`.
     """
@@ -194,9 +194,9 @@ def is_instance(value: object) -> TypeGuard[Agent]:
 
 
 def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
-    """Make the next run of an agent the item `index` of a batch, and return the agent.
+    """Assign the next run of an agent to a batch, and return the agent.
 
-    The runs of a chat are stored as one batch.
+    `index` is the number of the run in the batch. For example, all runs of a chat are stored as one batch.
     """
     _set_call_options(agent, replace(agent.__acorn_call_options__, item=_BatchItem(batch, index)))
     return agent
@@ -206,9 +206,9 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
 
 
 def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
-    """Validate JSON data as the input of an agent and return the positional arguments for a call.
+    """Validate JSON data as the input of an agent, and return the positional arguments for a call of the agent.
 
-    The tuple is empty if the agent has no input. Raises an `InputError` that lists every wrong field.
+    The tuple is empty if the agent has no input. Raises an `InputError` that lists every invalid field.
     """
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
@@ -228,23 +228,26 @@ def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
 
 
 def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
-    """Parse journal entries from their JSON texts in a store, with placeholders for images, audio and files."""
-    return _read_entries(map(read_without_blobs, texts))
+    """Parse the JSON texts of journal entries that a store returned.
+
+    Images, audio and files are not loaded. The entries contain placeholders instead.
+    """
+    return _decode_entries(map(read_without_blobs, texts))
 
 
 def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> JsonObject:
-    """Return the fields of a record in the form in which acorn saves the record.
+    """Return the fields of an object in the form in which acorn saves the object.
 
-    A journal entry also has the name of its class under the key `entry`. The fields of `RunFacts` and `ToolResult` are
-    returned without conversion.
+    For a journal entry, the JSON key `entry` contains the name of its class. The values of the fields of `RunFacts` and
+    `ToolResult` are not converted to JSON data.
     """
     if isinstance(record, tuple):  # Journal entries are named tuples.
-        return _write_entry(record)
-    return _write_request(record) if isinstance(record, Request) else _fields_of(record)
+        return _encode_entry(record)
+    return _encode_request(record) if isinstance(record, Request) else _fields_of(record)
 
 
 class StoredInstance(NamedTuple):
-    """The facts that a store has about the agent instance that started a run."""
+    """The file and the settings of the agent instance that started a stored run."""
 
     file: str | None
     """The path of the Python file that defines the class, if the store has the path."""
@@ -253,7 +256,7 @@ class StoredInstance(NamedTuple):
 
 
 def stored_instance(stored: StoredRun) -> StoredInstance:
-    """Return the file and the settings of the agent instance that started a stored run."""
+    """Return the stored file and the stored settings of the agent instance that started a run."""
     overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
     settings: JsonObject = dict(overrides.get("settings", {}))
     model = settings.get("model")
@@ -292,7 +295,10 @@ def message_kind(content: object) -> MessageKind | None:
 
 
 def find_secrets(declaration: object = None) -> set[str]:
-    """Return the secrets of the environment and of a declaration, such as a model dict or a list of models."""
+    """Return all secrets in the environment variables and in a `model` setting.
+
+    The setting may be a dict or a list of models.
+    """
     if is_list_or_tuple(declaration):
         return _find_secrets({}).union(*map(find_secrets, declaration))
     return _find_secrets(declaration if is_mapping(declaration) else {})
@@ -302,10 +308,10 @@ def find_secrets(declaration: object = None) -> set[str]:
 
 
 def new_tool(function: Callable[..., object], where: str) -> Tool:
-    """Create a tool from a function that `acorn.tool` has marked.
+    """Create a tool from a function with the decorator `acorn.tool`.
 
-    `where` describes the origin of the tool in errors. Raises `DeclarationError` if acorn cannot check arguments
-    against the schema of the tool.
+    `where` is the text that error messages use for the function. Raises `DeclarationError` if acorn cannot validate
+    arguments against the schema of the tool.
     """
     options = _options_of(function)
     assert options is not None
@@ -316,8 +322,8 @@ def new_tool(function: Callable[..., object], where: str) -> Tool:
 
 
 def describe_as_tool(agent: Agent, where: str, owner: str) -> JsonObject:
-    """Return the `name`, `description` and `parameters` of the tool that calls an agent.
+    """Return the `name`, `description` and `parameters` of a tool with which a model can call an agent.
 
-    `where` and `owner` describe the agent's origin in errors.
+    Error messages use `where` and `owner` to describe where the agent was declared.
     """
     return _make_tool(agent, where, owner, {}).schema

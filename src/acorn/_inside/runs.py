@@ -53,9 +53,10 @@ __all__ = [
 
 
 def explain_agent(agent: Agent, arguments: Sequence[Any] | None, *, opens: bool) -> Explanation:
-    """Return the first request that an agent would send for these arguments, without sending the request.
+    """Return the first request that an agent would send to its model, without sending the request.
 
-    If `arguments` is None, acorn creates an example input. `opens` allows acorn to open the tool sources.
+    If `arguments` is None, acorn creates an example input. If `opens` is true, acorn may open the tool sources of the
+    agent, such as MCP servers.
     """
     if arguments is None:
         arguments = (_example_input(_specs.spec_of(agent)),)
@@ -63,10 +64,10 @@ def explain_agent(agent: Agent, arguments: Sequence[Any] | None, *, opens: bool)
 
 
 async def aresume(agent: Agent, run_id: str, answers: object, *, is_single: bool) -> Run:
-    """Resume a stored run on the event loop and return the run.
+    """Resume a stored run on the event loop, and return the run.
 
-    `answers` is the answer to the only open request if `is_single` is true. Otherwise it is a dict that maps request
-    ids to answers.
+    If `is_single` is true, `answers` is the answer to the only unanswered request for human input. Otherwise `answers`
+    is a dict that maps request ids to answers.
     """
     return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_single)
 
@@ -75,9 +76,9 @@ class ClaimedRun:
     """A run that a queue has delivered to this process and that this process has claimed."""
 
     def __init__(self, agent: AgentOrClass, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
-        """Load the run with the settings of the instance that started it.
+        """Load the run with the settings of the agent instance that started it.
 
-        After `stop` is set, the run stops at its next commit with a `StopSignal`.
+        After `stop` is set, the run stops at its next commit and raises `StopSignal`.
         """
         self._run_id = stored[0].facts.id
         instance = _specs.instance_of(agent)
@@ -87,9 +88,9 @@ class ClaimedRun:
 
     @classmethod
     async def build(cls, build: Callable[[], ClaimedRun]) -> ClaimedRun:
-        """Call `build` in a thread and return its run.
+        """Call the function `build` in an OS thread, and return the run that it loads.
 
-        If the caller is cancelled while the thread loads the run, acorn releases the claim.
+        If the caller is cancelled while the thread loads the run, acorn releases the claim on the run.
         """
         loaded: list[ClaimedRun] = []
 
@@ -101,11 +102,11 @@ class ClaimedRun:
         return loaded[0]
 
     def drive(self) -> Run:
-        """Drive the run until it ends or pauses."""
+        """Execute the run until it ends or pauses."""
         return _drive_tree(self._tree, self._run_id)
 
     async def adrive(self) -> Run:
-        """Drive the run on the event loop until it ends or pauses."""
+        """Execute the run on the event loop until it ends or pauses."""
         return await _adrive_tree(self._tree, self._run_id)
 
     @property
@@ -114,14 +115,15 @@ class ClaimedRun:
 
     @property
     def fatal_error(self) -> BaseException | None:
-        """The error that prevented the last commit of the run, or None."""
+        """The error because of which the run could not be committed, or None if all commits succeeded."""
         return self._tree.fatal_error
 
 
 async def call_on_loop(owner_loop: OwnerLoop | None, function: Callable[..., Any], *args: object) -> Any:
-    """Call a user's sync or async function on the event loop `owner_loop` and return its result.
+    """Call a synchronous or asynchronous user function on the event loop `owner_loop`, and return its result.
 
-    If `owner_loop` is None, the function is called in a new thread with a copy of the caller's context.
+    If `owner_loop` is None, the function is called in a new OS thread with a copy of the `contextvars` context of the
+    caller.
     """
     if owner_loop is not None:
         return await owner_loop.run(partial(_call_async, function, *args))

@@ -1,1 +1,1 @@
-"""The agent loop: a pure state machine, and the parts that it holds."""
+"""The agent loop: a state machine without I/O, and the classes that it is built from."""

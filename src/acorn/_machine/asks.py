@@ -1,7 +1,8 @@
-"""The asks: operations that the machine needs and a driver performs.
+"""Asks: operations that the state machine of a run needs, and that a driver performs for it.
 
-Each ask has an id. The driver passes the outcome back under this id with `Machine.tell`. The id names the operation and
-its place in the run, so a resumed run lists the same ask under the same id.
+Examples are a model request and a tool call. Each ask has an id. The driver performs the operation and passes the
+result to `Machine.tell` with this id. The id is computed from the operation and from the step and tool call that need
+it, so a resumed run lists the same ask under the same id.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Outcome = TypeVar("Outcome")
 
 
 class Operation(Generic[Outcome]):
-    """The base of all asks: an operation with an id, whose outcome has the type `Outcome`."""
+    """The base class of all asks. `Outcome` is the type of the value that the driver passes to `Machine.tell`."""
 
     __slots__ = ()
     id: str
@@ -30,9 +31,9 @@ class Operation(Generic[Outcome]):
 
 @dataclass(frozen=True, eq=False)
 class BranchEnd:
-    """The outcome of a branch: its run record, and the error that it failed with.
+    """The result of a branch: its run record, and the error if the branch failed.
 
-    A branch that could not start has no record.
+    `run` is None if the branch could not start.
     """
 
     run: Run | None
@@ -41,7 +42,7 @@ class BranchEnd:
 
 @dataclass(eq=False, slots=True)
 class AskSource(Operation[object]):
-    """A request to open a tool source for the duration of the run. The outcome is its list of tools."""
+    """An ask to open a tool source until the run ends. The result is the list of tools in this source."""
 
     id: str
     source: ToolSource
@@ -49,7 +50,7 @@ class AskSource(Operation[object]):
 
 @dataclass(eq=False, slots=True)
 class AskModel(Operation[ModelResponse]):
-    """A request to send a model request. The outcome is the response of the model."""
+    """An ask to send a request to the model. The result is the response of the model."""
 
     id: str
     model: Model
@@ -61,7 +62,7 @@ class AskModel(Operation[ModelResponse]):
 
 @dataclass(eq=False, slots=True)
 class AskTool(Operation[ToolResult]):
-    """A request to call a tool function, concurrently with other asks. The outcome is the tool result."""
+    """An ask to call a tool function, which may run at the same time as other asks. The result is a `ToolResult`."""
 
     id: str
     call: ToolCall
@@ -74,7 +75,7 @@ class AskTool(Operation[ToolResult]):
 
 @dataclass(eq=False, slots=True)
 class AskBranch(Operation[BranchEnd]):
-    """A request to run a branch, concurrently with other asks. The outcome is a `BranchEnd`."""
+    """An ask to run a branch, which may run at the same time as other asks. The result is a `BranchEnd`."""
 
     id: str
     call: ToolCall
@@ -85,7 +86,7 @@ class AskBranch(Operation[BranchEnd]):
 
 @dataclass(eq=False, slots=True)
 class AskHook(Operation[object]):
-    """A request to call a hook or a prompt method, or to read a prompt file. The outcome is the returned value."""
+    """An ask to call a hook or a prompt method, or to read a prompt file. The result is the returned value."""
 
     id: str
     function: Callable[..., object]

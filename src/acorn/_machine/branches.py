@@ -1,7 +1,7 @@
-"""Branches of a run: the context that a branch starts with, and the result that its parent receives.
+"""Branches of a run: the data that a branch inherits at its start, and the tool result that its parent receives.
 
 A branch inherits the conversation, the tools, and the settings that it does not declare itself. An agent that is used
-as a tool is a branch that inherits only the model.
+as a tool also runs as a branch, but it inherits only the model and the rate limits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RATE_LIMITS = ("rate_limit", "max_concurrency")
 
 @dataclass(eq=False)
 class Branches:
-    """The part of a machine that starts branches and counts their usage."""
+    """The part of a machine that starts branches and adds their token usage to the run."""
 
     plan: Plan
     run: Run
@@ -83,10 +83,11 @@ class Branches:
         inherits: bool = True,
         caller_depth: int = 0,
     ) -> BranchContext:
-        """Return the context of a branch that starts now: the conversation, settings, tools and limits of this run.
+        """Return the data that a new branch inherits: conversation, settings, tools and limits of this run.
 
-        `started` maps call ids to the names of the branches that start together. Code in a branch of this run may start
-        another branch of this run. That branch is nested deeper than the run itself, so `caller_depth` counts.
+        `started` maps call ids to the names of the branches that start at the same time. `caller_depth` is the nesting
+        depth of the code that starts the branch. This depth may be greater than the depth of this run, because code
+        inside one branch may start another branch of the same run.
         """
         spec, above = self.plan.spec, self.plan.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
@@ -124,7 +125,7 @@ class Branches:
         )
 
     def plan_for(self, context: BranchContext, plan: Plan) -> Plan:
-        """Return the plan of a branch, with the tools, settings and budgets that it inherits from this run."""
+        """Return a copy of a branch's plan that adds the tools, settings and budgets inherited from this run."""
         spec = inherited_spec(
             plan.spec,
             self.plan.spec,
@@ -149,7 +150,7 @@ class Branches:
         )
 
     def _changed(self) -> tuple[JsonObject, tuple[Tool, ...]]:
-        """Return the settings that hooks have changed so far, and the current tools."""
+        """Return the settings that hooks have changed so far, and the tools after the changes by hooks."""
         step = self.hook.step
         if step is None:
             return self.state.settings, self.builder.toolset.tools
@@ -157,13 +158,13 @@ class Branches:
         return merge_settings(self.state.settings, changes.settings), changes.tools
 
     def start(self, context: BranchContext, now: float) -> None:
-        """Add the start of a branch to the journal."""
+        """Append a journal entry for the start of a branch."""
         journal = self.run.journal
         place = (context.run_id, context.path, context.call_id, context.inside)
         journal.entries.append(BranchStarted(self.run.id, journal.step, now, *place))
 
     def finish(self, context: BranchContext, branch: Run, result: ToolResult, now: float) -> None:
-        """Add the end of a branch to the journal, and its usage to the usage of the run."""
+        """Append a journal entry for the end of a branch, and add the branch's usage to the usage of the run."""
         journal = self.run.journal
         journal.entries.append(
             BranchFinished(
@@ -184,7 +185,10 @@ class Branches:
         _count(self.run, branch)
 
     def count_open(self) -> None:
-        """Add the usage of the branches that were unfinished when the run ended. A second call adds nothing."""
+        """Add the usage of the branches that were unfinished when the run ended.
+
+        Only the first call adds usage, so each branch is counted once.
+        """
         if self.are_counted or self.run.stop_reason is None:
             return
         self.are_counted = True
@@ -199,7 +203,7 @@ def _count(run: Run, branch: Run) -> None:
 
 
 def _uncounted_branches(run: Run) -> Iterator[Run]:
-    """Return the branches whose usage is not part of the usage of the run yet."""
+    """Yield the branches that the usage of the run does not include yet."""
     if not run.branches:
         return
     finished = {entry.child_id for entry in run.journal.entries if isinstance(entry, BranchFinished)}
@@ -213,11 +217,11 @@ def _uncounted_branches(run: Run) -> Iterator[Run]:
 def inherited_spec(
     own: Spec, parent: Spec, settings: Mapping[str, Any], depth: int, seconds: float | None, *, inherits: bool
 ) -> Spec:
-    """Return the spec of a branch, completed with the current settings of its parent.
+    """Return a copy of a branch's spec that adds the settings inherited from its parent.
 
-    The branch inherits the settings that it does not declare. The limits of the parent apply to the branch too: the
-    depth of nesting, and the remaining `seconds`. An agent that is a tool inherits only the model and the rate limits
-    of its caller.
+    The branch inherits the settings that it does not declare. Two limits of the parent apply to the branch too:
+    `max_depth`, and the remaining `seconds`. An agent that is used as a tool inherits only the model and the rate
+    limits.
     """
     names = (*(_INHERITED if inherits else ("model",)), *_RATE_LIMITS)
     undeclared = [
@@ -245,9 +249,9 @@ def inherited_spec(
 def _close_turn(
     copies: list[Message], turn_index: int | None, results: Iterable[ToolResult], started: Mapping[str, str]
 ) -> list[Message]:
-    """Add a result for every unanswered call of the last response to copies of the parent's messages.
+    """Insert a result for every unanswered call of the last response into copies of the parent's messages.
 
-    Calls of earlier responses do not change, because the branch must send the same messages as the parent.
+    Earlier responses do not change, because the branch must send the same messages as its parent.
     """
     if turn_index is not None:
         first = turn_index + 1
@@ -266,10 +270,10 @@ def _close_turn(
 def first_branch_messages(
     history: Sequence[Message], prompt: str, opening: Message | None
 ) -> tuple[list[Message], int]:
-    """Return the first history of a branch, and the number of its messages that the branch inherits.
+    """Return the first messages of a branch, and the number of inherited messages among them.
 
-    The branch's prompt follows the prompt of the parent, and its input is the last message. The inherited messages are
-    not copied yet.
+    The branch's prompt is appended to the prompt of the parent, and the branch's input is the last message. The list
+    contains the inherited message objects themselves, not copies.
     """
     messages = list(history)
     if prompt.strip():
@@ -299,7 +303,7 @@ def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
 
 
 def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:
-    """Return the tool result that reports the end of a branch to the parent's model."""
+    """Return the tool result with the output or the error of a branch, which the parent's model receives."""
     run, seconds = end.run, None if end.run is None else end.run.seconds
     if end.error is not None:
         entries = [] if run is None else run.journal.entries  # Empty if the branch was interrupted before its start.

@@ -1,8 +1,8 @@
-"""Limits of a run: tokens, dollars and seconds, and the detection of repeated steps.
+"""Limits of a run: the maximum tokens, dollars and seconds, and the detection of repeated steps.
 
-The usage of a run includes its branches. When the remaining budget does not cover one more step and the answer after
-it, the run must answer now. When the budget does not even cover the answer, the run ends. A branch counts against its
-own budget and against the budgets of all runs above it.
+Before each request, acorn estimates the cost of one more step and of the final answer after the step. If the remaining
+budget does not cover both, the run must answer now. If the budget does not even cover the answer, the run ends with a
+`LimitError`. The usage of a branch counts against its own budget and against the budgets of all its parent runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Budget:
 
 @dataclass
 class Meter:
-    """Measurements of the last requests of a run, used to estimate the cost of the next request."""
+    """Measurements of the last requests of a run, from which acorn estimates the cost of the next request."""
 
     last: Usage | None = None
     growth: int = 0
@@ -85,14 +85,15 @@ class Meter:
             self.longest_call = seconds
 
     def count_step(self, now: float) -> None:
-        """Record the duration of a step that ends now."""
+        """Record the duration of the current step, which ends at the time `now`."""
         self.longest_step = max(self.longest_step, now - self.step_began)
         self.step_began = now
 
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
-        """Return the next requests that the budget covers, and the name of the limit that decides.
+        """Return the next requests that the budget covers, and the name of the limit that allows no more requests.
 
-        `new_text` is the number of characters that the model has not received yet.
+        The name is an empty string if all limits allow another step. `new_text` is the number of characters that the
+        model has not received yet.
         """
         next_input = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
         answer = Usage(next_input, self.largest_output)
@@ -121,7 +122,10 @@ class Meter:
         return "step", ""
 
     def limits_for_branches(self, limits: Limits, price: Price | None, now: float) -> Limits:
-        """Return the limits for branches that leave enough budget for the answer of this run."""
+        """Return the limits that apply to branches of this run.
+
+        They are lower than the limits of the run, so that enough budget remains for the answer of the run.
+        """
         answer = Usage(self.last.total_tokens if self.last else 0, self.largest_output)
         return Limits(
             None if limits.tokens is None else limits.tokens - answer.total_tokens,
@@ -130,7 +134,10 @@ class Meter:
         )
 
     def seconds_for_tools(self, limits: Limits, now: float) -> float | None:
-        """Return the seconds for tool calls that leave enough time for the answer of this run."""
+        """Return the maximum seconds for tool calls that start now, or None if the run has no time limit.
+
+        The rest of the remaining time is reserved for the answer of the run.
+        """
         if limits.seconds is None:
             return None
         return max(0.001, limits.seconds - now - self._answer_seconds(limits.seconds))
@@ -140,7 +147,7 @@ class Meter:
 
 
 class Budgets:
-    """The budgets that the requests of one run count against: its own budget first, then those of its parents."""
+    """The budgets that the usage of one run counts against: its own budget, then the budgets of its parent runs."""
 
     def __init__(self, owner: str, limits: Limits, meter: Meter, above: Sequence[Budget]) -> None:
         self.owner = owner
@@ -156,7 +163,7 @@ class Budgets:
             self.has_cost_limit = self.has_cost_limit or budget.limits.cost is not None
 
     def check_price(self, model: Model) -> None:
-        """Raise an error if the run has a limit in dollars but the price of the model is unknown."""
+        """Raise `DeclarationError` if a `max_cost` applies to the run but the price of the model is unknown."""
         limited = [budget.owner for budget in self.limited if budget.limits.cost is not None]
         unknown = [each.name for each in models_of(model) if each.price() is None] if limited else []
         if unknown:
@@ -166,9 +173,10 @@ class Budgets:
             )
 
     def must_answer(self, new: Iterable[object], model: Model, steps: int, now: float) -> bool:
-        """Return whether the next request must end in an answer.
+        """Return True if the budgets cover only one more request, which must therefore end in an answer.
 
-        `new` are the messages that the model has not received yet.
+        Raise `LimitError` if a budget does not even cover the answer. `new` contains the messages that the model has
+        not received yet.
         """
         # The data of an image does not count: its tokens are unknown, but far fewer than its characters.
         text = sum(len(text_of(message.get("content"))) for message in new if is_json_object(message))
@@ -187,7 +195,11 @@ class Budgets:
         return is_due
 
     def too_late(self, now: float) -> LimitError | None:
-        """Return a `LimitError` if a request failed because the time of the run was over, else None."""
+        """Return the `LimitError` for a request that failed after `max_seconds` had passed.
+
+        Return None if the run has no time limit, or if time is left, because the request then failed for another
+        reason.
+        """
         seconds = self.limits.seconds
         if seconds is None or now < seconds:
             return None
@@ -197,9 +209,9 @@ class Budgets:
         )
 
     def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_summary: bool = False) -> None:
-        """Add the usage of a response to the run and to every budget.
+        """Add the usage and the cost of a response to the run and to all its budgets.
 
-        The usage of a summary is not used to estimate the next request.
+        If the response is a summary, its usage does not influence the estimate for the next request.
         """
         usage = response.usage
         if not is_summary:
@@ -234,9 +246,10 @@ def digest_step(
     messages: Sequence[ResultMessage],
     repeatable: Collection[str],
 ) -> StepDigest:
-    """Return hashes of one step's tool calls, results and errors, used to detect repetition.
+    """Return two hashes of one step, which later show if another step was the same.
 
-    Calls of repeatable tools do not count. `messages` are the result messages that the model receives.
+    The first hash is computed from the tool calls and their results, the second from the errors. Calls of tools with
+    `repeatable=True` are ignored. `messages` are the result messages that the model receives.
     """
     counted = {call.id: call for call in calls if call.name not in repeatable}
     if not counted:
@@ -262,16 +275,16 @@ def add_step(
     messages: Sequence[ResultMessage],
     repeatable: Collection[str],
 ) -> bool:
-    """Add the hashes of a step to the list, and return whether the last steps repeat each other."""
+    """Append the hashes of a step to the list, and return whether the last steps repeat each other."""
     digest = digest_step(calls, results, messages, repeatable)
     digests[:] = [*digests[-5:], digest]
     return digest != NO_DIGEST and is_repeating(digests)
 
 
 def is_repeating(digests: Sequence[StepDigest]) -> bool:
-    """Return whether the last steps repeat each other.
+    """Return True if the last steps repeat each other.
 
-    That is the case after three equal steps, two alternating steps, or the same error three times.
+    That means three equal steps, two steps that alternate twice, or the same error in three steps.
     """
     if len(digests) < 3:
         return False

@@ -1,6 +1,7 @@
-"""Validation of answers: the arguments of `__finish__`, the XML fallback, and the fields of `step.finish`.
+"""Validation of the final answer of a run.
 
-The result is an instance of the output schema, or a list of problems.
+An answer comes from the arguments of a `__finish__` call, from XML text, or from the fields that a hook passed to
+`step.finish`. The result of the validation is an instance of the output schema, or a list of problems.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from acorn._formats.schema.problems import Problem, find_problems, public_proble
 from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
-from acorn._history.saved_form import read_instance_json
+from acorn._history.saved_form import decode_instance_json
 from acorn._machine.state import State
 from acorn.errors import ModelError, ParseError
 from acorn.models.port import Model, ModelResponse
@@ -47,18 +48,18 @@ class FinishResult:
 
     @property
     def document(self) -> str:
-        """The description of the problems that the model receives."""
+        """The text that describes the problems to the model."""
         return error_document(self.problems, self.message)
 
     @property
     def user_message(self) -> str:
-        """The description of the problems for error messages."""
+        """The text that describes the problems to the user, for error messages."""
         return self.message if self.was_cut or not self.problems else f"{_describe(self.problems)}."
 
 
 @dataclass(eq=False)
 class Answers:
-    """The part of a machine that validates answers, counts retries, and holds the answer for `on_finish`."""
+    """The part of a machine that validates answers, counts retries, and stores the answer for `on_finish`."""
 
     spec: Spec
     run: Run
@@ -71,7 +72,8 @@ class Answers:
     ) -> tuple[FinishResult, str | None]:
         """Validate the `__finish__` calls of a response.
 
-        Return the first valid answer and the id of its call, or else the first failure.
+        Return the first valid answer and the id of its call. If no answer is valid, return the problems of the first
+        call, and None.
         """
         faults = self.state.faults = {}
         failure: FinishResult | None = None
@@ -94,25 +96,25 @@ class Answers:
         return judge_xml(self.spec.output, response.content, root, cut_off=cut_off, max_tokens=max_tokens)
 
     def spend_retry(self, result: FinishResult) -> None:
-        """Count one retry. Raise `ParseError` if no retry is left."""
+        """Count one retry. Raise `ParseError` if all retries are used up."""
         attempts = self.state.corrections + 1
         if attempts > self.spec.parse_retries:
             raise out_of_retries(result, self.spec.owner, self.run.model, attempts) from result.cause
         self.state.corrections = attempts
 
     def reject(self, error: ValueError) -> FinishResult:
-        """Return the result for the last valid answer after `on_finish` rejected it."""
+        """Return the problems to send to the model after `on_finish` rejected the last valid answer."""
         return reject(error, self.state.answer or "", self._raw_text())
 
     def restore(self) -> None:
-        """Validate the answer of a loaded run again, because a saved run contains only its JSON."""
+        """Create the answer instance of a loaded run again, because a saved run contains the answer only as JSON."""
         if self.state.answer is not None and self.state.phase == "judge":
             arguments = self._finish_arguments()
             text = self.state.answer if arguments is None else arguments
-            self.candidate = read_instance_json(self.spec.output.schema, text, "answer")
+            self.candidate = decode_instance_json(self.spec.output.schema, text, "answer")
 
     def _raw_text(self) -> str:
-        """Return the text of the last valid answer as arguments, XML, or `step.finish` fields."""
+        """Return the exact text of the last valid answer: call arguments, XML, or JSON of `step.finish` fields."""
         state, arguments = self.state, self._finish_arguments()
         if arguments is not None:
             return arguments
@@ -158,7 +160,7 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
 
 
 def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
-    """Validate the fields that a user passed to `step.finish`."""
+    """Return the output instance for the fields passed to `step.finish`. Raise `ParseError` if they are invalid."""
     unknown = [] if shape.allows_extra else [name for name in fields if name not in shape.accepted_names]
     found = [_unknown_field(name, shape, fields) for name in unknown]
     cause: ValidationError | None = None
@@ -186,14 +188,17 @@ def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
 
 
 def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
-    """Return the result for an answer that `on_finish` rejected. `raw` is its JSON text."""
+    """Return the problems to send to the model after `on_finish` rejected an answer.
+
+    `error` is the exception that `on_finish` raised. `raw` is the exact text of the answer.
+    """
     shown, text = shorten(answer), str(error) or type(error).__name__
     problem = Problem(path="", expected=text, received=shown, excerpt=shown, expected_is_message=True)
     return FinishResult(raw, None, [problem], text, cause=error)
 
 
 def refusal_error(response: ModelResponse, model: Model) -> ModelError:
-    """Return the error that ends a run whose model refused to answer."""
+    """Return the `ModelError` for a response in which the model refused to answer."""
     text = response.refusal or response.content or "(no text)"
     event = "refused to answer" if response.refusal is not None else "stopped at its content filter"
     name = response.fallbacks[-1].to if response.fallbacks else model.name
@@ -201,13 +206,13 @@ def refusal_error(response: ModelResponse, model: Model) -> ModelError:
 
 
 def xml_request(shape: Shape, root: str) -> str:
-    """Return the text that asks the model to answer in XML."""
+    """Return the message text that asks the model to write its answer as XML."""
     return f"{_INSTRUCTION}\n{skeleton(shape.xml_schema, root)}\n\n{_CLOSING}"
 
 
 @lru_cache(maxsize=256)
 def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
-    """Return the tool definition of `__finish__`, whose parameters are the output schema."""
+    """Return the tool definition of `__finish__`. The parameters of the tool are the output schema."""
     described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
     if strict:
         return {**described, "parameters": close_objects(shape.json_schema), "strict": True}
@@ -216,12 +221,12 @@ def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
 
 @lru_cache(maxsize=256)
 def fits_strictly(shape: Shape) -> bool:
-    """Return whether the output schema already meets the rules of strict mode."""
+    """Return whether the output schema meets the rules of a provider's strict mode without changes."""
     return is_strict(shape.json_schema)
 
 
 def out_of_retries(result: FinishResult, owner: str, model: str | None, attempts: int) -> ParseError:
-    """Return the error that ends a run after its last retry."""
+    """Return the `ParseError` that ends a run after its last retry failed."""
     remedy = "`parse_retries`, or make `final_output` easier to fill"
     if result.was_cut:
         remedy = "`max_tokens`, or ask for less"

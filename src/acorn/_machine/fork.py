@@ -1,7 +1,7 @@
-"""Forks: the part of another run that a new run starts with.
+"""Forks: new runs that start with the first steps of an original run.
 
-`using(thread=..., before=...)` creates a `Fork` from the events before a step, the input and the prompt. Invalid events
-raise an error before the first request.
+`using(thread=..., before=...)` creates a `Fork`. It contains the events of the original run before the step `before`,
+its input and its prompt. Invalid events raise an error before the first request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.decode import decode_xml
 from acorn._history.first_messages import input_message
-from acorn._history.saved_form import read_instance
+from acorn._history.saved_form import decode_instance
 from acorn.errors import AcornError, InputError, ParseError
 from acorn.journal import Entry
 from acorn.record import Run
@@ -40,7 +40,7 @@ from acorn.types import ForkedFrom, Message, is_json_object, is_list_or_tuple, i
 
 @dataclass(frozen=True, eq=False)
 class Fork:
-    """The events, input and prompt of an original run that a forked run starts with."""
+    """The part of an original run that a forked run starts with: events, input and prompt."""
 
     events: Sequence[AgentEvent]
     """The events of the original run before the chosen step, without the events of its branches."""
@@ -54,7 +54,7 @@ class Fork:
 
     @property
     def prompt(self) -> str:
-        """The prompt of the original run."""
+        """The system prompt of the original run, or an empty string if the run had no prompt."""
         return text_of(join_events([system])["content"]) if (system := self._system) is not None else ""
 
     @property
@@ -63,7 +63,7 @@ class Fork:
         return first if isinstance(first, MessageEvent) and first.role == "system" and first.iteration == 0 else None
 
     def entries(self, run_id: str, at: float, prompt: str) -> list[Entry]:
-        """Return the first journal entries of the forked run."""
+        """Return the events as journal entries, with which the journal of the forked run starts."""
         events = list(self.events)
         if prompt != self.prompt:
             others = events if self._system is None else events[1:]
@@ -71,7 +71,7 @@ class Fork:
         return fork_entries(events, run_id, at)
 
     def input_for(self, spec: Spec) -> BaseModel:
-        """Return the input of the original run as an instance of the module's input schema."""
+        """Return the input of the original run as an instance of the input schema in `spec`."""
         if spec.input.is_empty:
             return spec.input.from_call(spec.owner, (), {})
         if self.source_input is not None:
@@ -111,14 +111,14 @@ class Fork:
 
     def _restore_input(self, spec: Spec) -> BaseModel | None:
         try:
-            return read_instance(spec.input.schema, to_json_data(self.source_input), "input")
+            return decode_instance(spec.input.schema, to_json_data(self.source_input), "input")
         except AcornError:
             return None
 
     def _input_indexes(self) -> list[int]:
-        """Return the indexes of the user messages before the first response, the last index first.
+        """Return the event indexes of the user messages before the first response, from last to first.
 
-        One of these messages may contain the input.
+        One of these messages may contain the input of the run.
         """
         indexes = [
             index
@@ -137,9 +137,9 @@ class Fork:
 
 
 def fork_of(thread: object, before: object, owner: str) -> Fork:
-    """Check the `thread` and `before` arguments of `using`, and return the fork.
+    """Return the fork for the arguments `thread` and `before` of `using`, or raise `InputError` if they are invalid.
 
-    `owner` is the module name for error messages.
+    `owner` is the class name of the agent, for error messages.
     """
     if thread is None:
         raise _error("before", f"`before` of `{owner}.using` needs `thread`, the events of the run to fork.", before)
@@ -211,19 +211,22 @@ def _check_step(before: object, events: Sequence[AgentEvent], owner: str) -> int
 
 
 def _is_last(event: AgentEvent) -> bool:
-    """Return whether no step follows the step of an event, because the run ended or a call has no result."""
+    """Return whether the run cannot continue after the step of this event.
+
+    That is the case if the run ended in this step, or if a tool call of this step has no result.
+    """
     return isinstance(event, CompletionEvent) or (
         isinstance(event, ErrorEvent) and event.tool_call_id is not None and not event.recoverable
     )
 
 
 def _is_run_end(event: AgentEvent) -> bool:
-    """Return whether an event only describes the end of the run and is not part of the conversation."""
+    """Return whether an event only reports the end of the run, and is not part of the conversation."""
     return isinstance(event, CompletionEvent) or (isinstance(event, ErrorEvent) and event.tool_call_id is None)
 
 
 def _check_calls(events: Sequence[AgentEvent], owner: str) -> None:
-    """Raise an error if a call has no result or a result has no call, because providers reject both."""
+    """Raise `InputError` for a call without a result or a result without a call, because providers reject both."""
     open_calls: dict[str, ToolCallEvent] = {}
     for event in events:
         if isinstance(event, ToolCallEvent) and event.tool_call_id not in open_calls:
@@ -247,7 +250,7 @@ def _check_calls(events: Sequence[AgentEvent], owner: str) -> None:
 
 
 def _describe(failure: Exception) -> str:
-    """Return a description of an error in one line."""
+    """Return the message of an exception, shortened to one line."""
     if isinstance(failure, ValidationError):
         first = failure.errors(include_url=False)[0]
         return f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}"

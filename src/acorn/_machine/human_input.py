@@ -1,4 +1,4 @@
-"""Requests for human input: questions and approvals that tool calls wait for, and their answers.
+"""Requests for human input, for tool calls that wait for the answer to a question or for an approval.
 
 `PendingCalls` creates a request when it prepares a tool call that needs human input. It also applies the answer.
 """
@@ -21,14 +21,14 @@ _REFUSED = "Refused: a person did not approve this call, so it was not made."
 
 @dataclass(frozen=True)
 class Approved:
-    """An approved tool call, with optional new arguments."""
+    """The decision to approve a tool call, with new arguments if the person changed them."""
 
     arguments: JsonObject | None = None
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A rejected tool call, with an optional reason."""
+    """The decision to reject a tool call, with an optional reason."""
 
     reason: str = ""
 
@@ -39,7 +39,7 @@ class Rejected:
 
 
 def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
-    """Return the request for human input that a tool call needs, or None if it needs no input."""
+    """Return the request for human input that a tool call needs, or None if the call needs no human input."""
     call, tool = ask.call, ask.tool
     request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
     if is_ask_human(tool.function):
@@ -53,7 +53,7 @@ def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked:
 
 
 def check_answer(request: Request, value: object) -> None:
-    """Raise `InputError` if a value is not a valid answer to a request."""
+    """Raise `InputError` if a value is not a valid answer to a request for human input."""
     if value is None:
         raise InputError(
             f"None is not a valid answer to the request `{request.id}` ({request.question}). Pass another value."
@@ -63,7 +63,7 @@ def check_answer(request: Request, value: object) -> None:
 
 
 def decision_of(request: Request, value: object) -> Approved | Rejected:
-    """Convert the answer to a request for approval into a decision, or raise `InputError`."""
+    """Convert the answer to an approval request into a decision. Raise `InputError` if the answer is invalid."""
     if isinstance(value, str):
         return Rejected(value)
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The plan of a run: a spec bound to an instance, its tools, and its branches."""
+"""The plan of a run: the settings of its agent, with tools, branches and hooks that are bound to one instance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BranchTool:
-    """A tool that starts another module: a branch, or an agent that is used as a tool."""
+    """A tool that starts another agent: a branch, or an agent that is used as a tool."""
 
     name: str
     described: str | None
@@ -45,7 +45,7 @@ class BranchTool:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The settings, tools and hooks of one call: a spec that is bound to an instance."""
+    """The settings, tools and hooks for one call of an agent, with all methods bound to the called instance."""
 
     spec: Spec
     tools: tuple[Tool, ...]

@@ -1,11 +1,12 @@
-"""Saved runs: a run between two calls of `tell` as plain JSON data, and back.
+"""Saved runs: conversion of a run to JSON data from which another process can resume it, and back.
 
-The journal and the state of the machine are saved. Of the journal, only the new entries are written each time, and the
-state is small. The history is rebuilt from the journal. Hooks change values in place, so a run continues from the saved
-state and is never replayed.
+The journal and the state of the machine are saved. After each operation, only the new journal entries and the small
+state are saved. The history is not saved, because it can be rebuilt from the journal. A loaded run continues from the
+saved state. It does not repeat earlier operations, because hooks may have changed values in place.
 
-In a step with many calls, the state is written when the calls have started and again when the step is over. In between,
-only the entries are written, each with its result. `load` applies these entries to the state.
+In a step with many tool calls, the state is saved when the calls have started, and again at the end of the step. In
+between, only the new journal entries are saved, each with the result of its call. `load` applies these entries to the
+saved state.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from acorn._history.history import assistant_message, history_of
 from acorn._history.saved_form import (
     FORMAT,
     check_format,
+    decode_entries,
+    decode_error,
+    decode_fork,
+    decode_instance,
+    decode_output,
+    decode_record,
+    decode_result,
+    encode_entry,
+    encode_record,
+    encode_result,
     fill_journal,
-    read_entries,
-    read_error,
-    read_fork,
-    read_instance,
-    read_output,
-    read_record,
-    read_result,
-    write_entry,
-    write_record,
-    write_result,
 )
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
@@ -56,9 +57,9 @@ _RESULT = "result"
 
 
 class StepProgress(NamedTuple):
-    """The last saved state of a step with many calls, used to decide if new entries are enough.
+    """The last saved state of a step with many tool calls.
 
-    If the new entries explain the current state, only the entries are saved.
+    Later states are compared with it. If the new journal entries account for all changes, only the entries are saved.
     """
 
     calls: list[ToolCall]
@@ -70,7 +71,10 @@ class StepProgress(NamedTuple):
 
 
 def start_progress(state: State, turn: int | None) -> StepProgress | None:
-    """Return the progress for a state that is saved now, or None if the next state must be saved too."""
+    """Return the `StepProgress` for a state that is saved now.
+
+    Return None if the run is not in a step with many calls, because the whole state is then saved each time.
+    """
     if len(state.calls) < MIN_CALLS or state.phase not in ("tools", "branches"):
         return None
     fields = copy_json(_comparable_fields(state, turn))
@@ -80,9 +84,9 @@ def start_progress(state: State, turn: int | None) -> StepProgress | None:
 def continue_progress(
     before: StepProgress, new: Iterable[Entry], state: State, turn: int | None
 ) -> StepProgress | None:
-    """Return the progress after new entries, or None if the entries do not explain the state.
+    """Return the `StepProgress` after new journal entries, if the entries account for all changes of the state.
 
-    If the result is None, the state must be saved.
+    Otherwise return None: the whole state must be saved.
     """
     open_asks, results, branches = before.open_asks, before.results, before.branches
     for entry in new:
@@ -112,15 +116,15 @@ def _comparable_fields(state: State, turn: int | None) -> JsonObject:
 
 
 def _entry_with_result(entry: Entry, state: State) -> JsonObject:
-    """Return an entry as JSON data, together with the tool result of its call."""
-    plain = write_entry(entry)
+    """Return a journal entry as JSON data. If it is the end of a call, the data contains the tool result."""
+    plain = encode_entry(entry)
     if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
-        plain[_RESULT] = write_result(state.results[entry.call_id])
+        plain[_RESULT] = encode_result(state.results[entry.call_id])
     return plain
 
 
 def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Apply the entries that were saved after the state."""
+    """Apply the journal entries that were saved later than the state to the state."""
     for plain in entries:
         kind, call_id = plain["entry"], plain.get("call_id")
         ask_id = f"{TOOL_ASK_PREFIX if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
@@ -131,13 +135,13 @@ def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
         elif kind in (ToolFinished.__name__, BranchFinished.__name__):
             state.open_asks.pop(ask_id, None)
             state.branches.pop(call_id, None)
-            state.results[call_id] = read_result(plain[_RESULT])
+            state.results[call_id] = decode_result(plain[_RESULT])
 
 
 def save(machine: Machine, since: int = 0) -> JsonObject:
-    """Return a run as JSON data, from which it can be resumed.
+    """Return JSON data from which a run can be resumed.
 
-    The data contains no functions and no API keys. The journal starts with entry number `since`.
+    The data contains no functions and no API keys. It contains the journal entries from index `since`.
     """
     context = machine.context
     entries, state, _ = save_new(machine, since)
@@ -153,9 +157,9 @@ def save(machine: Machine, since: int = 0) -> JsonObject:
 def save_new(
     machine: Machine, since: int, before: StepProgress | None = None
 ) -> tuple[list[JsonObject], JsonObject | None, StepProgress | None]:
-    """Return the new entries, the state, and the progress for the next call.
+    """Return the journal entries from index `since`, the state, and the `StepProgress` to pass to the next call.
 
-    The state is None if the entries explain it.
+    The returned state is None if the entries account for all its changes, so that it need not be saved.
     """
     if not machine.is_over:
         machine.transcript.edits.record_all()
@@ -168,23 +172,23 @@ def save_new(
     plain_state = state.to_json(turn)
     if progress is not None:
         plain_state[ENTRY_COUNT] = len(machine.journal.entries)
-    return [write_entry(entry) for entry in new], plain_state, progress
+    return [encode_entry(entry) for entry in new], plain_state, progress
 
 
 def save_record(machine: Machine) -> JsonObject:
-    """Return the run record as JSON data, with the format version and the module name."""
-    record = {**write_record(machine.run), "seconds": machine.journal.now}
+    """Return the run record as JSON data, with the format version and the name of the agent class."""
+    record = {**encode_record(machine.run), "seconds": machine.journal.now}
     return {"format": FORMAT, "module": machine.plan.module, "run": record}
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
-    """Return the machine of a saved run, ready for its next asks.
+    """Return the machine of a saved run, which can continue where the saved run stopped.
 
-    If the run is a branch, `plan` is the plan of the branch.
+    If the run is a branch, `plan` must be the plan of the branch.
     """
     check_format(saved)
     record = saved["run"]
-    run_input = read_instance(plan.spec.input.schema, record["input"], "input")
+    run_input = decode_instance(plan.spec.input.schema, record["input"], "input")
     plain_state = dict(saved["state"])
     entry_count = plain_state.pop(ENTRY_COUNT, None)
     state = State.from_json(plain_state)
@@ -199,9 +203,9 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
         seconds=record["seconds"],
         deps=deps,
         branch=None if plan.context is None else plan.context.path,
-        forked_from=read_fork(record),
+        forked_from=decode_fork(record),
     )
-    fill_journal(run, read_entries(saved["journal"]))
+    fill_journal(run, decode_entries(saved["journal"]))
     run.journal.now = record["seconds"]
     history_of_run(run).start(history_of(run.journal.entries))
     machine = Machine(plan, run, state)
@@ -224,9 +228,9 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
 
 
 def _count_usage(machine: Machine) -> None:
-    """Compute the usage of a loaded run from its journal.
+    """Compute the usage of a loaded run from its journal, and add it to all budgets of the run.
 
-    The usage of an unfinished branch is added when the branch is loaded.
+    The usage of unfinished branches is not included. It is added when these branches are loaded.
     """
     run = machine.run
     for entry in machine.journal.entries:
@@ -242,21 +246,21 @@ def _count_usage(machine: Machine) -> None:
 
 
 def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
-    """Restore the output or the error of a finished run."""
+    """Set the output or the error of a loaded run that had finished."""
     run.usage, run.cost = Usage(**record["usage"]), record["cost"]
     run.stop_reason = record["stop_reason"]
     if record["error"] is not None:
-        run.error = read_error(record["error"])
+        run.error = decode_error(record["error"])
         return
     shape, plain = plan.spec.output, record["output"]
     may_differ = plan.on_finish is not None  # `on_finish` may return any value.
-    run.output = read_output(record, shape, may_differ=may_differ)
+    run.output = decode_output(record, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
-        read_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
+        decode_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
 def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
-    """Add the records of saved branches to a run, in the order of their start.
+    """Add the records of saved branches to the run records of their parents, in the order of their start.
 
     The inputs and outputs of the branches stay JSON data.
     """
@@ -264,7 +268,7 @@ def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
     for saved_branch in saved:
         context = saved_branch["branch"]
         check_format(saved_branch)
-        record: Run = read_record(Run, saved_branch, None)
+        record: Run = decode_record(Run, saved_branch, None)
         record.branch = context["path"]
         by_parent.setdefault(context["parent_id"], []).append(record)
     parents = [run]

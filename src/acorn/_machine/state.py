@@ -1,7 +1,7 @@
-"""The state of a run: everything that the machine remembers between two asks, besides the record (`Run`).
+"""The state of a run: the values that the machine needs to continue, in addition to the run record (`Run`).
 
-The state can be written as JSON and read back in another process. It holds no functions and no keys: tools are saved by
-their names, and a model dict without its secrets.
+The state can be saved as JSON, and another process can load it. It contains no functions and no API keys: a tool is
+saved as its name, and a model dict is saved without its secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact
-from acorn._history.saved_form import fields_of, read_request, read_result, write_request, write_result
+from acorn._history.saved_form import decode_request, decode_result, encode_request, encode_result, fields_of
 from acorn._machine.budgets import Limits, Meter, Spent, StepDigest
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
@@ -42,7 +42,7 @@ MODEL_OBJECT = "(an object)"
 
 
 def settings_to_json(settings: Mapping[str, Any]) -> JsonObject:
-    """Return changed settings as JSON data, without secrets."""
+    """Return the settings that hooks have changed as JSON data, without secrets."""
     plain = dict(settings)
     if "model" in plain:
         plain["model"] = _without_secrets(plain["model"])
@@ -50,7 +50,7 @@ def settings_to_json(settings: Mapping[str, Any]) -> JsonObject:
 
 
 def settings_from_json(settings: Mapping[str, Any]) -> JsonObject:
-    """Return settings from saved JSON data. Raise an error if the model was an object, which is not saved."""
+    """Return saved settings. Raise `AcornError` if the saved model was an object, because objects are not saved."""
     model = settings.get("model")
     if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         raise AcornError(
@@ -75,9 +75,10 @@ def _without_secrets(model: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class BranchContext:
-    """The saved context that a branch, or an agent that is used as a tool, starts with.
+    """The data that a branch inherits at its start, in a form that can be saved.
 
-    It does not contain functions, budgets and the parent run. The process that loads the branch provides these.
+    An agent that is used as a tool also starts with this data. The data does not contain functions, budgets or the
+    parent run. The process that loads the branch provides them.
     """
 
     run_id: str
@@ -131,7 +132,11 @@ class BranchContext:
 
 
 def branch_id(parent_id: str, place: str) -> str:
-    """Return the run id of a branch, computed from its parent and its place, so that it never changes."""
+    """Return the run id of a branch.
+
+    The id is computed from the id of the parent and from `place`, the step and tool call that start the branch. So the
+    branch has the same id after the parent is resumed.
+    """
     return hashlib.sha256(f"{parent_id}/{place}".encode()).hexdigest()[:32]
 
 
@@ -144,7 +149,7 @@ _GROWS_WITH_CALLS = frozenset(("response", "calls", "results", "branches", "open
 
 @dataclass
 class State:
-    """The saved state of a machine. Each part of the machine owns some of the fields."""
+    """The state of a machine that is saved with the run. Each part of the machine changes some of the fields."""
 
     phase: Phase = "new"
     turns: int = 0
@@ -206,8 +211,8 @@ class State:
     def to_json(self, turn: int | None) -> JsonObject:
         """Return the state as JSON data.
 
-        A tool output is saved in the form that the model receives. `turn` is the index of the last response in the
-        history. Before a request, the response is not saved, because the history contains it.
+        Tool outputs are saved in the form that the model receives. `turn` is the history index of the last response. If
+        the next operation is a model request, the last response is not saved, because the history already contains it.
         """
         plain = dict(vars(self))
         plain["turn"] = turn
@@ -216,9 +221,9 @@ class State:
         else:
             plain["response"] = None if self.response is None else _response_to_json(self.response)
             plain["calls"] = to_json_data([fields_of(call) for call in self.calls])  # A hook may have set any value.
-            plain["results"] = [write_result(result) for result in self.results.values()]
+            plain["results"] = [encode_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
-        plain["requests"] = {call_id: write_request(request) for call_id, request in self.requests.items()}
+        plain["requests"] = {call_id: encode_request(request) for call_id, request in self.requests.items()}
         plain["settings"] = settings_to_json(self.settings)
         last = self.meter.last
         plain["meter"] = {
@@ -229,7 +234,7 @@ class State:
         return plain
 
     def without_calls(self) -> JsonObject:
-        """Return the fields that do not grow with the calls of the step, to compare two states."""
+        """Return the fields whose size does not depend on the number of tool calls, to compare two states."""
         plain = {name: value for name, value in vars(self).items() if name not in _GROWS_WITH_CALLS}
         return {**plain, "requests": {call_id: request.id for call_id, request in self.requests.items()}}
 
@@ -245,10 +250,10 @@ class State:
             response["fallbacks"] = tuple([Fallback(*each) for each in response["fallbacks"]])
             fields["response"] = ModelResponse(**response)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
-        fields["results"] = {result["id"]: read_result(result) for result in fields["results"]}
+        fields["results"] = {result["id"]: decode_result(result) for result in fields["results"]}
         contexts = map(BranchContext.from_json, fields["branches"])
         fields["branches"] = {str(context.call_id): context for context in contexts}
-        fields["requests"] = {call_id: read_request(plain) for call_id, plain in fields["requests"].items()}
+        fields["requests"] = {call_id: decode_request(plain) for call_id, plain in fields["requests"].items()}
         fields["digests"] = [tuple(digest) for digest in fields["digests"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None

@@ -1,8 +1,8 @@
-"""Access checks for the page and the service: the Host and Origin headers, `Sec-Fetch-Site` and the key.
+"""Access checks for the page and the service: the Host, Origin and `Sec-Fetch-Site` headers, and the access key.
 
 The checks protect runs from other pages in the same browser and from other users of the machine. `PageGuard` wraps the
-whole site, so that no route can skip the checks, and adds the security headers to every response. No other object
-stores the key.
+whole site, so that no route can skip the checks. It also adds the security headers to every response. Only the guard
+objects store the access key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WRITE_METHODS = ("POST", "DELETE")
 
 
 class RequestHead(NamedTuple):
-    """The method, path and headers of an HTTP request."""
+    """The start of an HTTP request: its method, path and headers, without the body."""
 
     method: str
     path: str
@@ -53,13 +53,16 @@ class RequestHead(NamedTuple):
     """Maps the lowercase name of a header to all its values."""
 
     def header(self, name: str) -> str | None:
-        """Return the value of a header, None if the header is missing, or "" if the header occurs more than once."""
+        """Return the value of a header.
+
+        Return None if the header is missing, and an empty string if the header occurs more than once.
+        """
         values = self.headers.get(name, [])
         return None if not values else values[0] if len(values) == 1 else ""
 
 
 class Refusal(NamedTuple):
-    """The status and the message with which a request is rejected."""
+    """The HTTP status and the error message of the response to a rejected request."""
 
     status: int
     message: str
@@ -68,9 +71,10 @@ class Refusal(NamedTuple):
 
 
 def check_request(head: RequestHead, hosts: Collection[str], key: str | None, cookie: str) -> Refusal | None:
-    """Return a `Refusal` if a request to the page must be rejected, otherwise None.
+    """Check the headers and the access key of a request to the page.
 
-    `cookie` is the name of the cookie that contains the key.
+    Return a `Refusal` if the request must be rejected, and None if it is allowed. `cookie` is the name of the cookie
+    that contains the access key.
     """
     if (refusal := check_origin(head, hosts)) is not None:
         return refusal
@@ -80,9 +84,10 @@ def check_request(head: RequestHead, hosts: Collection[str], key: str | None, co
 
 
 def check_origin(head: RequestHead, hosts: Collection[str], *, is_page: bool = True) -> Refusal | None:
-    """Return a `Refusal` if the method or the headers of a request are not allowed, otherwise None.
+    """Check the method and the headers of a request, but not its access key.
 
-    This check ignores the key. Only requests of the page that change data must have an Origin header.
+    Return a `Refusal` if the request must be rejected, and None if it is allowed. With `is_page`, a request that
+    changes data must have an Origin header.
     """
     if head.method not in (*_READ_METHODS, *_WRITE_METHODS):
         allowed = (*_READ_METHODS, *(_WRITE_METHODS if is_page else ("POST",)))
@@ -109,15 +114,15 @@ def check_origin(head: RequestHead, hosts: Collection[str], *, is_page: bool = T
 
 
 def host_name(host: str) -> str:
-    """Return the host name of a Host header in lower case, without the port."""
+    """Return the host name from the value of a Host header, in lower case and without the port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
 
 
 def normalize_hosts(hosts: Collection[str], where: str) -> frozenset[str]:
-    """Return the allowed host names in lower case, without ports.
+    """Return the allowed host names in lower case and without ports.
 
-    `where` is the name of the function that received the hosts, for error messages.
+    `where` is the name of the public function that has the parameter `hosts`. It is used in error messages.
     """
     if isinstance(hosts, str):
         raise DeclarationError(f"`hosts` of {where} must be a list of strings, not one string.")
@@ -126,7 +131,7 @@ def normalize_hosts(hosts: Collection[str], where: str) -> frozenset[str]:
 
 
 def check_key(key: object, where: str) -> None:
-    """Raise `DeclarationError` if a key is empty or contains characters that a header does not allow."""
+    """Raise `DeclarationError` if an access key is empty or contains characters that an HTTP header does not allow."""
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or set(key) & set(' ;,"\\'):
         raise DeclarationError(
             f"A key of {where} must be a non-empty string of ASCII letters, digits and signs without spaces, quotes, "
@@ -143,15 +148,18 @@ def _has_key(head: RequestHead, cookie: str, key: str) -> bool:
 
 
 def keys_match(candidate: str, key: str) -> bool:
-    """Return whether two keys are equal.
+    """Return True if two access keys are equal.
 
-    The time of the comparison does not depend on the keys.
+    The comparison always takes the same time, so that an attacker cannot guess the key from response times.
     """
     return hmac.compare_digest(candidate.encode("utf-8", "replace"), key.encode())
 
 
 def _cookie_values(headers: Iterable[str], name: str) -> list[str]:
-    """Return all values of a cookie, because another page on this host may have set the same cookie."""
+    """Return all values that a browser sent for one cookie name.
+
+    There may be several values, because another page on the same host may have set a cookie with the same name.
+    """
     values: list[str] = []
     for pair in (pair for header in headers for pair in header.split(";")):
         try:
@@ -163,12 +171,15 @@ def _cookie_values(headers: Iterable[str], name: str) -> list[str]:
 
 
 def cookie_name(port: int) -> str:
-    """Return the name of the login cookie, which contains the port because ports share their cookies."""
+    """Return the name of the login cookie of the page on a port.
+
+    The name contains the port, because a browser sends the cookies of a host to all its ports.
+    """
     return f"acorn_{port}"
 
 
 class PageGuard:
-    """An ASGI application that checks each request and passes allowed requests to the site."""
+    """An ASGI application that checks each request and passes only allowed requests to the page."""
 
     def __init__(
         self, site: ASGIApp, hosts: Collection[str], key: str | None, *, body_timeout: float = BODY_TIMEOUT
@@ -202,10 +213,10 @@ class PageGuard:
             await self._site(scope, LimitedBody(receive, limit, self._body_timeout), response.send)
 
     async def _log_in(self, scope: Scope, mount: str, cookie: str, response: _GuardedResponse) -> None:
-        """Set a cookie with the key from the address, and open the page.
+        """Check the access key in the login URL, set it as a cookie, and open the page.
 
-        The response is an HTML page that loads the target. A redirect would not work if a local file opened the
-        address, because the browser would not send a strict cookie.
+        The response is a small HTML page that loads the target page. After a redirect, the browser would not send the
+        cookie if a local file had opened the login URL, because the cookie has the attribute `SameSite=Strict`.
         """
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if self._key is not None and not keys_match(query.get("key", [""])[0], self._key):
@@ -226,7 +237,7 @@ class PageGuard:
 
 
 class _GuardedResponse:
-    """A wrapper of ASGI `send` that adds the security headers to the response."""
+    """A wrapper around the ASGI function `send` that adds the security headers to the response."""
 
     def __init__(self, send: Send, path: str) -> None:
         self._send = send
@@ -266,10 +277,10 @@ class BodyTimeoutError(Exception):
 
 
 class LimitedBody:
-    """A wrapper of ASGI `receive` that limits the size and the duration of the request body.
+    """A wrapper around the ASGI function `receive` that limits the size and the duration of the request body.
 
-    It counts the received bytes, because `Content-Length` may be wrong. The time limit ends with the body. The next
-    message reports that the client disconnected, which may happen much later.
+    It counts the received bytes, because `Content-Length` may be wrong. The time limit applies only until the body is
+    complete. The next message reports that the client disconnected, which may happen much later.
     """
 
     def __init__(self, receive: Receive, limit: int, timeout: float | None = None) -> None:
@@ -291,7 +302,7 @@ class LimitedBody:
 
 
 def size_refusal(limit: int) -> Refusal:
-    """Return the refusal for a request body that exceeds a limit."""
+    """Return the `Refusal` for a request body that is larger than `limit` bytes."""
     if limit in MAX_BODY_BY_PATH.values():
         return Refusal(413, "The images and files of an input are too large. They may have at most 20 MB in total.")
     return Refusal(413, f"The request body is too large. It may have at most {limit:,} bytes.")
@@ -304,7 +315,7 @@ def content_length(head: RequestHead) -> int:
 
 
 def headers_of(scope: Scope) -> dict[str, list[str]]:
-    """Return a dict that maps the lowercase name of each header to all its values."""
+    """Return the headers of a request as a dict that maps each lowercase header name to all its values."""
     values: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -312,7 +323,10 @@ def headers_of(scope: Scope) -> dict[str, list[str]]:
 
 
 def split_mount_path(scope: Scope) -> tuple[str, str]:
-    """Return the path of a request relative to the mount point, and the path of the mount point."""
+    """Return two paths: the path of a request below the mount path, and the mount path.
+
+    The mount path is the path at which another server has mounted this application.
+    """
     path, mount = str(scope["path"]), str(scope.get("root_path", ""))
     return ((path[len(mount) :] or "/") if mount and path.startswith(mount) else path), mount
 

@@ -1,9 +1,9 @@
 """Redaction of secrets in the data that the page and the service send.
 
-The page redacts known secrets and every text that looks like a key, because people only read its data. The service
+The page redacts known secrets and every text that looks like an API key, because only people read its data. The service
 redacts only known secrets in its answers, because programs process the answers further. In error messages, the service
-also redacts texts that look like a key. In a stream, a secret may be divided between chunks, so the possible beginning
-of a secret is held back.
+also redacts texts that look like an API key. In a stream, a secret may be divided between chunks. Therefore text that
+may be the beginning of a secret is not sent until the next chunk arrives.
 """
 
 from __future__ import annotations
@@ -35,21 +35,27 @@ _KEY_PREFIX = re.compile(r"(?:\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)[-_]|AIza|AK
 
 
 def json_bytes(redacted: object) -> bytes:
-    """Encode redacted data as JSON, with lone surrogates escaped."""
+    """Encode JSON data as bytes. The data must already be redacted.
+
+    Lone surrogates are escaped, because UTF-8 cannot encode them.
+    """
     return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def last_word_start(text: str) -> int:
     """Return the index at which the last word of a text starts.
 
-    A preceding `Bearer` is part of the word.
+    If the word `Bearer` precedes the last word, return the index of `Bearer`, because an API key may follow it.
     """
     start = max(map(text.rfind, _SEPARATORS)) + 1
     return start - 7 if text[:start].lower().endswith("bearer ") else start
 
 
 def _secret_prefix_length(text: str, secrets: Iterable[str]) -> int:
-    """Return the number of characters at the end of a text that may be the beginning of a known secret."""
+    """Return the length of the text end that may be the beginning of a known secret.
+
+    Return 0 if the text does not end with the beginning of a secret.
+    """
     longest = 0
     for secret in secrets:
         for count in range(min(len(secret) - 1, len(text)), longest, -1):
@@ -60,7 +66,10 @@ def _secret_prefix_length(text: str, secrets: Iterable[str]) -> int:
 
 
 class PageRedactor:
-    """The redactor of the page, for secrets of models and the environment, and for texts that look like a key."""
+    """The redactor of the page.
+
+    It redacts the secrets of the models, the secrets in the environment variables, and texts that look like an API key.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {*secrets, *find_secrets()}
@@ -70,14 +79,14 @@ class PageRedactor:
         self._margin = max(map(len, self._secrets), default=0) + 64
 
     def text(self, text: str, limit: int = TEXT_LIMIT) -> str:
-        """Return a text without secrets, cut after `limit` characters."""
+        """Return a text with secrets redacted, cut after `limit` characters."""
         if len(text) < 6:
             return text
         redacted = redact(text[: limit + self._margin], self._secrets)
         return redacted if len(redacted) <= limit else f"{redacted[:limit]}…"
 
     def data(self, value: Any, limit: int = TEXT_LIMIT, depth: int = 0) -> Any:
-        """Return JSON data with redacted keys and values.
+        """Return JSON data in which all JSON keys and values are redacted.
 
         Data that is nested too deep is omitted.
         """
@@ -95,7 +104,7 @@ class PageRedactor:
         return value
 
     def partial(self, value: object) -> object:
-        """Return incomplete JSON data without the possible beginning of a secret at the end of each text."""
+        """Remove the possible beginning of a secret from the end of each text in incomplete JSON data."""
         if is_json_object(value):
             return {key: self.partial(item) for key, item in value.items()}
         if is_list_or_tuple(value):
@@ -103,17 +112,20 @@ class PageRedactor:
         return self.partial_text(value) if isinstance(value, str) else value
 
     def partial_text(self, text: str) -> str:
-        """Return an incomplete text without the possible beginning of a secret at its end."""
+        """Remove the possible beginning of a secret from the end of an incomplete text."""
         prefix, key = self.secret_prefix_length(text), _KEY_PREFIX.search(text, last_word_start(text))
         end = len(text) - (prefix if prefix >= _MIN_PREFIX else 0)
         return text[: end if key is None else min(end, key.start())]
 
     def secret_prefix_length(self, text: str) -> int:
-        """Return the number of characters at the end of a text that may be the beginning of a known secret."""
+        """Return the length of the text end that may be the beginning of a known secret.
+
+        Return 0 if the text does not end with the beginning of a secret.
+        """
         return _secret_prefix_length(text, self._secrets)
 
     def safe_cut(self, text: str, end: int) -> int:
-        """Return the last index up to `end` at which a cut does not divide a secret."""
+        """Return the greatest index up to `end` at which the text can be cut without dividing a secret."""
         for secret in sorted(self._secrets, key=len):
             start = text.find(secret, max(0, end - len(secret) + 1))
             if 0 <= start < end < start + len(secret):
@@ -126,14 +138,17 @@ class PageRedactor:
 
 
 class ServiceRedactor:
-    """The redactor of a service, for the keys of the service, the models and the environment."""
+    """The redactor of a service.
+
+    It redacts the access keys of the service, the secrets of the models and the secrets in the environment variables.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets()}, key=len, reverse=True))
         self._escaped = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._secrets)
 
     def json(self, value: object) -> bytes:
-        """Encode a value as JSON, with secrets redacted."""
+        """Redact the secrets in a value, and encode the result as JSON bytes."""
         data = to_json_data(value)
         try:
             text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -144,7 +159,7 @@ class ServiceRedactor:
         return text.encode("utf-8", "backslashreplace")
 
     def data(self, value: object, depth: int = 0) -> object:
-        """Return JSON data with redacted keys and values."""
+        """Return JSON data in which all JSON keys and values are redacted."""
         if isinstance(value, str):
             return self.text(value)
         if depth > _SERVICE_MAX_DEPTH:
@@ -156,7 +171,10 @@ class ServiceRedactor:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     def partial(self, value: object) -> object:
-        """Return incomplete JSON data without secrets and without the beginning of a secret at the end of a text."""
+        """Return incomplete JSON data with secrets redacted.
+
+        The possible beginning of a secret is removed from the end of each text.
+        """
         if isinstance(value, str):
             text = self.text(value)
             prefix = self.secret_prefix_length(text)
@@ -168,30 +186,36 @@ class ServiceRedactor:
         return [self.partial(item) for item in value] if is_list_or_tuple(value) else self.data(value)
 
     def text(self, text: str) -> str:
-        """Return a text without the known secrets."""
+        """Return a text in which all known secrets are redacted."""
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, _MASK)
         return text
 
     def error_text(self, text: str) -> str:
-        """Return an error message without known secrets and without texts that look like a key."""
+        """Return an error message in which known secrets and texts that look like an API key are redacted."""
         return redact(text, self._secrets)
 
     def secret_prefix_length(self, text: str) -> int:
-        """Return the number of characters at the end of a text that may be the beginning of a secret."""
+        """Return the length of the text end that may be the beginning of a known secret.
+
+        Return 0 if the text does not end with the beginning of a secret.
+        """
         return _secret_prefix_length(text, self._secrets)
 
 
 class RedactedStream:
-    """A streamed text from which secrets are redacted, even if a secret is divided between chunks."""
+    """A streamed text in which secrets are redacted, even if a secret is divided between chunks.
+
+    Text that may be the beginning of a secret is held back until more text arrives.
+    """
 
     def __init__(self, redactor: ServiceRedactor) -> None:
         self._redactor = redactor
         self._buffer = ""
 
     def add(self, new_text: str) -> str:
-        """Add new text, and return the text that may be sent now."""
+        """Add a chunk of text, and return the redacted text that may be sent now."""
         text = self._redactor.text(self._buffer + new_text)
         end = len(text) - self._redactor.secret_prefix_length(text)
         self._buffer = text[end:]

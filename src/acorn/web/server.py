@@ -1,7 +1,7 @@
 """The HTTP server for the page and the service.
 
-An open page reads a stream without an end, so a server that waits for all responses would never stop. This server
-therefore ends all streams and runs first.
+An open page reads a stream that never ends, so a server that waits for all responses would never stop. Therefore this
+server first ends all streams and runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GRACE = 1
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that calls `close` before it shuts down."""
+    """A uvicorn server that ends all streams and runs (`close`) before it shuts down."""
 
     def __init__(self, app: ASGIApp, close: Callable[[], object], grace: int = GRACE) -> None:
         super().__init__(
@@ -45,9 +45,9 @@ class Server(uvicorn.Server):
 
 
 def bind_socket(host: str, port: int, *, is_exact: bool) -> socket.socket:
-    """Return a listening socket on a port.
+    """Return a socket that listens on a port.
 
-    If the port is in use, try the next ports unless `is_exact` is set.
+    If the port is in use, try the next ports. With `is_exact`, raise an error instead.
     """
     ports = [port] if is_exact or port == 0 else [port + offset for offset in range(_PORT_TRIES)] + [0]
     failure: OSError | None = None
@@ -83,8 +83,8 @@ def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: i
 
 
 def _interrupt(sig: int, frame: FrameType | None) -> None:
-    """Raise `KeyboardInterrupt` for SIGTERM.
+    """Raise `KeyboardInterrupt` when the process receives SIGTERM.
 
-    uvicorn sends the signal again after its shutdown, and without this handler the signal would kill the process.
+    uvicorn sends the signal again after its shutdown. Without this handler, the signal would kill the process.
     """
     raise KeyboardInterrupt

@@ -28,7 +28,7 @@ def two(store: MemoryStore) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_two_selected_runs_are_compared_on_page(open_page: Open) -> None:
+def test_two_runs_selected_in_list_are_compared_on_compare_page(open_page: Open) -> None:
     page = open_page("/runs/")
     page.get_by_label("Choose search oaks to compare").check()
     expect(page.locator(".choice")).to_contain_text("Choose another")
@@ -45,7 +45,7 @@ def test_two_selected_runs_are_compared_on_page(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_keyboard_compares_runs_and_equal_rows_are_folded(open_page: Open) -> None:
+def test_compare_page_opened_by_keyboard_folds_equal_rows(open_page: Open) -> None:
     page = open_page("/runs/oaks")
     expect(page.locator(".vrow").first).to_be_visible()
     page.keyboard.press("c")
@@ -57,7 +57,7 @@ def test_keyboard_compares_runs_and_equal_rows_are_folded(open_page: Open) -> No
 
 
 @pytest.mark.usefixtures("two")
-def test_run_is_forked_with_edited_result_and_compared(open_page: Open) -> None:
+def test_fork_page_with_edited_tool_result_starts_run_that_can_be_compared(open_page: Open) -> None:
     page = open_page("/runs/oaks%23row-2")
     expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
     page.keyboard.press("f")
@@ -77,7 +77,7 @@ def test_run_is_forked_with_edited_result_and_compared(open_page: Open) -> None:
     expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
 
 
-def test_step_inside_branch_is_forked_before_branch(open_page: Open, store: MemoryStore) -> None:
+def test_fork_of_step_inside_branch_continues_before_that_branch(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="forest").run(question="branches")
     page = open_page("/runs/forest")
     page.locator(".vrow.k-branch").first.click()
@@ -95,7 +95,7 @@ def test_step_inside_branch_is_forked_before_branch(open_page: Open, store: Memo
 
 
 @pytest.mark.usefixtures("two")
-def test_impossible_fork_displays_message(open_page: Open, told: Any) -> None:
+def test_fork_that_is_not_possible_displays_message(open_page: Open, told: Any) -> None:
     told.allowed += ["422", "404"]
     page = open_page("/fork?run=oaks%26before=2")
     page.get_by_label("1 call of search").fill("no object")

@@ -102,7 +102,7 @@ def written(page: Any) -> dict[str, Any]:
         {"photo": "data:image/gif;base64,R0lGODlhAQABAAAAACw=", "paper": "https://acorn.invalid/paper.pdf"},
     ],
 )
-def test_json_input_is_unchanged_after_switch_to_form(form: Any, given: dict[str, Any]) -> None:
+def test_input_typed_as_json_is_unchanged_after_switch_to_form(form: Any, given: dict[str, Any]) -> None:
     page = form
     before = written(page)
     page.get_by_label("Input as JSON").fill(json.dumps({"who": "Ann", **given}))
@@ -110,11 +110,11 @@ def test_json_input_is_unchanged_after_switch_to_form(form: Any, given: dict[str
     assert written(page) == before | given
 
 
-def test_form_without_changes_submits_defaults(form: Any, store: MemoryStore) -> None:
+def test_form_without_changes_submits_default_values(form: Any, store: MemoryStore) -> None:
     assert run(form, store) == json.loads(Everything(who="Ann").model_dump_json())
 
 
-def test_emptied_field_is_submitted_empty(form: Any, store: MemoryStore) -> None:
+def test_cleared_form_field_is_submitted_as_empty_value(form: Any, store: MemoryStore) -> None:
     page = form
     for name in ("note", "greeting", "count"):
         page.get_by_label(name).fill("")
@@ -125,7 +125,7 @@ def test_emptied_field_is_submitted_empty(form: Any, store: MemoryStore) -> None
     assert {name: given[name] for name in empty} == empty
 
 
-def test_chosen_union_members_are_submitted(form: Any, store: MemoryStore) -> None:
+def test_union_members_chosen_in_form_are_submitted(form: Any, store: MemoryStore) -> None:
     page = form
     for name in ("list of string", "Square"):
         page.locator(".segments label", has_text=name).click()
@@ -137,7 +137,7 @@ def test_chosen_union_members_are_submitted(form: Any, store: MemoryStore) -> No
     assert given["shape"] == {"side": 2}
 
 
-def test_time_without_zone_is_rejected_and_time_with_zone_is_accepted(form: Any, store: MemoryStore, told: Any) -> None:
+def test_form_rejects_time_without_zone_and_accepts_time_with_zone(form: Any, store: MemoryStore, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.get_by_label("aware").fill("2026-01-01T10:00")
@@ -147,7 +147,7 @@ def test_time_without_zone_is_rejected_and_time_with_zone_is_accepted(form: Any,
     assert run(page, store)["aware"] == "2026-01-01T10:00:00Z"
 
 
-def test_problem_is_displayed_at_its_list_row(form: Any, told: Any) -> None:
+def test_input_error_is_displayed_at_invalid_list_row(form: Any, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.locator(".segments label", has_text="list of integer").click()
@@ -159,7 +159,7 @@ def test_problem_is_displayed_at_its_list_row(form: Any, told: Any) -> None:
     expect(page.get_by_label("list of integer 1", exact=True)).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_chosen_file_is_submitted_or_reported_as_missing(
+def test_file_chosen_in_form_is_submitted_unless_page_lost_its_content(
     form: Any, store: MemoryStore, told: Any, tmp_path: Path
 ) -> None:
     page = form

@@ -51,7 +51,7 @@ def opened(chromium: Any, told: Any, file: Path, *, width: int = 1280, dark: boo
     return page
 
 
-def test_one_file_page_displays_run_without_requests(chromium: Any, told: Any, tmp_path: Path) -> None:
+def test_single_file_page_displays_run_without_network_requests(chromium: Any, told: Any, tmp_path: Path) -> None:
     page = opened(chromium, told, written(tmp_path, "search acorns"))
     expect(page.locator(".vrow")).to_have_count(4)
     page.keyboard.press("j")
@@ -70,7 +70,9 @@ def test_one_file_page_displays_run_without_requests(chromium: Any, told: Any, t
     page.context.close()
 
 
-def test_one_file_page_of_fork_displays_no_request_for_copied_steps(chromium: Any, told: Any, tmp_path: Path) -> None:
+def test_single_file_page_of_fork_displays_no_model_request_for_copied_steps(
+    chromium: Any, told: Any, tmp_path: Path
+) -> None:
     store = MemoryStore()
     run = Desk(store=store).run(question="search acorns")
     fork = Desk(store=store).using(thread=run, before=2).run()
@@ -84,7 +86,7 @@ def test_one_file_page_of_fork_displays_no_request_for_copied_steps(chromium: An
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [320, 1280])
-def test_one_file_page_of_hostile_run_displays_text(
+def test_single_file_page_of_hostile_run_displays_markup_as_text(
     chromium: Any, told: Any, tmp_path: Path, width: int, dark: bool
 ) -> None:
     page = opened(chromium, told, written(tmp_path, f"hostile </script>{HOSTILE}<!--"), width=width, dark=dark)
@@ -102,11 +104,11 @@ def test_one_file_page_of_hostile_run_displays_text(
     page.context.close()
 
 
-def test_one_file_page_contains_no_secrets(tmp_path: Path) -> None:
+def test_single_file_page_contains_no_secrets(tmp_path: Path) -> None:
     assert SECRET not in written(tmp_path, f"leak {SECRET}").read_text()
 
 
-def test_show_html_writes_page_of_file_and_stored_run(tmp_path: Path) -> None:
+def test_show_html_writes_page_of_saved_file_and_of_stored_run(tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     run = Desk(store=str(tmp_path / "runs.db")).run(question="search acorns")
     saved.write_text(run.to_json())

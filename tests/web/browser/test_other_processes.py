@@ -44,7 +44,9 @@ def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
     return same(store=store)
 
 
-def test_fleet_page_displays_workers_and_answers_requests(open_page: Open, postgres: str, tmp_path: Path) -> None:
+def test_workers_page_displays_workers_and_lets_user_answer_requests(
+    open_page: Open, postgres: str, tmp_path: Path
+) -> None:
     page_of_store = acorn.web.app(store=postgres, key=KEY)
     with Fleet(postgres, tmp_path) as fleet, served(page_of_store) as home:
         worker = fleet.start("Desk")
@@ -84,7 +86,7 @@ def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("lingering")
-def test_viewer_displays_new_rows_of_run_in_other_process(open_page: Open, tmp_path: Path) -> None:
+def test_run_page_displays_new_rows_of_run_in_other_process(open_page: Open, tmp_path: Path) -> None:
     with served(acorn.web.app(store=str(tmp_path / "runs.db"), key=KEY)) as home:
         page = open_page("/", at=home)
         page.locator(".run-line").click()
@@ -96,7 +98,7 @@ def test_viewer_displays_new_rows_of_run_in_other_process(open_page: Open, tmp_p
         expect(page.locator(".status").first).to_have_text("finished")
 
 
-def test_run_of_killed_process_is_resumed_on_page(
+def test_run_of_killed_process_can_be_resumed_on_run_page(
     open_page: Open, tmp_path: Path, lingering: subprocess.Popen[bytes]
 ) -> None:
     store = str(tmp_path / "runs.db")

@@ -61,7 +61,7 @@ def test_submitted_form_starts_run_and_streams_answer(open_page: Open) -> None:
     expect(page.locator(".vrow")).to_have_count(4)
 
 
-def test_problems_are_displayed_at_fields_and_first_has_focus(open_page: Open, told: Any) -> None:
+def test_input_errors_are_displayed_at_fields_and_first_field_has_focus(open_page: Open, told: Any) -> None:
     told.allowed.append("422")
     page = open_page()
     page.get_by_label("limit").fill("99")
@@ -78,14 +78,14 @@ def test_problems_are_displayed_at_fields_and_first_has_focus(open_page: Open, t
     expect(page.get_by_role("alert")).to_be_visible()
 
 
-def test_rejected_answer_is_displayed_with_reason(open_page: Open) -> None:
+def test_rejected_answer_of_model_is_displayed_with_reason(open_page: Open) -> None:
     page = open_page()
     ask(page, "corrected")
     expect(status(page)).to_have_text("finished")
     expect(page.locator(".is-refused")).to_contain_text("confidence must be")
 
 
-def test_branches_are_displayed_side_by_side(open_page: Open) -> None:
+def test_concurrent_branches_are_displayed_side_by_side(open_page: Open) -> None:
     page = open_page()
     ask(page, "branches")
     expect(status(page)).to_have_text("finished")
@@ -95,7 +95,7 @@ def test_branches_are_displayed_side_by_side(open_page: Open) -> None:
     assert boxes[0]["x"] < boxes[1]["x"]
 
 
-def test_run_is_stopped_and_resumed_and_input_is_reused(open_page: Open) -> None:
+def test_stopped_run_can_be_resumed_and_its_input_can_be_reused(open_page: Open) -> None:
     page = open_page()
     ask(page, "sleep")
     expect(page.locator(".call.is-busy")).to_be_visible()
@@ -110,14 +110,14 @@ def test_run_is_stopped_and_resumed_and_input_is_reused(open_page: Open) -> None
     expect(page.get_by_label("question")).to_have_value("sleep")
 
 
-def test_failure_message_is_displayed(open_page: Open) -> None:
+def test_error_message_of_failed_run_is_displayed(open_page: Open) -> None:
     page = open_page()
     ask(page, "fail")
     expect(status(page)).to_have_text("failed")
     expect(page.locator(".note.bad")).to_contain_text("the provider says no")
 
 
-def test_unfinished_single_turn_is_displayed_as_not_finished(open_page: Open) -> None:
+def test_single_turn_run_without_answer_is_displayed_as_not_finished(open_page: Open) -> None:
     agent = Desk(model=ScriptedModel(calling("search", query="acorns")), max_steps=None)
     with served(acorn.web.app(agent, store=MemoryStore(), key=KEY)) as home:
         page = open_page(at=home)
@@ -145,7 +145,7 @@ def test_reload_and_second_tab_display_same_run(open_page: Open) -> None:
         expect(each.locator(".answer")).to_contain_text("hold reload")
 
 
-def test_double_click_on_run_does_not_stop_run(open_page: Open) -> None:
+def test_double_click_on_run_button_does_not_stop_run(open_page: Open) -> None:
     page = open_page()
     page.get_by_label("question").first.fill("search twice")
     stops: list[str] = []
@@ -170,7 +170,7 @@ def test_long_number_is_submitted_and_displayed_exactly(open_page: Open, store: 
     expect(page.locator(".detail")).to_contain_text(number)
 
 
-def test_failed_run_displays_no_empty_answer(open_page: Open, told: Any) -> None:
+def test_failed_run_displays_no_empty_answer_box(open_page: Open, told: Any) -> None:
     told.allowed.append("404")
     page = open_page()
     ask(page, "fail")
@@ -181,7 +181,7 @@ def test_failed_run_displays_no_empty_answer(open_page: Open, told: Any) -> None
     expect(page.locator(".answer")).to_be_hidden()
 
 
-def test_question_is_answered_on_page(open_page: Open) -> None:
+def test_question_of_agent_is_answered_on_page(open_page: Open) -> None:
     page = open_page()
     ask(page, "question")
     expect(status(page)).to_have_text("waiting for you")
@@ -230,7 +230,7 @@ def test_conversation_continues_on_page(open_page: Open) -> None:
     expect(page.locator(".answer")).to_contain_text("and then")
 
 
-def test_model_and_tool_text_is_displayed_as_text(open_page: Open) -> None:
+def test_markup_in_model_and_tool_text_is_displayed_as_text(open_page: Open) -> None:
     page = open_page()
     ask(page, "hostile")
     expect(status(page)).to_have_text("finished")
@@ -242,7 +242,7 @@ def test_model_and_tool_text_is_displayed_as_text(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_play_page_is_accessible_and_fits_screen(open_page: Open, width: int, dark: bool) -> None:
+def test_play_page_is_accessible_and_fits_screen_width(open_page: Open, width: int, dark: bool) -> None:
     page = open_page(width=width, dark=dark)
     expect(page.get_by_role("heading", name="Desk")).to_be_visible()
     page.locator("label.switch", has_text="place").click()

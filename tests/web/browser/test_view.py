@@ -33,7 +33,7 @@ def chosen(page: Any) -> Any:
     return page.locator(".vrow[aria-selected='true']")
 
 
-def test_run_list_is_searched_filtered_and_opened_by_keyboard(open_page: Open, kept: dict[str, str]) -> None:
+def test_run_list_can_be_searched_and_opened_by_keyboard(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/")
     expect(page.locator(".run-line").first).to_be_visible()
     page.keyboard.press("/")
@@ -62,7 +62,7 @@ class SlowStore(MemoryStore):
         return super().list(**wanted)
 
 
-def test_run_list_of_slow_store_is_displayed(open_page: Open) -> None:
+def test_run_list_is_displayed_although_store_is_slow(open_page: Open) -> None:
     store = SlowStore()
     Desk(store=store).run(question="search slowly")
     with served(acorn.web.app(store=store, key=KEY)) as home:
@@ -70,7 +70,7 @@ def test_run_list_of_slow_store_is_displayed(open_page: Open) -> None:
         expect(page.locator(".run-line")).to_contain_text("search slowly")
 
 
-def test_full_text_search_result_is_announced(open_page: Open, kept: dict[str, str]) -> None:
+def test_number_of_full_text_search_results_is_announced(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/?q=no%20such%20thing%20at%20all")
     expect(page.get_by_role("status")).to_contain_text("0 of the ")
     page.get_by_label("Search runs").fill("found KEPT")  # The result of a tool.
@@ -80,7 +80,7 @@ def test_full_text_search_result_is_announced(open_page: Open, kept: dict[str, s
     assert_good(page)
 
 
-def test_single_turn_without_answer_is_displayed_as_not_finished(open_page: Open, store: MemoryStore) -> None:
+def test_single_turn_run_without_answer_is_listed_as_not_finished(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store, max_steps=None).using(run_id="undone").run(question="search undone")
     page = open_page("/runs/?q=search%20undone")
     expect(page.locator(".run-line .status")).to_have_text("not finished")
@@ -116,7 +116,7 @@ def test_rows_are_navigated_by_keyboard(open_page: Open, kept: dict[str, str]) -
     page.keyboard.press("Escape")
 
 
-def test_row_link_selects_row(open_page: Open, kept: dict[str, str]) -> None:
+def test_link_to_row_selects_that_row_of_run(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/branches%23row-3")
     expect(chosen(page)).to_have_attribute("id", "row-3")
     expect(page.locator(".detail h2")).to_have_text("check")
@@ -125,7 +125,7 @@ def test_row_link_selects_row(open_page: Open, kept: dict[str, str]) -> None:
     assert page.url.endswith("#row-1")
 
 
-def test_next_error_key_selects_failed_row(open_page: Open, kept: dict[str, str]) -> None:
+def test_error_key_selects_next_failed_row(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/broken")
     expect(page.locator(".vrow").first).to_be_visible()
     page.keyboard.press("e")
@@ -133,7 +133,7 @@ def test_next_error_key_selects_failed_row(open_page: Open, kept: dict[str, str]
     expect(page.locator(".detail")).to_contain_text("ValueError: kept")
 
 
-def test_shortcut_keys_display_selected_row(open_page: Open, kept: dict[str, str]) -> None:
+def test_row_selected_by_keyboard_is_displayed_in_detail_panel(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/many")
     expect(page.locator(".vrow").first).to_be_visible()
     for _ in range(30):
@@ -142,7 +142,7 @@ def test_shortcut_keys_display_selected_row(open_page: Open, kept: dict[str, str
     expect(page.locator(".detail pre").first).to_contain_text("item 28")
 
 
-def test_long_run_renders_only_visible_rows(open_page: Open, kept: dict[str, str]) -> None:
+def test_page_of_long_run_renders_only_visible_rows(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/many")
     expect(page.locator(".finder output")).to_have_text("503 rows")
     assert page.locator(".vrow").count() < 100
@@ -168,7 +168,7 @@ def test_timeline_is_zoomed_by_dragging(open_page: Open, kept: dict[str, str]) -
     expect(page.locator(".strip-window")).to_be_hidden()
 
 
-def test_viewer_displays_new_rows_of_running_run(open_page: Open, store: MemoryStore) -> None:
+def test_run_page_displays_new_rows_of_running_run(open_page: Open, store: MemoryStore) -> None:
     driven = threading.Thread(
         target=lambda: Desk(store=store).using(run_id="elsewhere").run(question="hold elsewhere"), daemon=True
     )
@@ -184,7 +184,7 @@ def test_viewer_displays_new_rows_of_running_run(open_page: Open, store: MemoryS
     driven.join(PATIENCE)
 
 
-def test_paused_run_is_answered_in_viewer(open_page: Open, store: MemoryStore) -> None:
+def test_paused_run_is_answered_on_run_page(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="asking").run(question="question")
     page = open_page("/runs/asking")
     page.get_by_role("button", name="red").click()
@@ -192,7 +192,7 @@ def test_paused_run_is_answered_in_viewer(open_page: Open, store: MemoryStore) -
     expect(page.locator(".vrow.k-person")).to_contain_text("red")
 
 
-def test_run_that_pauses_while_viewed_is_answered(open_page: Open, store: MemoryStore) -> None:
+def test_run_that_pauses_while_displayed_is_answered_on_run_page(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("held seen")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -209,7 +209,7 @@ def test_run_that_pauses_while_viewed_is_answered(open_page: Open, store: Memory
     expect(page.locator(".request")).to_be_hidden()
 
 
-def test_answer_of_other_user_closes_request_in_viewer(open_page: Open, store: MemoryStore) -> None:
+def test_request_answered_by_other_user_disappears_from_run_page(open_page: Open, store: MemoryStore) -> None:
     run = Desk(store=store).run(question="question")
     page = open_page(f"/runs/{run.id}")
     expect(page.locator(".request")).to_contain_text("Which one?")
@@ -218,7 +218,7 @@ def test_answer_of_other_user_closes_request_in_viewer(open_page: Open, store: M
     expect(page.locator(".request")).to_be_hidden()
 
 
-def test_resumed_run_is_followed_in_viewer(open_page: Open, store: MemoryStore) -> None:
+def test_run_page_displays_progress_of_resumed_run(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("hold on")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -264,7 +264,9 @@ def test_run_is_deleted_after_confirmation(open_page: Open, store: MemoryStore) 
 
 
 @pytest.mark.parametrize("path", ["/runs/hostile", "/files/runs/saved"])
-def test_hostile_run_is_displayed_as_text_in_each_tab(open_page: Open, kept: dict[str, str], path: str) -> None:
+def test_hostile_run_is_displayed_as_text_in_each_tab_of_run_page(
+    open_page: Open, kept: dict[str, str], path: str
+) -> None:
     page = open_page("/runs/")
     page.goto(page.url.partition("/runs/")[0] + path)
     expect(page.locator(".vrow").first).to_be_visible()
@@ -280,14 +282,14 @@ def test_hostile_run_is_displayed_as_text_in_each_tab(open_page: Open, kept: dic
     assert HOSTILE[:10] in page.locator(".fall").inner_text()
 
 
-def test_missing_run_displays_message(open_page: Open, told: Any) -> None:
+def test_page_of_missing_run_displays_message(open_page: Open, told: Any) -> None:
     told.allowed.append("404")
     page = open_page("/runs/nothing")
     expect(page.locator("main")).to_contain_text("This run does not exist.")
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_viewer_pages_are_accessible_and_fit_screen(
+def test_run_pages_are_accessible_and_fit_screen_width(
     open_page: Open, kept: dict[str, str], width: int, dark: bool
 ) -> None:
     page = open_page("/runs/", width=width, dark=dark)

@@ -46,7 +46,7 @@ def test_run_route_of_agent_without_input_accepts_empty_body() -> None:
         assert post(app(Greeter()), "/run", content=content).json() == "hello"
 
 
-def test_wrong_input_returns_422_with_paths_before_model_call() -> None:
+def test_wrong_input_returns_422_with_field_paths_before_model_call() -> None:
     model = ScriptedModel([])
     service = app(Clerk(model=model, store=MemoryStore()))
     for path in ("/run", "/stream"):
@@ -77,7 +77,7 @@ def test_invalid_json_returns_400(clerk: Any, body: bytes) -> None:
         ("leave", 500, "internal"),
     ],
 )
-def test_failures_return_their_status_without_secret(
+def test_each_kind_of_failure_returns_its_status_without_secret(
     clerk: Any, caplog: pytest.LogCaptureFixture, question: str, status: int, kind: str
 ) -> None:
     body = {"question": question}
@@ -96,12 +96,12 @@ def test_failures_return_their_status_without_secret(
     assert not [canary for canary in CANARIES if canary in caplog.text]
 
 
-def test_server_log_contains_error_details_that_response_omits(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_server_log_contains_error_details_missing_in_response(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
     post(clerk, "/run", {"question": "boom"})
     assert "RuntimeError: it broke over *** in /secret/place.py" in caplog.text
 
 
-def test_retry_after_of_provider_is_sent_to_client() -> None:
+def test_retry_after_header_of_provider_is_sent_to_client() -> None:
     model = ScriptedModel([ModelError("slow down", status=429, retryable=True, retry_after=7.2)])
     answer = post(app(Greeter(model=model)), "/run", {})
     assert (answer.status_code, answer.headers["retry-after"]) == (502, "8")
@@ -121,7 +121,7 @@ def test_model_timeout_returns_504_and_other_model_error_returns_502(error: Mode
     assert (answer.status_code, answer.json()["error"]["type"]) == (status, "model")
 
 
-def test_stream_route_sends_chunks_and_result(clerk: Any) -> None:
+def test_stream_route_sends_partial_answers_and_result(clerk: Any) -> None:
     answer = post(clerk, "/stream", {"question": "refund x"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert set(events(answer)[-1]) == {"paused"}
@@ -146,12 +146,12 @@ ASKED: dict[tuple[str, str], list[Any]] = {
 }
 
 
-def test_secrets_table_contains_each_route() -> None:
+def test_secret_test_table_contains_each_service_route() -> None:
     assert sorted(ASKED) == sorted(ServiceRoutes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
 
 
 @pytest.mark.parametrize("address", ASKED, ids=" ".join)
-def test_route_responses_contain_no_secret(clerk: Any, address: tuple[str, str]) -> None:
+def test_service_route_responses_contain_no_secret(clerk: Any, address: tuple[str, str]) -> None:
     _, path = address
     places = [path.format(id=each) for each in ("x", quote(ALL))]
     texts = [post(clerk, each, body).text for each in places for body in [*ASKED[address], *WRONG]]
@@ -160,7 +160,7 @@ def test_route_responses_contain_no_secret(clerk: Any, address: tuple[str, str])
         assert not [text for text in texts if canary in text]
 
 
-def test_stream_events_contain_no_secret(clerk: Any) -> None:
+def test_service_stream_events_contain_no_secret(clerk: Any) -> None:
     texts = [
         post(clerk, "/run", {"question": "leak"}).text,
         post(clerk, "/stream", {"question": "leak"}).text,
@@ -204,12 +204,12 @@ def test_paused_run_is_answered_and_resumed(clerk: Any) -> None:
     assert again.json() == ended.json()
 
 
-def test_answer_to_unknown_run_returns_404_or_409(clerk: Any) -> None:
+def test_answer_to_unknown_run_returns_404_and_without_store_409(clerk: Any) -> None:
     assert post(clerk, "/runs/nothing/answer", {"answer": True}).status_code == 404
     assert post(app(Echo()), "/runs/nothing/answer", {"answer": True}).status_code == 409
 
 
-def test_uncallable_agent_is_rejected_at_start() -> None:
+def test_agent_that_cannot_be_served_raises_declaration_error() -> None:
     with pytest.raises(DeclarationError, match="no one can answer"):
         app(Clerk())
     with pytest.raises(DeclarationError, match="needs an instance"):
@@ -218,7 +218,7 @@ def test_uncallable_agent_is_rejected_at_start() -> None:
         app(Echo(), keys="secret")
 
 
-def test_single_turn_with_tool_call_returns_unfinished_error() -> None:
+def test_single_turn_agent_that_calls_tool_returns_unfinished_error() -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -232,7 +232,7 @@ def test_single_turn_with_tool_call_returns_unfinished_error() -> None:
 # Limits
 
 
-def test_run_beyond_time_limit_returns_timeout_error(
+def test_run_that_exceeds_service_timeout_returns_timeout_error(
     clerk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACES", str(tmp_path))
@@ -243,7 +243,7 @@ def test_run_beyond_time_limit_returns_timeout_error(
         assert error["error"]["type"] == "timeout"
 
 
-def test_too_many_runs_are_rejected_with_retry_after() -> None:
+def test_request_above_concurrent_run_limit_is_rejected_with_retry_after() -> None:
     async def main() -> None:
         let = asyncio.Event()
 
@@ -350,7 +350,7 @@ def test_requests_and_responses_match_openapi_document() -> None:
         check({}, "Input")
 
 
-def test_unknown_routes_and_methods_return_404_and_405(clerk: Any) -> None:
+def test_unknown_route_returns_404_and_wrong_method_returns_405(clerk: Any) -> None:
     assert get(clerk, "/").status_code == 404
     assert "/v1/chat/completions" in get(clerk, "/nothing").json()["error"]["message"]
     wrong = [get(clerk, "/run"), post(clerk, "/health", {}), get(clerk, "/runs/x/answer")]
@@ -358,14 +358,14 @@ def test_unknown_routes_and_methods_return_404_and_405(clerk: Any) -> None:
     assert [each.headers["allow"] for each in wrong] == ["POST", "GET, HEAD", "POST"]
 
 
-def test_model_failure_in_stream_is_last_event() -> None:
+def test_model_failure_during_stream_is_sent_as_last_event() -> None:
     model = ScriptedModel([Failure(status=500, after=finish(answer="half of it"))])
     found = events(post(app(Clerk(model=model, store=MemoryStore())), "/stream", {"question": "x"}))
     assert found[-1]["error"]["type"] == "model"
     assert "partial" in found[0]
 
 
-def test_image_is_accepted_as_data_url() -> None:
+def test_image_input_is_accepted_only_as_data_url() -> None:
     class Look(BaseModel):
         question: str
         photo: Image

@@ -33,21 +33,21 @@ def clerk() -> Any:
     return app(Clerk(store=MemoryStore()))
 
 
-def test_models_route_lists_agent_as_only_model() -> None:
+def test_models_route_lists_agent_as_its_only_model() -> None:
     assert [model["id"] for model in get(app(Echo()), "/v1/models").json()["data"]] == ["Echo"]
     wrong = post(app(Echo()), CHAT, {"model": "gpt-5", "messages": [user("x")]})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
     assert "`Echo`" in wrong.json()["error"]["message"]
 
 
-def test_text_input_is_returned_as_text() -> None:
+def test_chat_message_is_passed_as_text_input_of_agent() -> None:
     assert said(app(Echo()), user("{not json} \U0001f330")) == "{not json} \U0001f330"
     assert said(app(Echo()), user('{"result": 1}')) == '{"result": 1}'
     assert said(app(Echo()), user([{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}])) == "in parts"
     assert said(app(Greeter()), user("whatever")) == "hello"
 
 
-def test_text_field_or_json_input_is_accepted(clerk: Any) -> None:
+def test_chat_message_is_passed_as_text_field_or_parsed_as_json_input(clerk: Any) -> None:
     assert json.loads(said(clerk, user("Whence?"))) == {"answer": "Whence?", "confidence": 1.0}
     assert json.loads(said(clerk, user('{"question": "Whither?", "limit": 2}')))["answer"] == "Whither?"
     assert json.loads(said(clerk, user('{"other": 1}')))["answer"].count("other") == 1
@@ -55,7 +55,7 @@ def test_text_field_or_json_input_is_accepted(clerk: Any) -> None:
     assert wrong.json()["error"]["problems"][0]["path"] == "limit"
 
 
-def test_input_without_text_field_requires_json() -> None:
+def test_chat_with_agent_without_text_field_requires_json_message() -> None:
     class Sum(BaseModel):
         a: int
         b: int
@@ -71,7 +71,7 @@ def test_input_without_text_field_requires_json() -> None:
     assert "`a`, `b`" in wrong.json()["error"]["message"]
 
 
-def test_earlier_messages_are_sent_as_history_after_prompt(clerk: Any) -> None:
+def test_earlier_chat_messages_are_sent_as_history_after_prompt(clerk: Any) -> None:
     earlier = [{"role": "system", "content": "Be brief."}, user("Hi"), {"role": "assistant", "content": "Ho"}]
     found = json.loads(said(clerk, *earlier, user("history")))["answer"].split("|")
     assert found[0].startswith("system: Answer the question.")
@@ -102,23 +102,23 @@ def test_earlier_messages_are_sent_as_history_after_prompt(clerk: Any) -> None:
         ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
     ],
 )
-def test_unsupported_request_returns_400_with_parameter(body: Any, param: str) -> None:
+def test_unsupported_chat_request_returns_400_with_parameter_name(body: Any, param: str) -> None:
     wrong = post(app(Echo()), CHAT, body)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == param
 
 
-def test_model_parameters_of_client_are_ignored() -> None:
+def test_model_parameters_in_chat_request_are_ignored() -> None:
     tuned = {"temperature": 2, "max_tokens": 1, "stop": ["e"], "user": "me", "tools": [], "n": 1, "logprobs": False}
     assert said(app(Echo()), user("hello"), **tuned) == "hello"
 
 
-def test_json_output_is_returned_for_json_response_format(clerk: Any) -> None:
+def test_chat_request_for_json_response_format_returns_json_output(clerk: Any) -> None:
     assert json.loads(said(clerk, user("hello"), response_format={"type": "json_object"}))["answer"] == "hello"
     assert said(app(Echo()), user("hello"), response_format={"type": "text"}) == "hello"
 
 
-def test_earlier_messages_are_reduced_to_text(clerk: Any) -> None:
+def test_earlier_chat_messages_are_reduced_to_their_text(clerk: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "leave", "arguments": "{}"}}
     earlier = [
         user([{"type": "text", "text": "first "}, {"type": "text", "text": "part"}]),
@@ -137,7 +137,7 @@ def text_in(found: list[Any], name: str = "content") -> str:
     return "".join(chunk["choices"][0]["delta"].get(name, "") for chunk in chunks)
 
 
-def test_stream_events_have_openai_format() -> None:
+def test_chat_stream_events_have_openai_format() -> None:
     found = pieces(app(Echo()), "as it is written", stream_options={"include_usage": True})
     assert found[-1] == "[DONE]"
     assert found[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -151,12 +151,12 @@ def test_stream_events_have_openai_format() -> None:
     assert all("usage" not in event for event in pieces(app(Echo()), "x")[:-1])
 
 
-def test_streamed_answer_equals_whole_answer(clerk: Any) -> None:
+def test_streamed_chat_answer_equals_answer_without_streaming(clerk: Any) -> None:
     assert text_in(pieces(clerk, "Whence?")) == said(clerk, user("Whence?"))
     assert json.loads(text_in(pieces(clerk, "Whence?")))["answer"] == "Whence?"
 
 
-def test_corrected_answer_is_streamed_after_rejected_answer() -> None:
+def test_chat_stream_contains_rejected_answer_and_then_corrected_answer() -> None:
     class Short(module[str, str]):
         """Be brief."""
 
@@ -169,7 +169,7 @@ def test_corrected_answer_is_streamed_after_rejected_answer() -> None:
     assert found == "a long and winding answer\n\na short"
 
 
-def test_paused_run_returns_question_in_chat(clerk: Any) -> None:
+def test_chat_request_whose_run_pauses_returns_question(clerk: Any) -> None:
     waits = post(clerk, CHAT, {"messages": [user("refund")]})
     assert waits.status_code == 202
     assert "refund" in waits.json()["choices"][0]["message"]["content"]
@@ -180,7 +180,7 @@ def test_paused_run_returns_question_in_chat(clerk: Any) -> None:
     assert found[-2]["paused"]["requests"][0]["kind"] == "approval"
 
 
-def test_model_failure_is_sent_in_stream() -> None:
+def test_model_failure_during_chat_stream_is_sent_as_last_event() -> None:
     model = ScriptedModel([Failure(status=500, after=finish("half of it"))])
     found = pieces(app(Echo(model=model)), "x")
     assert found[-1]["error"]["type"] == "model"

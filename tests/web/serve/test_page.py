@@ -30,7 +30,7 @@ MODEL = ScriptedModel(reply, chunk_size=1000)
 """
 
 
-def test_curl_commands_of_page_run_as_written(tmp_path: Path) -> None:
+def test_curl_commands_of_serve_guide_run_as_written(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no `curl` here")
     code = next(text for language, text in BLOCKS if language == "python")
@@ -60,7 +60,7 @@ def test_curl_commands_of_page_run_as_written(tmp_path: Path) -> None:
     assert run
 
 
-def test_python_code_of_page_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_code_of_serve_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     names = {"__name__": "__main__", "print": lambda *said: printed.append(" ".join(map(str, said)))}

@@ -44,7 +44,7 @@ def client_of(served: Served) -> openai.OpenAI:
 # OpenAI's own client
 
 
-def test_official_client_receives_answer(served: Served) -> None:
+def test_openai_client_receives_answer(served: Served) -> None:
     with client_of(served) as client:
         assert [model.id for model in client.models.list()] == ["Clerk"]
         answer = client.chat.completions.create(
@@ -62,7 +62,7 @@ def test_official_client_receives_answer(served: Served) -> None:
         assert answer.usage.total_tokens > 0
 
 
-def test_official_client_receives_stream(served: Served) -> None:
+def test_openai_client_receives_stream(served: Served) -> None:
     with client_of(served) as client:
         chunks = list(
             client.chat.completions.create(
@@ -78,7 +78,7 @@ def test_official_client_receives_stream(served: Served) -> None:
     assert chunks[-1].usage.completion_tokens > 0
 
 
-def test_official_client_raises_matching_errors(served: Served) -> None:
+def test_openai_client_raises_exception_that_matches_failure(served: Served) -> None:
     chat: Any = {"model": "Clerk", "messages": [{"role": "user", "content": "fail 400"}]}
     with client_of(served) as client:
         with pytest.raises(openai.InternalServerError, match="no, said") as failed:
@@ -132,7 +132,7 @@ def test_run_of_disconnected_client_is_cancelled(served: Served, path: str) -> N
     assert served.client.get("/health").status_code == 200
 
 
-def test_client_that_disconnects_during_body_does_not_affect_other_requests(served: Served) -> None:
+def test_client_that_disconnects_while_sending_body_does_not_affect_other_requests(served: Served) -> None:
     parts = urlsplit(served.address)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as line:
         line.sendall(
@@ -154,7 +154,7 @@ def test_run_of_disconnected_client_is_stored_and_resumable(served: Served) -> N
     assert (ended.status_code, ended.json()["answer"]) == (200, "held")
 
 
-def test_tool_that_exits_ends_only_its_run(served: Served) -> None:
+def test_tool_that_calls_exit_ends_only_its_own_run(served: Served) -> None:
     assert served.client.post("/run", json={"question": "leave"}).status_code == 500
     assert served.client.post("/run", json={"question": "x"}).status_code == 200
 
@@ -201,7 +201,7 @@ def test_shutdown_waits_for_running_runs(tmp_path: Path, how: signal.Signals) ->
         assert "Traceback" not in printed
 
 
-def test_shutdown_cancels_unfinished_runs_with_message(tmp_path: Path) -> None:
+def test_shutdown_cancels_unfinished_run_and_sends_error_to_its_stream(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "runs.db") as served:
         with served.client.stream("POST", "/stream", json={"question": "wait long"}) as stream:
             assert served.has_begun("long")
@@ -226,7 +226,7 @@ def is_listening(address: str) -> bool:
 # Output and rejections
 
 
-def test_service_accepts_keys_of_variable_generated_keys_and_no_key_option(tmp_path: Path) -> None:
+def test_service_keys_come_from_variable_or_are_generated_unless_disabled(tmp_path: Path) -> None:
     with serving(tmp_path, target=ECHO, ACORN_SERVE_KEYS="first-key-of-all, second-key-of-all") as served:
         for key, status in (("first-key-of-all", 200), ("second-key-of-all", 200), (KEY, 401)):
             headers = {"authorization": f"Bearer {key}"}
@@ -256,7 +256,7 @@ def test_service_accepts_keys_of_variable_generated_keys_and_no_key_option(tmp_p
         ((CLERK,), "no one can answer"),
     ],
 )
-def test_unservable_agent_exits_with_error(
+def test_serve_command_with_unusable_options_exits_with_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: Any, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

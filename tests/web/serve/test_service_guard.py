@@ -32,7 +32,7 @@ def service() -> Any:
 
 
 @pytest.mark.parametrize("host", HOST)
-def test_service_guard_returns_status_of_matrix(service: Any, host: str) -> None:
+def test_service_returns_expected_status_for_each_combination_of_headers(service: Any, host: str) -> None:
     async def main() -> None:
         for origin, site, key, kind in product(ORIGIN, SITE, KEYS, KIND):
             own = f"http://{host}" if origin == "same" else origin
@@ -50,7 +50,7 @@ def test_service_guard_returns_status_of_matrix(service: Any, host: str) -> None
     asyncio.run(main())
 
 
-def test_routes_except_health_require_key(service: Any) -> None:
+def test_each_service_route_except_health_requires_service_key(service: Any) -> None:
     for path in ("/openapi.json", "/v1/models", "/", "/nothing"):
         refused = get(service, path, headers={"authorization": None})
         assert (refused.status_code, refused.json()["error"]["type"]) == (401, "key")
@@ -61,7 +61,7 @@ def test_routes_except_health_require_key(service: Any) -> None:
     assert get(service, "/health", headers={"host": "evil.example"}).status_code == 403
 
 
-def test_browser_without_key_receives_page_with_instructions(service: Any) -> None:
+def test_browser_without_service_key_receives_page_with_instructions(service: Any) -> None:
     browser = {"authorization": None, "accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     for path in ("/", "/run", "/openapi.json"):
         page = get(service, path, headers=browser)
@@ -75,24 +75,24 @@ def test_browser_without_key_receives_page_with_instructions(service: Any) -> No
     assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
 
 
-def test_service_without_keys_accepts_requests_without_key() -> None:
+def test_service_without_keys_accepts_requests_without_authorization() -> None:
     assert post(app(Echo(), keys=[]), "/run", "x", headers={"authorization": None}).json() == "x"
 
 
 @pytest.mark.parametrize("key", ["", " ", "\t", "two words", "with-newline\n", "kéy", None])
-def test_service_with_unusable_key_is_rejected(key: Any) -> None:
+def test_service_key_with_invalid_characters_raises_declaration_error(key: Any) -> None:
     with pytest.raises(DeclarationError, match="key"):
         app(Echo(), keys=[KEY, key])
 
 
-def test_host_rejection_contains_allow_host_option(service: Any) -> None:
+def test_rejected_host_error_of_service_contains_allow_host_option(service: Any) -> None:
     refused = get(service, "/v1/models", headers={"host": "box.local:8123"})
     assert "--allow-host box.local" in refused.json()["error"]["message"]
     assert get(app(Echo(), hosts=["box.local"]), "/v1/models", headers={"host": "box.local"}).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_are_rejected_without_cors_headers(service: Any, method: str) -> None:
+def test_unsupported_http_methods_are_rejected_without_cors_headers(service: Any, method: str) -> None:
     answer = asyncio.run(asked(service, method, "/run", headers={"origin": HOME}))
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -101,7 +101,7 @@ def test_other_methods_are_rejected_without_cors_headers(service: Any, method: s
     )
 
 
-def test_too_long_body_is_rejected_despite_wrong_headers(service: Any) -> None:
+def test_too_long_body_is_rejected_even_without_content_length(service: Any) -> None:
     declared = post(service, "/run", content=b"x", headers={"content-length": str(MAX_BODY + 1)})
     assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
 
@@ -114,7 +114,7 @@ def test_too_long_body_is_rejected_despite_wrong_headers(service: Any) -> None:
     assert len(post(service, "/run", content=long.encode()).content) == MAX_BODY
 
 
-def test_responses_have_security_headers(service: Any) -> None:
+def test_service_responses_have_security_headers(service: Any) -> None:
     for answer in (
         get(service, "/health"),
         post(service, "/run", "x"),
@@ -126,7 +126,7 @@ def test_responses_have_security_headers(service: Any) -> None:
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-def test_service_mounted_in_other_app_answers_requests() -> None:
+def test_service_mounted_in_other_asgi_app_answers_requests() -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -135,7 +135,7 @@ def test_service_mounted_in_other_app_answers_requests() -> None:
     assert get(whole, "/echo/v1/models").status_code == 200
 
 
-def test_listening_socket_uses_tcp_on_loopback_address() -> None:
+def test_service_socket_uses_tcp_on_loopback_address() -> None:
     with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

@@ -1,6 +1,6 @@
-"""The agent of the page: its description, its secrets, and the runs and forks that the page starts.
+"""The agent of the page: its description, its secrets, and functions that start, resume and fork its runs.
 
-The description contains the name of the model, but not the model settings, which may contain a key.
+The description contains the name of the model, but not the model settings, because they may contain an API key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Agent = module[Any, Any]
 
 
 def agent_json(agent: Agent) -> JsonObject:
-    """Return the description of an agent as JSON data: its input, output, tools, branches and limits."""
+    """Return a description of an agent as JSON data, with its input, output, tools, branches and limits."""
     description = describe_agent(agent)
     return {
         "name": description.name,
@@ -63,7 +63,7 @@ def _tool(schema: Mapping[str, object]) -> JsonObject:
 
 
 def secrets_of(agent: Agent) -> set[str]:
-    """Return the API keys of the models that an agent and its branches use."""
+    """Return the API keys of the models that an agent and its branches use, so that the page can redact them."""
     secrets = find_secrets(agent.model)
     for branch in _branches_below(describe_agent(agent), []):
         secrets |= find_secrets(branch.model)
@@ -93,10 +93,10 @@ def start_run(
     model: str | None = None,
     fork: ForkRequest | None = None,
 ) -> AsyncGenerator[StreamChunk]:
-    """Return a generator that starts a run at the first iteration and yields its chunks.
+    """Return a generator that starts a run and yields the chunks of its output.
 
-    Invalid arguments raise an error immediately. `item` contains the name of the conversation and the
-    position of the run in the conversation.
+    The run starts when the caller requests the first chunk, but this function immediately raises an error for invalid
+    arguments. `item` contains the name of a conversation and the number of the run in this conversation.
     """
     changes: JsonObject = {"store": store, "run_id": run_id}
     if model is not None:
@@ -113,7 +113,10 @@ def start_run(
 
 
 def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[StreamChunk]:
-    """Return a generator that resumes a run at the first iteration and yields its chunks."""
+    """Return a generator that resumes a run and yields the chunks of its output.
+
+    The run is resumed when the caller requests the first chunk.
+    """
     return aresume_stream(agent.using(store=store), run_id)
 
 
@@ -121,7 +124,10 @@ def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[Stream
 
 
 class ForkRequest(NamedTuple):
-    """A request of the page to fork a run before a step."""
+    """A request of the page to fork a run: to start a new run from the steps before a given step.
+
+    The request may edit these steps.
+    """
 
     run: str
     before: int
@@ -131,7 +137,7 @@ class ForkRequest(NamedTuple):
 
 
 def read_fork_request(body: object) -> ForkRequest:
-    """Validate the `fork` object of a request body."""
+    """Validate the JSON object `fork` of a request body and return it as a `ForkRequest`."""
     known = {"run", "before", "edits", "prompt"}
     if not is_json_object(body) or not isinstance(body.get("run"), str) or body.keys() - known:
         raise InputError("`fork` must be an object with `run` and `before`, and optionally `edits` and `prompt`.")
@@ -146,7 +152,10 @@ def read_fork_request(body: object) -> ForkRequest:
 
 
 def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:
-    """Return an agent that continues a run after its edited first steps, or raise `InputError` for invalid edits."""
+    """Return an agent that starts with the edited first steps of another run.
+
+    Raise `InputError` if an edit is invalid.
+    """
     events = run.thread
     for number, text in fork.edits.items():
         index = int(number) if number.isascii() and number.isdigit() else len(events)
@@ -160,7 +169,10 @@ def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:
 
 
 def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
-    """Return the events that a fork would contain and the tools that it may call again, as JSON data."""
+    """Return the events that a fork would copy, and the tools that it may call again, as JSON data.
+
+    A fork is a new run that starts with the first steps of another run.
+    """
     events = run.thread
     last = max((event.iteration for event in events if event.branch is None), default=0)
     last_step = last + 1 if _can_fork(agent, run, last + 1) else max(last, 1)
@@ -192,7 +204,7 @@ def _can_fork(agent: Agent, run: Run, before: int) -> bool:
 
 
 def _is_in_fork(event: AgentEvent, before: int) -> bool:
-    """Return whether an event is part of a fork that starts before a step."""
+    """Return True if a fork that starts before the step `before` would copy an event of the original run."""
     editable = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
     is_run_error = isinstance(event, ErrorEvent) and event.tool_call_id is None
     return event.branch is None and event.iteration < before and isinstance(event, editable) and not is_run_error
@@ -210,7 +222,7 @@ def _event_json(index: int, event: AgentEvent, names: Mapping[str, str]) -> Json
 
 
 def _describe_event(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the kind, name and text with which the page displays an event."""
+    """Return the kind, the name and the text that the page displays for an event."""
     match event:
         case MessageEvent():
             return event.role if event.iteration else "input", event.role, event.content
@@ -225,7 +237,10 @@ def _describe_event(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, s
 
 
 def _edit(event: AgentEvent, text: str) -> AgentEvent:
-    """Return a copy of an event with a new text, or raise `InputError` if the text is invalid."""
+    """Return a copy of an event with the text that a user has edited.
+
+    Raise `InputError` if the text is invalid or the event cannot be edited.
+    """
     match event:
         case MessageEvent(role="assistant"):
             return event.model_copy(update={"content": text})

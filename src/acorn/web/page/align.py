@@ -1,7 +1,8 @@
-"""The alignment of two runs, which the page displays next to each other in pairs of rows.
+"""The alignment of two runs: pairs of rows that the page displays next to each other.
 
-The first pairs are rows with equal content. Between two of these pairs, rows with the same kind and name are paired.
-Each row occurs once, and the order of rows never changes. Steps that happened in a different order have no counterpart.
+First, rows with equal content are paired. Between these pairs, rows with the same kind and name are paired. Each row
+occurs once, and the rows of a run keep their order. If a step happened at a different point in the other run, it has no
+counterpart.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from acorn.web.page.rows import Row, Rows
 
 
 class Pair(NamedTuple):
-    """A row of the left run and its counterpart in the right run.
+    """Two rows that the page displays next to each other: one row of the left run and one row of the right run.
 
-    A row without a counterpart is paired with None.
+    If a row has no counterpart, the other side is None.
     """
 
     left: Row | None
@@ -43,8 +44,8 @@ class Pair(NamedTuple):
 
 
 def align(left: Rows, right: Rows) -> list[Pair]:
-    """Return pairs that contain every row of two runs."""
-    left_side, right_side = _Side(left), _Side(right)
+    """Return pairs of corresponding rows. Each row of both runs is in exactly one pair."""
+    left_side, right_side = _ComparedRun(left), _ComparedRun(right)
     pairs: list[Pair] = []
     root_pairs = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
     pending = [(*row_pair, 0) for row_pair in reversed(root_pairs)]
@@ -63,8 +64,8 @@ def align(left: Rows, right: Rows) -> list[Pair]:
     return pairs
 
 
-class _Side:
-    """The rows of one run as a tree, with the content of each row for comparisons."""
+class _ComparedRun:
+    """One of the two compared runs: its rows as a tree, and the content of each row."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -74,7 +75,10 @@ class _Side:
             self.children[row.parent].append(row)
 
     def content(self, row: Row) -> Hashable:
-        """Return the content of a row, without times, totals and ids, which differ between runs."""
+        """Return the content of a row, which is compared with the content of rows in the other run.
+
+        It omits times, totals and ids, because they always differ between runs.
+        """
         if row.id not in self._contents:
             texts = tuple(text for entry in self._rows.entries_of(row) if (text := _content(entry)))
             arguments = "" if row.call is None else row.call.arguments
@@ -113,10 +117,12 @@ def _text(value: object) -> str:
 RowPair = tuple[Row | None, Row | None]
 
 
-def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, right_side: _Side) -> list[RowPair]:
-    """Return pairs of rows for the children of two paired rows."""
+def _pair_rows(
+    lefts: Sequence[Row], rights: Sequence[Row], left_side: _ComparedRun, right_side: _ComparedRun
+) -> list[RowPair]:
+    """Return pairs of rows from two lists: the children of a left row and of the corresponding right row."""
     pairs: list[RowPair] = []
-    equal_rows = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
+    equal_rows = _match_equal([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
     left_start = right_start = 0
     for left_end, right_end in [*equal_rows, (len(lefts), len(rights))]:
         pairs += _pair_by_name(lefts[left_start:left_end], rights[right_start:right_end])
@@ -128,7 +134,7 @@ def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, ri
 
 def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPair]:
     left_start = right_start = 0
-    same_names = _match([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
+    same_names = _match_equal([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
     for left_end, right_end in [*same_names, (len(lefts), len(rights))]:
         yield from ((row, None) for row in lefts[left_start:left_end])
         yield from ((None, row) for row in rights[right_start:right_end])
@@ -137,10 +143,11 @@ def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPa
         left_start, right_start = left_end + 1, right_end + 1
 
 
-def _match(lefts: Sequence[Hashable], rights: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return the longest list of index pairs of equal keys in which both indexes rise.
+def _match_equal(lefts: Sequence[Hashable], rights: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return pairs of indexes at which both lists have equal values.
 
-    The nth occurrence of a key on the left matches only the nth occurrence on the right.
+    Both indexes increase from pair to pair. The result is the longest such list. The nth occurrence of a value on the
+    left matches only the nth occurrence on the right.
     """
     right_indexes = {key: index for index, key in enumerate(_number_occurrences(rights))}
     matches = [
@@ -157,9 +164,9 @@ def _number_occurrences(keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, in
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence in which the second numbers rise.
+    """Return the longest subsequence of pairs in which the second number increases.
 
-    The first numbers rise already.
+    In `pairs`, the first number already increases.
     """
     ends: list[int] = []
     """At index n, the smallest last number of a rising subsequence of length n + 1."""

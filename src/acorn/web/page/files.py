@@ -96,7 +96,7 @@ _HTML = """<!doctype html>
 
 
 def single_page(view: RunView, redactor: PageRedactor) -> bytes:
-    """Return an HTML file that contains a run and its viewer, with secrets redacted."""
+    """Return an HTML file that displays a run without a server. Secrets are redacted."""
     static = read_static_files()
     script, style = _script(static), "\n".join(static[name].text for name in ("app.css", "runs.css"))
     policy = (
@@ -109,7 +109,7 @@ def single_page(view: RunView, redactor: PageRedactor) -> bytes:
 
 
 def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
-    """Return the JSON data that the viewer would request from the server."""
+    """Return the JSON data that the viewer in the exported file displays instead of requests to a server."""
     rows = view.rows
     header = {name: value for name, value in view.current_header().items() if name != "root"}
     details = [row_details(rows, row) for row in rows.all]
@@ -126,7 +126,7 @@ def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
 
 
 def row_details(rows: Rows, row: Row) -> JsonObject:
-    """Return the journal entries, tool results and tool call of a row as JSON data."""
+    """Return the details of a row as JSON data: its journal entries, its tool call and the tool results."""
     return {
         "row": row.id,
         "entries": [entry_event(entry) for entry in rows.entries_of(row)],
@@ -136,9 +136,10 @@ def row_details(rows: Rows, row: Row) -> JsonObject:
 
 
 def _sent_messages(rows: Rows) -> JsonObject:
-    """Return a dict that maps the row ids of model turns to their request messages.
+    """Return the messages that were sent in each model request. The JSON keys are the row ids of the model turns.
 
-    Most requests start with the messages of the previous turn. These messages are omitted, and `keep` is their number.
+    Most requests start with the same messages as the previous request. These messages are omitted, and `keep` is their
+    number.
     """
     requests: JsonObject = {}
     last: dict[str, tuple[int, list[Message]]] = {}
@@ -171,7 +172,7 @@ def _script(static: Mapping[str, StaticFile]) -> str:
 
 
 def _wrap_module(name: str, text: str) -> str:
-    """Wrap a JavaScript module in a function that returns its exports."""
+    """Wrap the source of a JavaScript module in a function that returns the exports of the module."""
     names = ", ".join(match[1] for match in _EXPORT.findall(text))
     body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const { \1 } = in_\2;", text))
     return f"const in_{name} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();"

@@ -95,7 +95,10 @@ def make_router(site: Site) -> Router:
 
 
 def _file_response(file: StaticFile, request: Request) -> Response:
-    """Return a response with a static file, or with status 304 if the file in the browser cache is current."""
+    """Return a response that contains a static file.
+
+    If the browser already has the current version in its cache, return a response with status 304 instead.
+    """
     headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
@@ -103,9 +106,9 @@ def _file_response(file: StaticFile, request: Request) -> Response:
 
 
 def _shell_response(file: StaticFile, mount: str) -> Response:
-    """Return a response with the HTML page.
+    """Return a response that contains the HTML page.
 
-    The page contains the path where it is mounted.
+    The mount path is inserted into the page, so that the scripts of the page can find the API.
     """
     body = file.body.replace(b"{{base}}", escape(mount, quote=True).encode())
     return Response(body, headers={"content-type": file.content_type, "cache-control": "no-cache"})
@@ -124,14 +127,14 @@ def _json(
 class _Api:
     """The API endpoints of the page.
 
-    Each public method handles the requests to one path.
+    Each public method except `with_error_responses` handles the requests to one path.
     """
 
     def __init__(self, site: Site) -> None:
         self._site = site
 
     def with_error_responses(self, endpoint: Endpoint) -> Endpoint:
-        """Return an endpoint that converts exceptions into JSON error responses."""
+        """Wrap an endpoint so that exceptions become JSON error responses."""
 
         async def respond(request: Request) -> Response:
             headers: dict[str, str] = {}
@@ -224,7 +227,7 @@ class _Api:
         return _json(200, redactor, runs._asdict(), _LIST_LIMIT)
 
     async def conversation(self, request: Request) -> Response:
-        """Return the runs of the same conversation that precede a run."""
+        """Return the earlier runs of the conversation that a run belongs to."""
         index = self._site.index
         view = await run_in_threadpool(index.view, request.path_params["id"])
         batch = None if view is None else view.header.get("batch")
@@ -266,7 +269,7 @@ class _Api:
         return self._ok({"rows": rows})
 
     async def file(self, request: Request) -> Response:
-        """Return the run as a JSON file that `acorn show` can open, with secrets redacted."""
+        """Return a run as a JSON file that the command `acorn show` can open. Secrets are redacted."""
         site, view = self._site, await self._view(request)
         if site.store is None:
             saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
@@ -281,7 +284,10 @@ class _Api:
     # Endpoints for forks, Python tests, comparisons and workers
 
     async def fork(self, request: Request) -> Response:
-        """Return the events that a fork would contain and the tools that it may call again."""
+        """Return the events that a fork of a run would copy, and the tools that it may call again.
+
+        A fork is a new run that starts with the first steps of another run.
+        """
         text = request.query_params.get("before", "")
         before = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
         run_id = (await self._view(request)).header["id"]
@@ -292,7 +298,7 @@ class _Api:
         return self._ok({"text": await run_in_threadpool(self._site.python, run_id)}, NO_LIMIT)
 
     async def compare(self, request: Request) -> Response:
-        """Return the rows of two runs and the pairs of corresponding rows."""
+        """Return the rows of two runs, with pairs of corresponding rows."""
         left = await self._view(request, request.query_params.get("a", ""))
         right = await self._view(request, request.query_params.get("b", ""))
         comparison = await run_in_threadpool(_compare, left, right, self._site.redactor())
@@ -316,7 +322,7 @@ class _Api:
     # Endpoints that stream events
 
     async def stream(self, request: Request) -> Response:
-        """Stream the events of a run that the browser has not received yet."""
+        """Stream those events of a run that the browser has not received yet."""
         run_id, site = request.path_params["id"], self._site
         live = site.live_runs.get(run_id)
         token, _, text = _last_event_id(request, "").partition("-")
@@ -327,7 +333,7 @@ class _Api:
         return _event_stream(stored_events(site, view, index if token == STORED_PREFIX else 0))
 
     async def rows(self, request: Request) -> Response:
-        """Stream the rows of an active run whenever they change."""
+        """Stream the changed rows of a run until the run is over."""
         view = await self._view(request)
         version = _number(_last_event_id(request, request.query_params.get("after", "0")))
         return _event_stream(row_events(self._site, view, version))
@@ -336,9 +342,9 @@ class _Api:
 def view_json(
     view: RunView, redactor: PageRedactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()
 ) -> bytes:
-    """Return the header, rows and open requests of a run as encoded JSON.
+    """Return the header, the rows and the unanswered requests for human input of a run as encoded JSON.
 
-    The rows contain no details.
+    The page requests the details of a row separately.
     """
     with view.lock:
         rows = [row.to_json(redactor) for row in view.rows.all]
@@ -409,7 +415,7 @@ def _optional_text(body: Mapping[str, object], name: str) -> str | None:
 def _last_event_id(request: Request, default: str) -> str:
     """Return the id of the last event that the browser received.
 
-    The browser sends a header when it reconnects. The page sends a query parameter.
+    A browser that reconnects sends the id in a header. The script of the page sends the id as a query parameter.
     """
     return request.headers.get("last-event-id") or request.query_params.get("from") or default
 
@@ -419,7 +425,7 @@ def _event_stream(messages: AsyncGenerator[bytes]) -> Response:
 
 
 def page_app(site: Site, hosts: Collection[str], key: str | None) -> ASGIApp:
-    """Return an ASGI application that serves the page to authorized requests only."""
+    """Return an ASGI application that serves the page and rejects unauthorized requests."""
     return PageGuard(make_router(site), hosts, key)
 
 
@@ -435,8 +441,9 @@ def app(
 
         app = acorn.web.app(Researcher(), store="runs.db", key=os.environ["PAGE_KEY"])
 
-    Without `store`, the page uses the store of the agent, or memory. With `key`, a browser logs in at
-    `/login?key=...`. Without `key`, everyone who can reach the application can use it, so protect it with your own
-    login. The application rejects requests to host names that are not in `hosts`.
+    Without `store`, the page uses the store of the agent. If the agent has no store, the page stores runs in memory.
+    `key` is an access key: a browser logs in at `/login?key=...`. Without `key`, everyone who can reach the application
+    can use it, so protect it with your own login. The application rejects requests to host names that are not in
+    `hosts`.
     """
     return page_app(make_site(agent, store, files), hosts, key)

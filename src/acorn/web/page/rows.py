@@ -1,7 +1,7 @@
 """The rows of the waterfall view, built from the journal entries of a run and its branches.
 
-Each entry is part of one row. The page links to a row by its number, which never changes. Other fields of a row change
-while the run continues. Times are numbers of seconds since the start of the root run.
+Each journal entry belongs to one row. The page links to a row by its number, which never changes. Other fields of a row
+change while the run continues. Times are seconds since the start of the root run (the run that is not a branch).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Event = JsonObject
 
 
 def entry_event(entry: Entry) -> Event:
-    """Return a journal entry as JSON data, with descriptions instead of the data of images and files."""
+    """Return a journal entry as JSON data. Short descriptions replace the data of images and files."""
     event: Event = describe_blobs(to_json_data(record_to_json(entry)))
     return event
 
@@ -77,7 +77,7 @@ class Row:
     """The tool call of the model, if the row displays a tool call."""
 
     def to_json(self, redactor: PageRedactor) -> JsonObject:
-        """Return the row as JSON data with short keys, and with secrets redacted."""
+        """Return the row as JSON data with short JSON keys. Secrets are redacted."""
         fields: JsonObject = {"i": self.id, "k": self.kind, "n": redactor.text(self.name, PREVIEW_LIMIT)}
         if self.parent is not None:
             fields["u"] = self.parent
@@ -100,7 +100,7 @@ class Row:
 
 @dataclass(eq=False, slots=True)
 class _TreeRun:
-    """The state of one run of the tree: its start, and the rows that later entries change."""
+    """The state of the root run or of one branch while its rows are built."""
 
     started: float = 0.0
     """The start of this run, in seconds since the start of the root run."""
@@ -131,7 +131,7 @@ class Rows:
         self._changed: dict[int, Row] = {}
 
     def add(self, entry: Entry) -> None:
-        """Add the next journal entry of the run or of a branch."""
+        """Add the next journal entry of the run or of one of its branches to the rows."""
         if not self._runs:
             self._root = entry.run_id
         run = self._runs.get(entry.run_id)
@@ -144,14 +144,17 @@ class Rows:
         self.seconds = max(self.seconds, run.started + entry.at)
 
     def changed_since(self, version: int) -> list[Row]:
-        """Return the rows that changed after the entry with the number `version`."""
+        """Return the rows that changed after a version.
+
+        A version is the number of journal entries that the caller has already seen.
+        """
         return [row for row in self._changed.values() if row.version > version]
 
     def entries_of(self, row: Row) -> list[Entry]:
         return [self.entries[index] for index in row.entries]
 
     def results_of(self, row: Row) -> list[object]:
-        """Return the results of a tool call that the model received, as JSON data."""
+        """Return the tool results that the model received for the tool call in a row, as JSON data."""
         call_ids = {call_id for call_id, other in self._runs[row.run_id].calls.items() if other is row}
         return [
             to_json_data(list(result))
@@ -162,7 +165,10 @@ class Rows:
         ]
 
     def request_of(self, row: Row) -> tuple[list[Message], ModelRequested] | None:
-        """Return the request messages and the request entry of a model turn, or None for any other row."""
+        """Return the messages and the journal entry of the model request in a row.
+
+        Return None if the row is not a model turn.
+        """
         for index in row.entries:
             request = self.entries[index]
             if isinstance(request, ModelRequested):
@@ -346,7 +352,10 @@ class Rows:
         return row
 
     def _first_row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
-        """Return the input row of a run, which also contains the entries without a row."""
+        """Return the row for the input of a run.
+
+        Journal entries that belong to no other row are also added to this row.
+        """
         if run.opening is None:
             run.opening = self._new_row(entry, run, "input", "input", now, now)
         return run.opening
@@ -365,7 +374,7 @@ class Rows:
 
 
 def rows_of(entries: Iterable[Entry]) -> Rows:
-    """Return the rows for a sequence of journal entries."""
+    """Build the rows of the waterfall view from a sequence of journal entries."""
     rows = Rows()
     for entry in entries:
         rows.add(entry)
@@ -377,7 +386,11 @@ def _text(content: object) -> str:
 
 
 def summary_line(value: object) -> str:
-    """Return a single line that summarizes a value: its text, the first text of its fields, or its JSON."""
+    """Return a summary of a value as a single line.
+
+    The summary is the value if it is a text, otherwise the first text in its fields. If no field is a text, the summary
+    is the value as JSON.
+    """
     data = to_json_data(value)
     if is_json_object(data):
         text = next((item for item in data.values() if isinstance(item, str) and item.strip()), None)
@@ -393,6 +406,9 @@ def _answer_text(arguments: str) -> str:
 
 
 def _invalid_fields_text(content: str) -> str:
-    """Return the names of the invalid fields in a validation document, as text for a preview."""
+    """Return a preview of a validation document, with the names of the invalid fields.
+
+    A validation document is the message that tells the model which fields of its answer are invalid.
+    """
     fields = _INVALID_FIELD.findall(content[:STREAM_LIMIT])
     return f"invalid: {', '.join(name or 'the whole answer' for name in fields)}" if fields else content

@@ -1,7 +1,7 @@
-"""Indexes of stored and saved runs, with which the page lists, searches and displays the runs.
+"""Indexes of stored and saved runs. The page uses an index to list, search and display runs.
 
-An index caches the views of recent runs, so that it reads only the new entries of a run in progress. Any thread may
-call any method. Files and stores may contain damaged data, for which the methods raise `StoreError`.
+An index caches the views of recent runs, so that it reads only the new journal entries of a run in progress. Any thread
+may call any method. Files and stores may contain damaged data. In this case, the methods raise `StoreError`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ Header = JsonObject
 
 @dataclass(eq=False)
 class RunView:
-    """A run with its branches as rows of the waterfall view, updated while the run continues."""
+    """A run and its branches as rows of the waterfall view.
+
+    The view is updated while the run continues.
+    """
 
     header: Header
     status: str
@@ -67,7 +70,10 @@ class RunView:
         return self.status in ("queued", "running")
 
     def current_header(self) -> Header:
-        """Return the header with the current status and, for an active run, totals computed from its entries."""
+        """Return the header of the run with its current status.
+
+        While the run is in progress, the totals are computed from its journal entries.
+        """
         rows = self.rows
         header = {**self.header, "status": self.status, "entries": len(rows.entries)}
         if (fork := rows.forked_from) is not None:
@@ -78,7 +84,7 @@ class RunView:
         return header
 
     def search(self, text: str, redactor: PageRedactor) -> list[int]:
-        """Return the ids of the rows that contain a text."""
+        """Return the ids of the rows that contain a text. Uppercase and lowercase letters are equal."""
         query = text.lower()
         return [row.id for row in self.rows.all if query in self._search_text(row.id, redactor)]
 
@@ -94,7 +100,7 @@ class RunView:
 
 
 class RunFilter(NamedTuple):
-    """The conditions that a listed run must meet."""
+    """The conditions that a run must meet to be in the list of runs."""
 
     status: Sequence[str]
     """The accepted statuses. An empty list accepts every status."""
@@ -106,7 +112,7 @@ class RunFilter(NamedTuple):
 
 
 class RunList(NamedTuple):
-    """One page of the list of runs, newest first."""
+    """One page of the list of runs, newest run first."""
 
     runs: list[Header]
     before: str | None
@@ -121,16 +127,19 @@ class RunIndex(Protocol):
     @property
     def name(self) -> str: ...
     def list_runs(self, conditions: RunFilter, redactor: PageRedactor) -> RunList:
-        """Return the first page of the runs that meet the conditions."""
+        """Return one page of the runs that meet the conditions.
+
+        The condition `before` selects the page.
+        """
         ...
 
     def view(self, run_id: str) -> RunView | None:
-        """Return the current view of a run, or None if the run does not exist."""
+        """Return the view of a run with its newest journal entries, or None if the run does not exist."""
         ...
 
 
 class StoreRunIndex:
-    """An index of the runs in a store, with a cache of recent views and summaries."""
+    """An index of the runs in a store. It caches recent views and summaries."""
 
     def __init__(self, store: Store, time_limit: float = _TIME_LIMIT) -> None:
         self.store = store
@@ -154,7 +163,10 @@ class StoreRunIndex:
         return RunList(runs, None if is_last else page[-1].started.isoformat(), len(page))
 
     def _search(self, conditions: RunFilter, redactor: PageRedactor, deadline: float) -> RunList:
-        """Return the runs that contain a text, until the page is full or the time is up."""
+        """Return the runs that contain a text.
+
+        The search stops when one page of the list is full or the deadline has passed.
+        """
         matches: list[Header] = []
         query, searched, is_last = conditions.text.lower(), 0, False
         while not is_last:
@@ -172,7 +184,7 @@ class StoreRunIndex:
         return RunList(matches, None, searched)
 
     def _page(self, conditions: RunFilter, size: int) -> tuple[Sequence[RunFacts], bool]:
-        """Return one page of runs, and whether it is the last page."""
+        """Return one page of runs, and True if no more runs follow."""
         status: Sequence[Status] = conditions.status  # type: ignore[assignment]
         runs = self.store.list(status=status, agent=conditions.agent, before=conditions.before, limit=size + 1)
         if len(runs) <= size:
@@ -181,14 +193,17 @@ class StoreRunIndex:
         return [facts for facts in runs[:size] if facts.started != runs[size].started] or runs[:size], False
 
     def _candidates(self, batch: Sequence[RunFacts], query: str) -> set[str]:
-        """Return the ids of the runs that may contain a text, without runs that a searchable store excludes."""
+        """Return the ids of those runs that may contain a text.
+
+        If the store can search, only these runs must be read. Otherwise, all runs of the batch must be read.
+        """
         if not isinstance(self.store, SearchableStore):
             return {facts.id for facts in batch}
         matching = {facts.id for facts in batch if any(query in text.lower() for text in _fact_texts(facts))}
         return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], query))
 
     def _contains(self, facts: RunFacts, query: str, redactor: PageRedactor) -> bool:
-        """Return whether a run contains a text outside of its redacted parts."""
+        """Return True if a run contains a text that the page would display. Redacted secrets are not searched."""
         runs = self.store.read(facts.id)
         header = _stored_header(runs[0]) if runs else {}
         texts = chain(
@@ -199,7 +214,10 @@ class StoreRunIndex:
         return any(query in text.lower() and query in redactor.text(text, len(text)).lower() for text in texts)
 
     def _summary(self, facts: RunFacts, deadline: float | None = None) -> Header:
-        """Return the summary of a run from the cache, or from the store if the deadline has not passed."""
+        """Return single-line texts of the input and the output of a run for the list of runs.
+
+        If the texts are not in the cache and the deadline has passed, return empty texts.
+        """
         key = (facts.id, facts.updated)
         with self._lock:
             if key in self._summaries:
@@ -236,7 +254,10 @@ class StoreRunIndex:
             self._views.pop(run_id, None)
 
     def _refresh(self, run_id: str, view: RunView) -> RunView | None:
-        """Add the new entries of a run to its view, and return None if the run was deleted."""
+        """Read the new journal entries of a run into its view, and return the view.
+
+        Return None if the run was deleted.
+        """
         with view.lock:
             status, journal_rows = self.store.follow(run_id, view.position)
             if status is None:
@@ -258,7 +279,7 @@ class StoreRunIndex:
         return view
 
     def runs_of(self, batch: str) -> list[RunFacts]:
-        """Return the runs of one conversation in the order of their positions."""
+        """Return the runs of one conversation in the order in which they were started."""
         return sorted(self.store.list(batch=batch, limit=None), key=lambda facts: facts.item or 0)
 
 
@@ -290,12 +311,12 @@ def _stored_header(stored: StoredRun) -> Header:
 
 
 def _summarize(header: Header) -> Header:
-    """Return the input and the output of a run as single lines of text."""
+    """Return a summary for the list of runs: the input and the output of a run as single lines of text."""
     return {name: summary_line(header.get(name)) for name in ("input", "output")}
 
 
 def _strings_in(value: object) -> Iterator[str]:
-    """Yield every key and every value of JSON data as text."""
+    """Yield every JSON key and every value in JSON data as text."""
     if is_json_object(value):
         value = list(chain.from_iterable(value.items()))
     if is_json_list(value):
@@ -313,10 +334,13 @@ def _read_json(text: str) -> object:
 
 
 class FileRunIndex:
-    """An index of runs in saved files, which works without the classes of the agents."""
+    """An index of runs in saved files.
+
+    It does not import the classes of the agents.
+    """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files = {_id_of(file, number): file for number, file in enumerate(files)}
+        self._files = {_file_id(file, number): file for number, file in enumerate(files)}
         self._views: dict[str, tuple[float, RunView]] = {}
         """Maps a run id to the modification time of its file and the view of the run."""
         self._lock = threading.Lock()
@@ -365,14 +389,21 @@ class FileRunIndex:
             return cached[1]
 
 
-def _id_of(file: Path, number: int) -> str:
-    """Return a URL-safe id for a file, with a number at the end unless the file is the first one."""
+def _file_id(file: Path, number: int) -> str:
+    """Return an id for a file that can be used in a URL.
+
+    The id is the file name without special characters. `number` is the index of the file in the list of files. If it is
+    not 0, a number at the end makes the id unique.
+    """
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in file.stem)
     return safe if number == 0 else f"{safe}-{number + 1}"
 
 
 def load_saved_run(file: Path, run_id: str = "") -> RunView:
-    """Load a file that contains a run from `run.to_json()` or `acorn run --save`, or a list of thread events."""
+    """Load a saved run from a file.
+
+    The file contains the text of `run.to_json()`, the output of `acorn run --save`, or a list of thread events.
+    """
     if file.stat().st_size > _MAX_FILE_SIZE:
         raise StoreError(f"`{file.name}` is too large: a saved run may have at most {_MAX_FILE_SIZE:,} bytes.")
     try:
@@ -418,7 +449,10 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
 
 
 def _tree_entries(run: Run) -> Iterator[Entry]:
-    """Yield the entries of a run, with the entries of each branch after the entry that started the branch."""
+    """Yield the journal entries of a run and its branches.
+
+    The entries of a branch follow the entry that started the branch.
+    """
     branches = {branch.id: branch for branch in run.branches}
     for entry in run.journal.entries:
         yield entry

@@ -1,7 +1,8 @@
-"""The state of the page: its agent, its index of stored runs, and the live runs that this process drives.
+"""The state of the page: its agent, its index of stored runs, and its live runs.
 
-Each live run has its own thread and event loop. User code cannot block the page, and the page can cancel the run. A
-live run stores its events in a list, so that several streams can read the events from any position.
+A live run is a run that this process executes. Each live run has its own thread and event loop. User code cannot block
+the page, and the page can cancel the run. A live run stores its events in a list, so that several browsers can read the
+events from any position.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ Wake = Callable[[], object]
 
 
 class BusyError(AcornError):
-    """The error that is raised when too many runs are in progress."""
+    """A run cannot start because too many runs are in progress."""
 
 
 def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
-    """Return the event for a chunk, or None if the journal contains the same information.
+    """Convert a chunk of streamed output to an event for the browser.
 
-    `root` is the id of the root run. An event with a tool call or an answer contains the chunk, which is parsed only if
-    the event is sent.
+    Return None if a journal entry contains the same information. `root` is the id of the root run. The content of a
+    tool call or an answer is parsed later, only if the event is sent.
     """
     if chunk.tool_result is not None or chunk.run is not None:
         return None
@@ -69,13 +70,19 @@ def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
 
 
 class OpenResponses:
-    """The ids of the runs with a response in progress, used to drop parts of a response that arrive too late."""
+    """The ids of the runs that currently receive a response from a model.
+
+    They are used to drop parts of a response that arrive after the response has ended.
+    """
 
     def __init__(self) -> None:
         self._run_ids: set[str] = set()
 
     def accepts(self, event: Event) -> bool:
-        """Update the ids after an event, and return False if the event is a part of a response that has ended."""
+        """Return False if an event is a part of a response that has already ended.
+
+        Otherwise return True. An event that starts or ends a response also updates the ids.
+        """
         kind, run_id = event["entry"], event["run_id"]
         if kind in PART_KINDS:
             return run_id in self._run_ids
@@ -87,7 +94,7 @@ class OpenResponses:
 
 
 class LiveRun:
-    """A run that this process drives in its own thread, with the list of its events."""
+    """A run that this process executes in its own thread, with the list of its events."""
 
     def __init__(self, run_id: str, chunks: AsyncGenerator[StreamChunk], past: Iterable[Entry] = ()) -> None:
         self.run_id = run_id
@@ -106,14 +113,17 @@ class LiveRun:
         self._has_failed = False
 
     def cancel(self) -> None:
-        """Cancel the run, which can be resumed later."""
+        """Cancel the run.
+
+        The run can be resumed later.
+        """
         with self._lock:
             self._is_cancelled = True
             if self._task is not None and self._loop is not None and not self.is_over:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def events_from(self, index: int) -> tuple[list[Event], bool]:
-        """Return the events from `index` to the end, and whether the run is over."""
+        """Return the events from `index` to the end, and True if the run is over."""
         with self._lock:
             return self._events[index:], self.is_over
 
@@ -132,7 +142,7 @@ class LiveRun:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # User code may raise any exception, such as `SystemExit` in a tool.
-            self._fail(error)
+            self._add_error_event(error)
         finally:
             with self._lock:
                 self.is_over = True
@@ -158,8 +168,11 @@ class LiveRun:
             self._has_failed = True
         self._add(event)
 
-    def _fail(self, error: BaseException) -> None:
-        """Add an event for an error that is not in the journal, such as an error of the store."""
+    def _add_error_event(self, error: BaseException) -> None:
+        """Add an event that shows an error in the browser.
+
+        The journal does not contain some errors, such as an error of the store.
+        """
         if self._has_failed or isinstance(error, asyncio.CancelledError):
             return
         message = str(error) if isinstance(error, AcornError) else describe_error(error)
@@ -178,7 +191,7 @@ class LiveRun:
 
 
 class Site:
-    """The state of one page: an optional agent, the index of stored runs, and the live runs."""
+    """The state of one page: an optional agent, an index of stored runs, and the runs that this process executes."""
 
     def __init__(self, agent: Agent | None, index: RunIndex, store: Store | None) -> None:
         self.agent = agent
@@ -192,7 +205,7 @@ class Site:
         self._close_events: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def redactor(self) -> PageRedactor:
-        """Return a new redactor with the current secrets of the environment."""
+        """Return a new redactor that knows the current secrets in the environment variables."""
         return PageRedactor(self._secrets)
 
     @cached_property
@@ -215,7 +228,7 @@ class Site:
         return run_id
 
     def resume(self, run_id: str) -> None:
-        """Resume a run that was stopped or that has received its answers."""
+        """Resume a run that was stopped, or a run that waited for human input and has received all answers."""
         agent, store = self._agent_and_store()
         view = self._own_view(run_id, "resume")
         with self._lock:
@@ -227,7 +240,7 @@ class Site:
     def stop(self, run_id: str) -> None:
         """Stop a run.
 
-        If another process drives the run, request the cancellation in the store.
+        If another process executes the run, add a cancel request to the store.
         """
         live = self.live_runs.get(run_id)
         if live is not None and not live.is_over:
@@ -247,7 +260,10 @@ class Site:
         self.live_runs.pop(run_id, None)
 
     def answer(self, request_id: str, value: object) -> bool:
-        """Store the answer to a request, and return whether this process resumed the run."""
+        """Store the answer to a request for human input.
+
+        Return True if the run had no other unanswered request and this process has therefore resumed it.
+        """
         if self.store is None:
             raise StoreError("The page cannot store answers to requests, because it has no store.")
         runs = acorn.runs(self.store)
@@ -263,33 +279,39 @@ class Site:
         return True
 
     def requests(self, run_id: str | None = None) -> list[JsonObject]:
-        """Return the open requests for human input as JSON data, for one run or for all runs."""
+        """Return the unanswered requests for human input of one run, or of all runs, as JSON data."""
         if self.store is None:
             return []
         requests = acorn.runs(self.store).requests(run_id)
         return [{**record_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
 
     def _root_of(self, run_id: str) -> str:
-        """Return the id of the root run, because the page displays a branch as part of its root run."""
+        """Return the id of the root run that a run belongs to.
+
+        The page needs this id because it displays branches as part of their root run.
+        """
         if run_id not in self._roots and self.store is not None:
             runs = self.store.read(run_id)
             self._roots[run_id] = (runs[0].facts.root if runs else "") or run_id
         return self._roots.get(run_id, run_id)
 
     def is_own(self, view: RunView) -> bool:
-        """Return whether the agent of the page started a run, so that the page can resume the run."""
+        """Return True if the agent of the page started a run.
+
+        The page can resume and fork only these runs.
+        """
         return self.agent is not None and view.header.get("agent") == agent_name(self.agent)
 
     def describe_fork(self, run_id: str, before: int | None) -> JsonObject:
-        """Return the events that a fork of a run would contain, as JSON data."""
+        """Return the events that a fork of a run would copy, and the tools that it may call again, as JSON data."""
         agent, store = self._agent_and_store()
         self._own_view(run_id, "fork")
         return describe_fork(agent.using(store=store), acorn.runs(store).get(run_id), before)
 
     def python(self, run_id: str) -> str:
-        """Return the source of a Python test that repeats a run.
+        """Return the source code of a Python test that repeats a run.
 
-        The store contains the class and the settings of the agent.
+        The class and the settings of the agent are read from the store.
         """
         if self.store is None:
             raise StoreError(
@@ -306,7 +328,7 @@ class Site:
         )
 
     def fleet(self) -> JsonObject | None:
-        """Return the workers, the queue sizes and the open requests as JSON data.
+        """Return the workers, the queue sizes and the unanswered requests for human input as JSON data.
 
         Return None if the store does not support workers.
         """
@@ -354,9 +376,10 @@ class Site:
         live.thread.start()
 
     def _next_item(self, after: str | None) -> tuple[str, int]:
-        """Return the name of a conversation and the next position in this conversation.
+        """Return the name of a conversation, and the number of the next run in this conversation.
 
-        If `after` is not a run of a conversation, the conversation is new.
+        `after` is the id of the previous run. If it does not belong to a conversation, return the name of a new
+        conversation.
         """
         view = None if after is None else self.index.view(after)
         batch = None if view is None else view.header.get("batch")
@@ -371,7 +394,10 @@ class Site:
     # Shutdown of the server
 
     def close_event(self) -> asyncio.Event:
-        """Return a new event for the running event loop, which is set when the server stops."""
+        """Return a new `asyncio.Event` that is set when the server stops.
+
+        Call this method on the event loop that uses the event.
+        """
         event = asyncio.Event()
         self._close_events.add((asyncio.get_running_loop(), event))
         if self.is_closing:
@@ -382,9 +408,9 @@ class Site:
         self._close_events = {pair for pair in self._close_events if pair[1] is not event}
 
     def close(self) -> None:
-        """End all streams and cancel all live runs, from any thread.
+        """End all streams and cancel all live runs.
 
-        The runs can be resumed later.
+        Any thread may call this method. The runs can be resumed later.
         """
         self.is_closing = True
         for loop, event in tuple(self._close_events):
@@ -394,7 +420,7 @@ class Site:
 
 
 def make_site(agent: object, store: object, files: Sequence[Path] = ()) -> Site:
-    """Return the state of a page for an agent, a store, or files with saved runs."""
+    """Create the state of a page for an agent, a store, or files with saved runs."""
     if agent is not None and not is_instance(agent):
         raise DeclarationError(
             f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, but got {agent!r}."

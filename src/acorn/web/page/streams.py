@@ -1,7 +1,9 @@
-"""Server-sent events of a run: its journal entries and chunks, or the changed rows of its waterfall view.
+"""Server-sent events that show a run in the browser.
 
-A stream starts at the position that the browser sends. It ends when the run is over or the server stops. Chunks of text
-are joined, and the last word of an incomplete text is held back, because it may become a secret.
+One kind of stream contains journal entries and chunks of output. The other kind contains the changed rows of the
+waterfall view. A stream starts at the position that the browser sends. It ends when the run is over or the server
+stops. Chunks of text are joined. The last word of an incomplete text is sent later, because it may be the start of a
+secret.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _HEARTBEAT = 15.0
 
 
 async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[bytes]:
-    """Yield the encoded events of a live run, starting with the event at `index`."""
+    """Yield the encoded events of a run that this process executes, starting with the event at `index`."""
     loop, new_events, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
 
     def wake() -> None:
@@ -53,7 +55,7 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
                 yield _message(f"{live.token}-{index}", [page_event(event, redactor) for event in released])
                 await _wait(closing, _MIN_INTERVAL)
             elif is_over:
-                yield await _end(site, live.run_id, f"{live.token}-{index}")
+                yield await _end_message(site, live.run_id, f"{live.token}-{index}")
                 return
             elif not await _wait_for_either(new_events, closing):
                 yield b": here\n\n"
@@ -63,7 +65,7 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
 
 
 async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator[bytes]:
-    """Yield the encoded events of a run that this process does not drive, starting with the event at `index`."""
+    """Yield the encoded events of a run that this process does not execute, starting with the event at `index`."""
     run_id, closing = view.header["id"], site.close_event()
     try:
         if index == 0:
@@ -77,7 +79,7 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
                     f"{STORED_PREFIX}-{index}", [page_event(entry_event(entry), redactor) for entry in entries]
                 )
             elif not view.is_active:
-                yield await _end(site, run_id, f"{STORED_PREFIX}-{index}")
+                yield await _end_message(site, run_id, f"{STORED_PREFIX}-{index}")
                 return
             else:
                 await _wait(closing, _POLL_INTERVAL)
@@ -91,7 +93,10 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
 
 
 async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[bytes]:
-    """Yield messages with the changed rows of an active run and, if the run waits, its open requests."""
+    """Yield encoded messages that contain the changed rows of a run, until the run is over.
+
+    If the run waits for human input, a message also contains its unanswered requests.
+    """
     run_id, closing, status = view.header["id"], site.close_event(), ""
     try:
         while not closing.is_set():
@@ -124,8 +129,11 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
         site.discard_close_event(closing)
 
 
-async def _end(site: Site, run_id: str, event_id: str) -> bytes:
-    """Return the last message of a run, which contains its header and its open requests."""
+async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
+    """Return the last message of the stream of a run.
+
+    It contains the header and the unanswered requests for human input of the run.
+    """
     view = await run_in_threadpool(site.index.view, run_id)
     header = None if view is None else {**view.current_header(), "own": site.is_own(view)}
     requests = await run_in_threadpool(site.requests, run_id)
@@ -138,7 +146,7 @@ def _message(event_id: str, value: object) -> bytes:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set or the time is up."""
+    """Wait until an event is set, or until the seconds have passed."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
@@ -146,7 +154,10 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 async def _wait_for_either(new_events: asyncio.Event, closing: asyncio.Event) -> bool:
-    """Wait until an event is set, and return False if a heartbeat is due first."""
+    """Wait until one of two events is set, and return True.
+
+    Return False if no event was set for so long that the server must send a heartbeat.
+    """
     waits = [asyncio.ensure_future(event.wait()) for event in (new_events, closing)]
     try:
         done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
@@ -160,10 +171,10 @@ async def _wait_for_either(new_events: asyncio.Event, closing: asyncio.Event) ->
 
 
 def merge_events(events: Sequence[Event]) -> list[Event]:
-    """Join the texts of events, and drop events that a later event replaces.
+    """Join the texts of consecutive parts of a response, and drop events that a later event replaces.
 
-    A later version of a tool call or an answer replaces the earlier one. The entry of a complete response replaces all
-    parts of the response.
+    A later version of a tool call or an answer replaces the earlier version. The journal entry of a complete response
+    replaces all parts of the response.
     """
     merged: list[Event | None] = []
     positions: dict[str, dict[tuple[str, int], int]] = {}
@@ -191,15 +202,19 @@ def merge_events(events: Sequence[Event]) -> list[Event]:
 
 
 class EventTextBuffer:
-    """A buffer for the last word of each streamed text, which may become a secret while it is incomplete."""
+    """A buffer that holds back the last word of each streamed text.
+
+    An incomplete word may be the start of a secret, so it must not be sent yet.
+    """
 
     def __init__(self) -> None:
         self._held_back: dict[tuple[str, str], str] = {}
 
     def release(self, events: Sequence[Event], redactor: PageRedactor) -> list[Event]:
-        """Return the events with the text that may be sent now.
+        """Add new events, and return the events and texts that may be sent now.
 
-        An event that is not part of a response releases the remaining text of its run.
+        If an event is not a part of a response, the texts of its run are complete, so the remaining text is also
+        returned.
         """
         released: list[Event] = []
         for event in events:
@@ -220,7 +235,7 @@ class EventTextBuffer:
 
 
 def page_event(event: Event, redactor: PageRedactor) -> Event:
-    """Return an event as JSON data for the page, with secrets redacted and long texts cut."""
+    """Convert an event to JSON data for the page. Secrets are redacted, and long texts are cut."""
     chunk: StreamChunk | None = event.get("chunk")
     if chunk is None:
         return {key: redactor.data(value, STREAM_LIMIT) for key, value in event.items() if key != "extra"}

@@ -1,1 +1,1 @@
-"""An HTTP service for an agent, with endpoints of acorn and OpenAI's chat completions endpoint."""
+"""An HTTP service for an agent, with acorn's own endpoints and an endpoint for OpenAI's chat completions API."""

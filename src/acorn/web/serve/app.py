@@ -70,7 +70,7 @@ RunHandler = Callable[[Exchange, object, float], Awaitable[None]]
 
 
 class ServiceGuard:
-    """An ASGI application that checks the Host, Origin and key of each request before an endpoint handles it."""
+    """An ASGI application that checks the Host header, the Origin header and the access key of each request."""
 
     def __init__(self, service: Service, handler: Handler, hosts: Collection[str], keys: Collection[str]) -> None:
         self._service, self._handler = service, handler
@@ -121,7 +121,7 @@ _HEARTBEAT = b": here\n\n"
 
 
 class ServiceRoutes:
-    """The endpoints of a service, and the selection of the endpoint for each request."""
+    """The endpoints of a service. For each request, an object of this class selects the endpoint."""
 
     def __init__(self, service: Service, *, has_key: bool) -> None:
         self._service = service
@@ -140,7 +140,7 @@ class ServiceRoutes:
 
     @property
     def addresses(self) -> list[tuple[str, str]]:
-        """A list with the method and the path of each endpoint."""
+        """The HTTP method and the path of each endpoint."""
         return [*(("POST", path) for path in (*self._posts, _ANSWER_PATH)), *(("GET", path) for path in self._gets)]
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -199,7 +199,11 @@ class ServiceRoutes:
     # Endpoints that run the agent
 
     def _run_handler(self, handle: RunHandler) -> Handler:
-        """Return a handler that reserves a run, parses the body and calls `handle` with the deadline."""
+        """Return a handler for an endpoint that runs the agent.
+
+        The handler counts the run toward the limit, parses the request body and calls `handle` with the deadline of the
+        run.
+        """
 
         async def handle_run(exchange: Exchange) -> None:
             service = self._service
@@ -250,7 +254,10 @@ class ServiceRoutes:
         await self._respond(exchange, status, completion_response(run, service.name, spec.output), run)
 
     def _arguments(self, values: object) -> tuple[object, ...]:
-        """Return the arguments for the agent, or raise `InputError` with every invalid field."""
+        """Return the positional arguments with which the agent is called.
+
+        Raise `InputError` with a list of all invalid fields if the values do not match the input schema.
+        """
         shape = self._service.spec.input
         if shape.wrapped:
             values = {RESULT: values}
@@ -282,7 +289,11 @@ class ServiceRoutes:
 
 
 def _read_answer(body: object) -> tuple[object, bool]:
-    """Return a single answer and True, or a dict that maps request ids to answers and False."""
+    """Return the answers in a request body, and a flag.
+
+    The flag is True if the body contains one answer. It is False if the body contains a dict that maps request ids to
+    answers.
+    """
     if is_json_object(body) and set(body) == {"answer"}:
         return body["answer"], True
     if is_json_object(body) and set(body) == {"answers"} and is_json_object(body["answers"]):
@@ -295,7 +306,7 @@ def _read_answer(body: object) -> tuple[object, bool]:
 
 
 def service_app(service: Service, hosts: Collection[str], keys: Collection[str]) -> ASGIApp:
-    """Return an ASGI application that serves an agent to authorized requests only."""
+    """Return an ASGI application that serves an agent and rejects unauthorized requests."""
     return ServiceGuard(service, ServiceRoutes(service, has_key=bool(keys)), hosts, keys)
 
 
@@ -311,9 +322,9 @@ def service(
 
         app.mount("/researcher", acorn.web.service(Researcher(), keys=[os.environ["KEY"]], hosts=["example.com"]))
 
-    Without `keys`, everyone who can reach the application can use it, so protect it with your own login. The
-    application rejects requests to host names that are not in `hosts`. A run may last `timeout` seconds, and at most
-    `concurrency` runs may be in progress at the same time.
+    Clients must send one of the access keys in `keys`. Without `keys`, everyone who can reach the application can use
+    it, so protect it with your own login. The application rejects requests to host names that are not in `hosts`. A run
+    may last `timeout` seconds, and at most `concurrency` runs may be in progress at the same time.
     """
     if isinstance(keys, str):
         raise DeclarationError("`keys` of `acorn.web.service` must be a list of strings, not one string.")

@@ -1,8 +1,9 @@
-"""Conversion between OpenAI's chat completions and the runs of an agent.
+"""Conversion between OpenAI's chat completions API and the runs of an agent.
 
-The last message contains the input: the text of the only text field, or the complete input as JSON. The earlier
-messages become the history. The response contains the output as text, or as JSON if the output is not a text. Sampling
-parameters are ignored, because the agent sets them. Requests for other output formats are rejected.
+The last message of a request contains the input of the agent. If the input has only one text field, the message is the
+text of this field. Otherwise the message is the complete input as JSON. The earlier messages become the history. The
+response contains the output as text, or as JSON if the output is not a text. Sampling parameters are ignored, because
+the agent sets them. Requests for other output formats are rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _UNSUPPORTED = ("tools", "functions", "tool_choice", "function_call", "audio", "
 
 
 class CompletionRequest(NamedTuple):
-    """The validated content of a chat completion request."""
+    """The values of a chat completion request after validation."""
 
     input: object
     """The input of the agent as JSON data."""
@@ -38,9 +39,10 @@ class CompletionRequest(NamedTuple):
 
 
 def read_completion(body: object, name: str, input_shape: Shape, output_shape: Shape) -> CompletionRequest:
-    """Validate a chat completion request, or raise `RejectedRequestError`.
+    """Validate the body of a chat completion request and return its values.
 
-    `name` is the name of the agent, which the request must use as its model name.
+    Raise `RejectedRequestError` if the body is invalid. `name` is the name of the agent. The request must use it as the
+    model name.
     """
     if not is_json_object(body):
         raise _invalid("body", "The body must be a JSON object with `messages`.")
@@ -124,7 +126,7 @@ def _history(messages: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _input(text: str, shape: Shape) -> object:
-    """Convert the text of the last message to the input of the agent."""
+    """Convert the text of the last message to the input of the agent, as JSON data."""
     if shape.is_empty:
         return {}
     field = text_field(shape)
@@ -148,9 +150,10 @@ def _input(text: str, shape: Shape) -> object:
 
 
 def text_field(shape: Shape) -> str | None:
-    """Return the name of the field that a text message fills, or None if there is no such field.
+    """Return the name of the input field that a plain text message fills.
 
-    It is the only required text field, or the only text field. No other field may be required.
+    It is the only required text field. If no text field is required, it is the only text field. Return None if there is
+    no such field, or if another field is required.
     """
     fields = shape.schema.model_fields
     texts = [name for name, field in fields.items() if _is_text(field.annotation)]
@@ -179,12 +182,12 @@ def _invalid(param: str, message: str) -> RejectedRequestError:
 
 
 def model_list(name: str, created: int) -> JsonObject:
-    """Return the response of `/v1/models`, which contains only the agent."""
+    """Return the response of `/v1/models`, which lists the agent as the only model."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "acorn"}]}
 
 
 def completion_response(run: Run, name: str, shape: Shape) -> JsonObject:
-    """Return the chat completion response for a run that was not streamed."""
+    """Return the response to a chat completion request without streaming."""
     message = {"role": "assistant", "content": answer_text(run, shape)}
     return {
         "id": f"chatcmpl-{run.id}",
@@ -202,7 +205,7 @@ def _paused(run: Run) -> JsonObject:
 
 
 def answer_text(run: Run, shape: Shape) -> str:
-    """Return the output of a run as text, or the questions of a paused run."""
+    """Return the output of a run as text. If the run waits for human input, return its questions."""
     if isinstance(run.output, Paused):
         return "\n".join(request.question for request in run.output.requests)
     check_finished(run)
@@ -211,7 +214,10 @@ def answer_text(run: Run, shape: Shape) -> str:
 
 
 def _single_text(output: object, shape: Shape) -> str | None:
-    """Return the text of an output that is a text or has one text field, otherwise None."""
+    """Return the text of an output that consists of one text or of one text field.
+
+    Return None for any other output.
+    """
     fields = shape.schema.model_fields
     if len(fields) == 1 and not shape.wrapped and output is not None:
         output = getattr(output, next(iter(fields)), None)
@@ -231,7 +237,7 @@ def _usage(run: Run) -> JsonObject:
 
 
 class CompletionEvents:
-    """The encoder of streamed chat completions.
+    """An encoder that converts the chunks of a run to events of a streamed chat completion.
 
     Reasoning and other texts before the answer become `reasoning_content`, which many clients display.
     """
@@ -272,7 +278,10 @@ class CompletionEvents:
             yield from self._text_delta("content", self._answer.add(self._new_part(answer)))
 
     def _new_part(self, text: str) -> str:
-        """Return the part of an answer that was not sent yet, or the complete answer if its beginning changed."""
+        """Return the part of the answer that was not sent yet.
+
+        If the text that was already sent has changed, return the complete answer after an empty line.
+        """
         received = self._received
         if received.startswith(text):
             return ""

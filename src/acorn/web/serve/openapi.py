@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the service, with the JSON Schemas of the input and the output."""
+"""The OpenAPI 3.1 document of the service. It contains the JSON Schemas of the agent input and output."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
     description = describe_agent(agent)
     schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
-    schemas["Input"] = _schema(description.input, description.input.xml_schema, "Input", schemas)
-    schemas["Output"] = _schema(description.output, description.output.output_schema, "Output", schemas)
+    schemas["Input"] = _move_definitions(description.input, description.input.xml_schema, "Input", schemas)
+    schemas["Output"] = _move_definitions(description.output, description.output.output_schema, "Output", schemas)
     results = {"200": _response("The output.", "Output"), "202": _response("The run waits for human input.", "Paused")}
     has_no_input = description.input.is_empty
     document: JsonObject = {
@@ -138,8 +138,8 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     return document
 
 
-def _schema(shape: Shape, schema: JsonObject, prefix: str, schemas: JsonObject) -> JsonObject:
-    """Return a schema without definitions, and add its definitions to the component schemas."""
+def _move_definitions(shape: Shape, schema: JsonObject, prefix: str, schemas: JsonObject) -> JsonObject:
+    """Move the definitions (`$defs`) of a schema to the component schemas, and return the schema without them."""
     for name, definition in schema.get("$defs", {}).items():
         schemas[_component_name(prefix, name)] = _move_references(definition, prefix)
     without_definitions = {key: value for key, value in schema.items() if key != "$defs"}
@@ -154,7 +154,7 @@ def _component_name(prefix: str, name: str) -> str:
 
 
 def _move_references(node: object, prefix: str) -> object:
-    """Return a schema node in which references point to the component schemas of the document."""
+    """Return a part of a schema in which all references point to the component schemas of the OpenAPI document."""
     if isinstance(node, str):
         is_reference = node.startswith(_DEFS)
         return _ref(_component_name(prefix, node.removeprefix(_DEFS)))["$ref"] if is_reference else node
@@ -171,7 +171,10 @@ def _move_in_object(node: JsonObject, prefix: str) -> JsonObject:
 
 
 def _is_schema(value: object) -> bool:
-    """Return whether a value looks like a schema, because a field may have the name of a data keyword."""
+    """Return True if a value looks like a JSON Schema.
+
+    This check is necessary because a field of the agent may have the same name as a JSON Schema keyword.
+    """
     return is_json_object(value) and bool(value.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"})
 
 
@@ -214,7 +217,7 @@ def _operation(
     optional: bool = False,
     security: bool = True,
 ) -> JsonObject:
-    """Return the description of one endpoint and its responses."""
+    """Return the OpenAPI description of one endpoint and its responses."""
     errors = {**_ERRORS, **{status: _MORE_ERRORS[status] for status in more_errors}} if body is not None else {}
     operation: JsonObject = {
         "operationId": name,

@@ -3,8 +3,9 @@
 An error response is `{"error": {"type": ..., "message": ...}}`. The client receives the messages of acorn's own errors,
 because they describe a fix. Messages of user code may contain secrets, so they appear only in the log.
 
-A stream merges chunks that arrive faster than it sends them. Each partial answer is a complete value, so sending all
-partial answers would repeat the value many times. The events have the field names of `StreamChunk`.
+If chunks arrive faster than the stream can send them, the stream merges them. Each partial answer contains everything
+that has arrived so far, so sending all partial answers would repeat the same content many times. The events have the
+field names of `StreamChunk`.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ class ErrorReply(NamedTuple):
 
     @property
     def is_logged(self) -> bool:
-        """Whether the server logs the error, because the client does not receive its message."""
+        """Whether the server logs the error: True for internal errors, whose message the client does not receive."""
         return self.kind == "internal"
 
 
 class RejectedRequestError(Exception):
-    """An error that rejects a request.
+    """A request cannot be processed.
 
-    It contains the error response for the client.
+    The exception contains the error response for the client.
     """
 
     def __init__(
@@ -94,15 +95,18 @@ class RejectedRequestError(Exception):
 
 
 class ClientDisconnectedError(Exception):
-    """The error that is raised when the client disconnects before the end of the response."""
+    """The client disconnected before the response was complete."""
 
 
 class CodeExitError(Exception):
-    """The error that replaces `SystemExit` and `KeyboardInterrupt` of user code."""
+    """User code raised `SystemExit` or `KeyboardInterrupt`.
+
+    This exception replaces them, because they would stop the server.
+    """
 
 
 def reply_for_error(error: BaseException) -> ErrorReply:
-    """Return the error response for an exception."""
+    """Return the error response that the client receives for an exception."""
     if isinstance(error, RejectedRequestError):
         return error.reply
     cause = error
@@ -126,7 +130,7 @@ def reply_for_error(error: BaseException) -> ErrorReply:
 
 
 def check_finished(run: Run) -> None:
-    """Raise `RejectedRequestError` if a run without errors ended before it had an answer."""
+    """Raise `RejectedRequestError` if a run ended without an error but also without an answer."""
     if isinstance(run.output, Unfinished):
         called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
         message = f"The model called {called} instead of finishing. Set `max_steps` on the agent to allow tool calls."
@@ -137,7 +141,7 @@ def check_finished(run: Run) -> None:
 
 
 class Exchange:
-    """One HTTP request, with methods that read its body and send the response."""
+    """One HTTP request and its response: methods that read the request body and send the response."""
 
     def __init__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         self.method, self.path = str(scope["method"]), path
@@ -156,7 +160,10 @@ class Exchange:
                 return b"".join(fragments)
 
     async def json(self) -> object:
-        """Parse the body as JSON, and return None for an empty body."""
+        """Parse the request body as JSON and return the value.
+
+        Return None if the body is empty.
+        """
         body = await self._body()
         if not body.strip():
             return None
@@ -173,16 +180,16 @@ class Exchange:
     async def respond(self, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> None:
         """Send a complete response.
 
-        Its content type is JSON unless the headers contain another one.
+        The content type is JSON if `headers` contains no other content type.
         """
         default = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
         await self._start(status, {**default, **headers})
         await self._send_message({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
 
     async def send_event(self, event: bytes) -> None:
-        """Send encoded server-sent events.
+        """Send one or more encoded server-sent events.
 
-        The first call also sends the status.
+        The first call also sends the HTTP status and the headers.
         """
         if not self.has_started:
             await self._start(200, {**_EVENT_STREAM, "cache-control": "no-store"})
@@ -216,9 +223,10 @@ def _json_problem(error: Exception) -> str:
 
 
 async def batch_chunks(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
-    """Yield merged batches of chunks.
+    """Yield lists of merged chunks.
 
-    If the generator is closed early, it cancels the run.
+    A list is empty if no chunk has arrived for some time, so that the caller can send a heartbeat. If the caller closes
+    the generator early, the run is cancelled.
     """
     pending: list[StreamChunk] = []
     new_chunks = asyncio.Event()
@@ -257,9 +265,9 @@ async def batch_chunks(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[li
 
 
 def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
-    """Join the texts of consecutive chunks.
+    """Merge consecutive chunks of the same run.
 
-    Of each partial answer and tool call, use only the last version.
+    Texts are joined. Of each partial answer and each tool call, only the last version remains.
     """
     merged: list[StreamChunk] = []
     last: dict[str | None, int] = {}
@@ -267,8 +275,8 @@ def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
     for chunk in chunks:
         index = last.get(chunk.run_id)
         earlier = None if index is None else merged[index]
-        kind = _kind(chunk)
-        if index is None or earlier is None or kind is None or earlier.done or _kind(earlier) != kind:
+        kind = _merge_key(chunk)
+        if index is None or earlier is None or kind is None or earlier.done or _merge_key(earlier) != kind:
             last[chunk.run_id] = len(merged)
             merged.append(chunk)
         elif kind in ("content", "reasoning"):
@@ -279,8 +287,11 @@ def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
     return merged
 
 
-def _kind(chunk: StreamChunk) -> str | int | None:
-    """Return the kind of a partial chunk, or the index of its tool call, or None if the chunk cannot be merged."""
+def _merge_key(chunk: StreamChunk) -> str | int | None:
+    """Return a value that is equal for chunks that can be merged.
+
+    It is the kind of the chunk, or the index of its tool call. Return None if the chunk must not be merged.
+    """
     if chunk.tool_result is not None or chunk.run is not None:
         return None
     if call_index_of(chunk) is not None:
@@ -291,18 +302,18 @@ def _kind(chunk: StreamChunk) -> str | int | None:
 
 
 class ChunkEncoder(Protocol):
-    """An encoder of chunks as server-sent events, in the format of one endpoint."""
+    """An encoder that converts chunks to server-sent events in the format of one endpoint."""
 
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes: ...
 
 
 def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
-    """Encode one server-sent event."""
+    """Redact the secrets in a value, and encode the value as one server-sent event."""
     return b"data: " + redactor.json(value) + b"\n\n"
 
 
 class ChunkEvents:
-    """The encoder of `POST /stream`.
+    """The encoder for the endpoint `POST /stream`.
 
     Its events have the field names of `StreamChunk`.
     """
@@ -339,7 +350,10 @@ class ChunkEvents:
 
 
 def _end_event(run: Run) -> JsonObject:
-    """Return the last event of a stream, which contains the result or the open requests."""
+    """Return the last event of a stream.
+
+    It contains the result of the run. If the run waits for human input, it contains the unanswered requests instead.
+    """
     if isinstance(run.output, Paused):
         return {"paused": paused_json(run.output)}
     check_finished(run)
@@ -347,7 +361,7 @@ def _end_event(run: Run) -> JsonObject:
 
 
 def paused_json(output: Paused) -> JsonObject:
-    """Return the open requests of a paused run, and the path for the answers."""
+    """Return the unanswered requests of a paused run, and the URL path to which the client sends the answers."""
     return {
         "run_id": output.run_id,
         "requests": [record_to_json(request) for request in output.requests],

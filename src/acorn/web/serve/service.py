@@ -1,7 +1,7 @@
-"""The agent of a service, and the limits and the cancellation of its runs.
+"""The agent of a service, the limits of its runs, and their cancellation.
 
-The event loop of the server drives the runs. A run is cancelled when its client disconnects, when its time is up, or
-when the server stops.
+The runs are executed on the event loop of the server. A run is cancelled when its client disconnects, when its time
+limit is reached, or when the server stops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 class Service:
-    """The state of a service: the agent, the number of its runs, and the shutdown."""
+    """The state of a service: its agent, the number of runs in progress, and whether the service is stopping."""
 
     def __init__(self, agent: object, keys: Collection[str], timeout: float, concurrency: int) -> None:
         if not is_instance(agent):
@@ -56,9 +56,10 @@ class Service:
 
     @contextmanager
     def reserve_run(self) -> Generator[None]:
-        """Count a run while the context is active, or raise `RejectedRequestError` if the limit is reached.
+        """Count a run toward the limit of concurrent runs inside the `with` block.
 
-        Callers enter the context before they read the body, which limits the number of bodies in memory.
+        Raise `RejectedRequestError` if the limit is reached or the server is stopping. Enter the block before you read
+        the request body, because this also limits the number of request bodies in memory.
         """
         if self.is_closing:
             raise RejectedRequestError(503, "stopping", "The server is stopping. Try again later.", retry_after=1)
@@ -73,9 +74,9 @@ class Service:
             self._run_count -= 1
 
     async def perform(self, exchange: Exchange, work: Coroutine[Any, Any, Result], deadline: float) -> Result:
-        """Wait for a run and return its result.
+        """Wait until a run ends, and return its result.
 
-        The run is cancelled when the client disconnects, the time is up or the server stops.
+        The run is cancelled if the client disconnects, the deadline has passed or the server stops.
         """
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(_without_exit(work))
@@ -107,7 +108,7 @@ class Service:
         logging.getLogger("acorn").error("%s", self.redactor.error_text(text))
 
     def error_body(self, reply: ErrorReply) -> bytes:
-        """Return the encoded body of an error response, with secrets redacted."""
+        """Return the encoded body of an error response. Secrets are redacted."""
         return self.redactor.json(reply._replace(message=self.redactor.error_text(reply.message)).to_json())
 
     # Shutdown of the server
@@ -118,7 +119,7 @@ class Service:
         return self._end
 
     def close(self) -> None:
-        """Reject new runs, and cancel the remaining runs after `GRACE` seconds.
+        """Reject new runs. After `GRACE` seconds, cancel the runs that have not ended.
 
         Any thread may call this method.
         """

@@ -484,7 +484,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     @property
     def history(self) -> list[Message]:
-        """The conversation of the current run (in tools and hooks), or else of the last run."""
+        """The message list of the current run inside tools and hooks, and of the last run elsewhere."""
         run = run_of(self) or last_run(self)
         return [] if run is None else run.history
 
@@ -502,7 +502,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     @property
     def thread(self) -> list[AgentEvent]:
-        """The events of the current run (in tools and hooks), or else of the last run."""
+        """The events of the current run inside tools and hooks, and of the last run elsewhere."""
         run = run_of(self) or last_run(self)
         return [] if run is None else run.thread
 

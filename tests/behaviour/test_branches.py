@@ -1247,7 +1247,7 @@ def test_branch_method_with_non_module_or_with_class_without_output_raises_decla
 
 
 PAIRS = (
-    r"`branches\[1\]` of `branch_all` must be a pair of a module class and a dict of its inputs, such as "
+    r"`branches\[1\]` of `branch_all` must be a pair of an agent class and a dict of its inputs, such as "
     r"`\(Review, \{\}\)`, got"
 )
 COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
@@ -1266,7 +1266,7 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
             r"`branches\[1\]\[0\]` of `branch_all` must be a module class or an instance of one, got .*str",
         ),
         ([(Checker, {}), (Empty, {})], None, "`Empty`, which has no `final_output`"),
-        (Checker, None, "`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got"),
+        (Checker, None, "`branch_all` needs a list of pairs, each with an agent class and a dict of its inputs, got"),
         ([(Checker, {})], 0, f"{COUNT} 0"),
         ([(Checker, {})], -1, f"{COUNT} -1"),
         ([(Checker, {})], 1.5, f"{COUNT} 1.5"),

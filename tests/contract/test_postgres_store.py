@@ -85,7 +85,8 @@ def test_newer_database_schema_version_is_rejected_without_changes(store: Postgr
     with closing(PostgresStore(postgres)) as older:
         for act in (older.list, lambda: begin(older, "r")):
             with pytest.raises(
-                StoreError, match=f"has schema version 99, but .* supports only version {SCHEMA_VERSION}. Upgrade acorn"
+                StoreError,
+                match=f"has schema version 99, but .* supports only version {SCHEMA_VERSION}. Use the version of acorn",
             ):
                 act()
     assert ask(postgres, "SELECT count(*) FROM acorn.runs") == [(0,)]

@@ -143,7 +143,7 @@ def test_file_of_newer_schema_version_is_rejected_without_changes(store: SQLiteS
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     words = (
         f"{path} has schema version {SCHEMA_VERSION + 1}, but this version of acorn supports only version "
-        f"{SCHEMA_VERSION}. Upgrade acorn, or use another file. The file was not changed."
+        f"{SCHEMA_VERSION}. Use the version of acorn that created it, or another file. The file was not changed."
     )
     assert refusal(path) == words
 

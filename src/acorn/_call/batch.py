@@ -92,7 +92,7 @@ class Progress:
 
 
 class RowJob(NamedTuple):
-    """A row of a batch whose run has not started.
+    """One row of a batch before its run starts: the row, its index and its run id.
 
     If `error` is set, the run will not start.
     """
@@ -105,9 +105,9 @@ class RowJob(NamedTuple):
 
 
 class BatchProgress(Generic[Out]):
-    """The remaining rows of a batch, and the results of its ended rows.
+    """The bookkeeping of one batch: the rows that have not started, and the counts of the rows that have ended.
 
-    All kinds of batches use this class.
+    Batches in threads, in tasks and in a queue all use this class.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class BatchProgress(Generic[Out]):
         return RowJob(index, row, key, run_id, None)
 
     def end(self, job: RowJob, run: Run | None, error: BaseException | None) -> Item[Out]:
-        """Count the result of a row, and return its item."""
+        """Add the result of a row to the counts, and return the item that the user receives."""
         record = run if run is not None else getattr(error, "run", None)
         failure = error if isinstance(error, Exception) else None
         output = None if record is None or failure is not None else record.output
@@ -176,7 +176,7 @@ class BatchProgress(Generic[Out]):
         return item
 
     def finish(self) -> None:
-        """Stop the clock of the batch."""
+        """Record the duration of the batch, whose last run has ended."""
         self.snapshot()
         self.is_over = True
 
@@ -214,7 +214,7 @@ class Batch(Generic[Out]):
         return self._progress.snapshot()
 
     def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all runs, and return their outputs in row order, with an exception for each failed run."""
+        """Wait for all runs, and return a list with the output or the exception of each row, in row order."""
         for _ in self._items:
             pass
         return self._progress.results()
@@ -322,7 +322,7 @@ class AsyncBatch(Generic[Out]):
         return self._progress.snapshot()
 
     async def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all runs, and return their outputs in row order, with an exception for each failed run."""
+        """Wait for all runs, and return a list with the output or the exception of each row, in row order."""
         async for _ in self._items:
             pass
         return self._progress.results()
@@ -405,7 +405,7 @@ def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgres
         )
     concurrency = _CONCURRENCY if concurrency is None else concurrency
     if isinstance(rows, str | bytes | BaseModel) or is_mapping(rows) or not hasattr(rows, "__iter__"):
-        raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, such as a list, got {excerpt(rows)}.")
+        raise DeclarationError(f"`{owner}.map` needs an iterable of inputs, such as a list, got {excerpt(rows)}.")
     is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
     is_amount = isinstance(max_cost, int | float) and not isinstance(max_cost, bool) and max_cost > 0
     rules = [

@@ -43,9 +43,9 @@ async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
 def branch_all(
     agent: AgentBase, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
 ) -> list[Any]:
-    """Run branches concurrently, and return a list of their outputs in order.
+    """Run branches concurrently, and return a list with the output of each branch, in order.
 
-    A failed branch is a `BranchError`.
+    The list contains a `BranchError` for each failed branch.
     """
     _check_branches(branches, concurrency)
     # Create all ids before the first branch starts, because threads start in any order.
@@ -79,7 +79,7 @@ class _BranchSite(NamedTuple):
 
 
 def _branch_site(agent: AgentBase) -> _BranchSite:
-    """Return the site of a new branch.
+    """Return the location in the current run where a new branch starts.
 
     Raise `AcornError` if the calling code is not inside a run of the agent.
     """
@@ -106,13 +106,13 @@ def _check_branches(branches: object, concurrency: object) -> None:
     """Raise `DeclarationError` if the arguments of `branch_all` are wrong, before any branch starts."""
     if not is_list_or_tuple(branches):
         raise DeclarationError(
-            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, "
+            f"`branch_all` needs a list of pairs, each with an agent class and a dict of its inputs, "
             f"got {excerpt(branches)}."
         )
     for index, pair in enumerate(branches):
         if not is_list_or_tuple(pair) or len(pair) != 2 or not is_mapping(pair[1]):
             raise DeclarationError(
-                f"`branches[{index}]` of `branch_all` must be a pair of a module class and a dict of its inputs, such "
+                f"`branches[{index}]` of `branch_all` must be a pair of an agent class and a dict of its inputs, such "
                 f"as `(Review, {{}})`, got {excerpt(pair)}."
             )
         check_branch(pair[0], f"`branches[{index}][0]` of `branch_all`")
@@ -140,7 +140,10 @@ def _raise_if_paused(tree: Tree, run_id: str) -> None:
 
 @contextmanager
 def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Generator[tuple[Tree, str]]:
-    """Start a branch for a `with` block that drives it, and raise a `BranchError` if the branch fails."""
+    """Create a branch and yield it to a `with` block, which drives the branch to its end.
+
+    If the branch fails, the context manager raises a `BranchError`.
+    """
     check_branch(which, "A branch")
     name = (which if isinstance(which, type) else type(which)).__name__
     tree = site.tree

@@ -151,9 +151,9 @@ class AgentCaller(Generic[Out, Deps]):
 
     @property
     def _has_run_id(self) -> bool:
-        """Whether the next run has a run id.
+        """Whether the user set a run id for the next run.
 
-        Then it starts in a thread, because the store must load and claim it.
+        Such a run starts in a thread, because the store may have to load and claim an existing run.
         """
         return self._agent.__acorn_call_options__.run_id is not None
 
@@ -223,9 +223,10 @@ def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: st
 
 
 def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool) -> tuple[Tree, str]:
-    """Claim and load a stored run.
+    """Claim a stored run, load it, and apply answers to its requests for human input.
 
-    `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is a single answer.
+    `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is the answer to the only
+    request.
     """
     plan = plan_for(agent, current_overrides())
     check_plan(plan)
@@ -265,10 +266,7 @@ async def adrive_tree(tree: Tree, run_id: str) -> Run:
 
 
 def _is_finished(tree: Tree, run_id: str) -> bool:
-    """Return whether a stored run has already finished.
-
-    If so, also store it as the last run of its instance.
-    """
+    """Return whether a loaded run has already finished, and set `agent.last` to a finished run."""
     machine = tree.machines[run_id]
     if machine.is_over:
         remember_run(machine.run, machine.plan.agent, current_places())

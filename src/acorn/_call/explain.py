@@ -302,7 +302,7 @@ def _is_unbounded(value: JsonSchema) -> bool:
 def _fields(
     node: JsonSchema, top: JsonSchema, path: str = "", above: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, list[JsonSchema]]]:
-    """Yield all fields of a schema: the path of the field, its schema, and the schemas of the values inside it."""
+    """Yield the path and the schema of each field in a JSON schema, with the schemas of the values inside the field."""
     for value, seen in _values(node, top, above):
         for name, field in value.get("properties", {}).items():
             at = f"{path}.{name}" if path else name
@@ -312,7 +312,10 @@ def _fields(
 
 
 def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple[JsonSchema, frozenset[str]]]:
-    """Yield a schema and the schemas of its list items, dict values and union members, up to a recursive class."""
+    """Yield a JSON schema and the schemas of its list items, dict values and union members.
+
+    The function stops at a class that contains itself.
+    """
     if not is_json_object(node) or node.get("$ref") in above:
         return
     if "$ref" in node:

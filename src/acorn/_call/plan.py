@@ -83,7 +83,10 @@ def _forked_machine(
 
 
 def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
-    """Return the plan of a call in this process, after all checks that are possible before the run starts."""
+    """Check an agent and its call options, and return the plan of a run in this process.
+
+    The checks find every error that can be found before the first request.
+    """
     options = options or agent.__acorn_call_options__
     plan = plan_for(agent, current_overrides(), options)
     refuse_queueing(options, plan.spec.owner)
@@ -94,7 +97,7 @@ def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
 
 
 def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions | None = None) -> Plan:
-    """Return the plan of one run: the spec of an instance, with its tools and hooks bound to the instance."""
+    """Return the plan of one run, which binds the spec, tools and hooks of a class to one instance."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
     hooks, name = user_hooks(agent), module_name(type(agent))
     options = options or agent.__acorn_call_options__
@@ -139,7 +142,7 @@ def _input_schema(overrides: Overrides, agent: Any) -> JsonObject:
 
 
 def _start_agent_tool(overrides: Overrides, tool: AgentTool) -> BranchTool:
-    """Return the plan of an agent tool, which runs as a branch that does not inherit the conversation."""
+    """Return an agent that is used as a tool as a branch that does not inherit the conversation."""
     which: Branch = tool.function
     spec = spec_within(overrides, which)
     return BranchTool(tool.name, None, spec, lambda: plan_for(instance_of(which), overrides), inherits=False)
@@ -196,7 +199,7 @@ def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
 
 
 def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
-    """Raise an error if an agent, or an agent that it may start, has a shared rate limit but no store that counts."""
+    """Raise an error if an agent, or an agent that it may start, has a shared rate limit but no PostgreSQL store."""
     if spec.rate_limit is not None and spec.rate_limit.limit.shared:
         _limit_store(spec.owner, store)
     for which in spec.startable:
@@ -216,14 +219,17 @@ def _limit_store(owner: str, declared: Any) -> SharedLimits:
         return store
     cause = "has no store" if store is None else f"has the store `{store.name}`"
     raise DeclarationError(
-        f"`{owner}.rate_limit` is 'shared', but the module that is called {cause}. A shared limit is counted in a "
-        f"PostgreSQL store: set `store = 'postgresql://host/name'` on that module. Or remove 'shared': each process "
+        f"`{owner}.rate_limit` is 'shared', but the agent that you call {cause}. A shared limit is counted in a "
+        f"PostgreSQL store: set `store = 'postgresql://host/name'` on that agent. Or remove 'shared': each process "
         f"then counts its own requests."
     )
 
 
 def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
-    """Raise an error if an agent without a store and `on_human`, or an agent that it may start, needs human input."""
+    """Raise an error if the run may need human input, but the agent has neither a store nor `on_human`.
+
+    The check includes the agents and branches that the agent may start.
+    """
     needs_no_check = not (spec.human_tools or spec.sources or spec.agent_tools or spec.branches)
     if needs_no_check or has_user_hook(which, "on_human"):
         return
@@ -241,7 +247,7 @@ def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
 
 def _no_human(problem: str, owner: str) -> DeclarationError:
     return DeclarationError(
-        f"{problem}, but no one can answer. Set `store` on the module that is called, so that the run can pause, or "
+        f"{problem}, but no one can answer. Set `store` on the agent that you call, so that the run can pause, or "
         f"add the method `on_human` to `{owner}`."
     )
 

@@ -56,9 +56,9 @@ class Runs:
         limit: int | None = 50,
         before: datetime | None = None,
     ) -> Sequence[RunFacts]:
-        """Return runs, newest first.
+        """Return a list of the runs in the store, the newest first.
 
-        The arguments select one or more statuses, a class, and a latest start time.
+        The arguments select runs by one or more statuses, by agent class, and by a latest start time.
         """
         statuses: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
         for name in statuses:
@@ -71,7 +71,7 @@ class Runs:
     def get(self, run_id: str) -> Run:
         """Return the record of a run and its branches.
 
-        The record of a running run ends with the last commit.
+        The record of a run in progress contains everything that was committed so far.
         """
         stored_runs = self._store.read(run_id)
         if not stored_runs:
@@ -88,13 +88,13 @@ class Runs:
         return follow_run(self._store, run_id, _CONTINUES)
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        """Return the open requests for human input, oldest first."""
+        """Return a list of the unanswered requests for human input, the oldest first."""
         return self._store.requests(run_id)
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Store the answer to a request, for when the run is resumed.
+        """Store the answer to a request for human input, which the run uses when it is resumed.
 
-        Raise `InputError` if the answer does not fit.
+        Raise `InputError` if the answer is invalid.
         """
         answer = to_json_data(value)
         for request in self._store.requests():
@@ -129,7 +129,7 @@ def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Genera
 
 @contextmanager
 def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
-    """Return a context manager with a function that waits until a run may have new entries."""
+    """Return a context manager that yields a function, which waits until a run may have new journal entries."""
     if not isinstance(store, NotifyingStore):
         yield lambda: time.sleep(_POLL_SECONDS)
         return
@@ -143,7 +143,7 @@ def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
 def read_new_entries(
     store: Store, run_id: str, position: int, continues: Sequence[Status]
 ) -> tuple[bool, int, Sequence[Entry]]:
-    """Return whether a run is over, the position of its last entry, and its entries after `position`."""
+    """Return whether a run is over, the number of its last journal entry, and its entries after number `position`."""
     status, rows = store.follow(run_id, position)
     if status is None:
         raise rules.run_not_found_error(run_id, store.name)

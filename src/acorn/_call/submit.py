@@ -69,13 +69,13 @@ class Submission:
 
     @property
     def shape(self) -> Shape:
-        """The shape of the input."""
+        """The input schema of the agent."""
         return self._spec.input
 
     def new_run(self, args: Arguments, kwargs: JsonObject, run_id: str | None, item: BatchItem | None) -> QueuedRun:
         """Return a queued run for the arguments of a call.
 
-        Raise `InputError` if the arguments do not fit the input.
+        Raise `InputError` if the arguments do not match the input schema.
         """
         input = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, index = item or (None, None)
@@ -120,12 +120,12 @@ class Submission:
         if ORIG_CLASS in vars(self._agent):
             raise DeclarationError(
                 f"The type arguments of this `{owner}[...]` cannot be stored with a queued run. Define a class, such "
-                f"as `class Mine({owner}[...])`, and submit that."
+                f"as `class Mine({owner}[...])`, and submit a run of that class."
             )
         if any(isinstance(self._agent, override.cls) for override in current_overrides()):
             raise DeclarationError(
-                f"`{owner}.override(...)` has no effect on a queued run, which a worker drives. Submit it outside of "
-                f"the block."
+                f"`{owner}.override(...)` has no effect on a queued run, which a worker drives. Submit the run "
+                f"outside the `with` block."
             )
 
     def _check_settings(self, stored: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Submission:
             if lost:
                 raise DeclarationError(
                     f"`{name}` of this `{owner}` has `{'`, `'.join(lost)}`, which cannot be stored with a queued run. "
-                    f"Set it on the class, or pass a key to the workers in their environment."
+                    f"Set it on the class, or set an API key in the environment of the workers."
                 )
 
 
@@ -214,8 +214,8 @@ class Handle(Generic[Out]):
     def result(self, timeout: float | None = None) -> Out:
         """Wait for the run and return its output, or raise its error if the run failed.
 
-        The output is a `Paused` if the run waits for a person. After `timeout` seconds a `TimeoutError` is raised, and
-        the run continues.
+        The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
+        `TimeoutError`, and the run continues.
         """
         started, pause = time.monotonic(), _FIRST_WAIT
         while True:
@@ -253,8 +253,8 @@ class AsyncHandle(Generic[Out]):
     async def result(self, timeout: float | None = None) -> Out:
         """Wait for the run and return its output, or raise its error if the run failed.
 
-        The output is a `Paused` if the run waits for a person. After `timeout` seconds a `TimeoutError` is raised, and
-        the run continues.
+        The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
+        `TimeoutError`, and the run continues.
         """
         started, pause = time.monotonic(), _FIRST_WAIT
         while True:

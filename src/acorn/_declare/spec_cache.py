@@ -134,9 +134,6 @@ def has_user_hook(which: Branch, hook: str) -> bool:
     return is_on_instance or getattr(cls, hook) is not getattr(cls.__acorn_module__, hook)
 
 
-# Modules that are branches or tools of other modules.
-
-
 # Names of settings and hooks
 
 
@@ -180,6 +177,9 @@ def _is_similar(name: str, other: str) -> bool:
         if min(distances) > 2:
             return False
     return distances[-1] <= 2
+
+
+# Modules that are branches or tools of other modules
 
 
 def is_agent(which: object) -> TypeGuard[Branch]:

@@ -149,7 +149,7 @@ def _has_tables(connection: Connection[TupleRow], name: str) -> bool:
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"{name} has schema version {version}, but this version of acorn supports only version {SCHEMA_VERSION}. "
-            f"Upgrade acorn, or use another database. The database was not changed."
+            f"Use the version of acorn that created it, or another database. The database was not changed."
         )
     return True
 

@@ -230,7 +230,7 @@ def _check_schema(connection: sqlite3.Connection, name: str) -> None:
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"{name} has schema version {version}, but this version of acorn supports only version {SCHEMA_VERSION}. "
-            f"Upgrade acorn, or use another file. The file was not changed."
+            f"Use the version of acorn that created it, or another file. The file was not changed."
         )
 
 

@@ -349,7 +349,9 @@ def test_mcp_lock_file_with_invalid_content_raises_acorn_error(tmp_path: Path, t
 
 def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
-    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\. Use a file in"):
+    with pytest.raises(
+        AcornError, match=r"missing/mcp.lock` of an MCP server: No such file or directory\. Set `pin` to"
+    ):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 

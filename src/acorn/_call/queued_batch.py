@@ -104,7 +104,7 @@ class QueuedBatch(Generic[Out]):
     def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
         """Check the runs that an earlier call submitted.
 
-        If `retry_failed` is set, submit the failed runs again.
+        If `retry` is set, submit the failed runs again.
         """
         for queued in runs:
             try:

@@ -1,1 +1,1 @@
-"""The declaration of agents: code that compiles a module class, its settings and its tools into a spec."""
+"""The declaration of agents: code that checks the settings and tools of an agent class and compiles its spec."""

@@ -29,9 +29,9 @@ _GENERICS = "_acorn_types"
 
 
 class Generics(NamedTuple):
-    """The three type arguments of a module.
+    """The three type arguments of an agent class: input, output and deps.
 
-    An argument is a type variable if the user has not set it yet.
+    An argument is a type variable if the user has not replaced the variable with a type yet.
     """
 
     input: Any = In
@@ -39,13 +39,13 @@ class Generics(NamedTuple):
     deps: Any = Deps
 
     def attributes(self) -> JsonObject:
-        """Return a dict that maps module attributes to the types that the type arguments set."""
+        """Return a dict that maps `initial_input` and `final_output` to the types in the brackets."""
         attributes = {"initial_input": _resolve(self.input), "final_output": _resolve(self.output)}
         return {attribute: kind for attribute, kind in attributes.items() if kind is not Any}
 
 
 def set_type_arguments(cls: type, base: type) -> None:
-    """Set the attributes of a new class that its type arguments define, such as `initial_input`."""
+    """Set `initial_input` and `final_output` of a new class to the types in its brackets."""
     generics: Generics | None = None
     for alias in vars(cls).get("__orig_bases__", ()):
         origin = get_origin(alias)
@@ -82,9 +82,9 @@ def deps_type(which: object) -> Any:
 
 
 def local_types(cls: type) -> dict[str, object]:
-    """Return a dict that maps local names to types, for the type hints of a class inside a function.
+    """Return a dict that maps local variable names to types, for type hints of a class that a function defines.
 
-    Only `module.__init_subclass__` may call this function, because it inspects the call stack.
+    Only `module.__init_subclass__` may call this function, because the function inspects the call stack.
     """
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # Documented by Python, and faster than `inspect`.
     while frame.f_globals.get("__name__") != cls.__module__ and frame.f_back is not None:
@@ -99,9 +99,9 @@ def local_types(cls: type) -> dict[str, object]:
 
 
 def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -> None:
-    """Raise `InputError` if `isinstance` shows that the deps do not have the declared type.
+    """Raise `InputError` if `deps` is not an instance of the declared type.
 
-    The message does not contain the deps, because they may be secret. `caller` is the agent that passes them on.
+    The message does not contain `deps`, because it may be secret. `caller` is the agent that passes `deps` to a branch.
     """
     if kind is Any or _is_instance(deps, kind):
         return
@@ -117,7 +117,7 @@ def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -
 
 
 def check_type_arguments(agent: object, owner: str, *, has_input: bool, has_output: bool) -> None:
-    """Raise `DeclarationError` if an agent of a generic class has no type argument for its input or output."""
+    """Raise `DeclarationError` if the input or output of an agent is still a type variable."""
     generics = generics_of(agent)
     for kind, attribute, is_set in (
         (generics.input, "initial_input", has_input),
@@ -140,10 +140,7 @@ def _substitute(alias: object, origin: Any) -> Generics:
 
 
 def _resolve(kind: object) -> Any:
-    """Return a type unchanged.
-
-    For a type variable, return its default, or `Any` if it has no default.
-    """
+    """Return the default of a type variable, or `Any` if it has no default. Return any other type unchanged."""
     if not isinstance(kind, typing.TypeVar):
         return kind
     default = getattr(kind, "__default__", NoDefault)

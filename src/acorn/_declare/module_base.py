@@ -62,7 +62,7 @@ class CallOptions:
 
 
 class DeclaredValues(NamedTuple):
-    """The attribute values that a spec was compiled from, stored to detect later changes."""
+    """The attribute values from which a spec was compiled. They are stored to detect later changes."""
 
     values: list[Any]
     contents: list[tuple[list[Any] | JsonObject, list[Any]]]
@@ -70,7 +70,7 @@ class DeclaredValues(NamedTuple):
 
 
 class ClassSpec(NamedTuple):
-    """The cached spec of a class, with the attribute values that it was compiled from."""
+    """The cached spec of a class, and the attribute values from which it was compiled."""
 
     cls: type
     values: DeclaredValues
@@ -78,7 +78,7 @@ class ClassSpec(NamedTuple):
 
 
 class InstanceSpec(NamedTuple):
-    """The cached spec of an instance, with its class spec and the attribute values that it was compiled from."""
+    """The cached spec of an instance, with the spec of its class and the values from which it was compiled."""
 
     class_spec: Spec
     values: DeclaredValues
@@ -86,7 +86,7 @@ class InstanceSpec(NamedTuple):
 
 
 class LastRuns:
-    """A dict that maps tasks and threads to the last run of one instance in this task or thread."""
+    """A dict that maps each asyncio task and OS thread to the last run of one instance there."""
 
     __slots__ = ("_limit", "_runs")
 
@@ -105,9 +105,9 @@ class LastRuns:
         return next((run for run in map(self._runs.get, places) if run is not None), None)
 
     def _remove_finished(self) -> None:
-        """Remove the entries of finished tasks and threads.
+        """Remove the runs of finished asyncio tasks and OS threads.
 
-        A weak reference is not enough, because the traceback of a failed run may keep its task alive forever.
+        Weak references are not sufficient, because the traceback of a failed run may refer to its task forever.
         """
         for reference in self._runs.keyrefs():
             place = reference()
@@ -117,9 +117,9 @@ class LastRuns:
 
 
 class OpenAgentSources(Protocol):
-    """The interface of the open tool sources of an instance.
+    """The interface of an object that contains the open tool sources of an instance.
 
-    `_drive/sources.py` implements it.
+    `_drive/sources.py` implements the interface.
     """
 
     def for_copy(self) -> OpenAgentSources: ...
@@ -162,13 +162,13 @@ def set_private(agent: AgentBase, name: str, value: object) -> None:
 
 
 def last_run(agent: AgentBase) -> Run | None:
-    """Return the last run of an instance that ended in the current task, or else in the current thread."""
+    """Return the last run of an instance in the current asyncio task, or else in the current OS thread."""
     last_runs = agent.__acorn_last_runs__
     return None if last_runs is None else last_runs.find(current_places())
 
 
 def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
-    """Store a run as the last run of an instance in the task and the thread in `places`."""
+    """Store a run as the last run of an instance in the tasks and OS threads in `places`."""
     last_runs = agent.__acorn_last_runs__
     if last_runs is None:
         with _create_lock:
@@ -178,7 +178,7 @@ def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
 
 
 def current_places() -> tuple[Place, ...]:
-    """Return a tuple of the current task, if any, and the current thread."""
+    """Return a tuple of the current asyncio task, if there is one, and the current OS thread."""
     thread = threading.current_thread()
     if "asyncio" in sys.modules:
         with suppress(RuntimeError):

@@ -47,7 +47,7 @@ class RateLimit:
 
 
 class ClassLimit(NamedTuple, Generic[Limit]):
-    """A limit value, and the class whose requests are counted for this limit."""
+    """A rate limit or concurrency limit, and the class whose requests count against it."""
 
     limit: Limit
     cls: type
@@ -90,9 +90,9 @@ MODEL_KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max
 
 
 class HasSettings(Protocol):
-    """The attributes of a spec that the functions below use.
+    """The interface of a spec that the functions below use.
 
-    A spec also has an attribute for each setting.
+    A spec also has one attribute for each setting.
     """
 
     @property
@@ -102,7 +102,7 @@ class HasSettings(Protocol):
 
 
 def settings_in(model: JsonValue) -> Iterator[tuple[str, str]]:
-    """Yield pairs for the settings in a model dict: the name of the setting, and its key in the dict."""
+    """Yield the settings in a model dict as pairs: the name of the setting, and its key in the dict."""
     if isinstance(model, dict):
         for attribute, keys in MODEL_KEYS.items():
             for key in keys:
@@ -120,7 +120,7 @@ def setting_in(model: JsonValue, attribute: str, default: Any) -> Any:
 
 
 def without_overridden(model: Any, nearer: Collection[str]) -> Any:
-    """Return a model or a list of models without the values that the attributes in `nearer` override."""
+    """Return a model or a list of models without the values that the settings named in `nearer` override."""
     if is_list_or_tuple(model):
         members = [without_overridden(member, nearer) for member in model]
         return model if all(map(is_, members, model)) else members
@@ -170,9 +170,9 @@ def effective_setting(attribute: str, settings: Mapping[str, Any], spec: HasSett
 
 
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
-    """Return the settings with later changes.
+    """Return a copy of `settings` with later changes.
 
-    A new model dict overrides earlier values of the same settings.
+    If the changes contain a model dict, its values override earlier values of the same settings.
     """
     overridden = [attribute for attribute, _ in settings_in(changes.get("model"))]
     merged = {name: value for name, value in settings.items() if name not in overridden}
@@ -247,7 +247,7 @@ def _is_model(value: object) -> bool:
 def _is_model_list(value: object) -> bool:
     """Return whether a value is a non-empty list or tuple.
 
-    `_check_models` checks its members.
+    `_check_models` checks each model in the list.
     """
     return is_list_or_tuple(value) and bool(value)
 
@@ -268,10 +268,7 @@ def _is_one_model(value: object) -> bool:
 
 
 def _describe_model(value: object) -> str:
-    """Return a description of a model without secrets, for an error message.
-
-    For a dict, it contains only the keys.
-    """
+    """Return a description of a model for an error message. A dict is described by its keys, without secrets."""
     if is_mapping(value):
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if is_list_or_tuple(value):
@@ -378,7 +375,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def check_setting(owner: str, attribute: str, value: object) -> None:
-    """Raise `DeclarationError` if a value does not follow the rule of its setting."""
+    """Raise `DeclarationError` if a value violates the rule of its setting."""
     if not SETTINGS[attribute].is_valid(value):
         raise setting_error(owner, attribute, value)
     if attribute == "model":
@@ -409,7 +406,7 @@ def _check_model_keys(owner: str, where: str, model: Any) -> None:
 
 
 def setting_error(owner: str, attribute: str, value: object, where: str = "") -> DeclarationError:
-    """Return the error for a value that does not follow the rule of its setting."""
+    """Return the `DeclarationError` for a value that violates the rule of its setting."""
     setting = SETTINGS[attribute]
     return DeclarationError(
         f"`{owner}.{where or attribute}` must be {setting.expected}, got {setting.describe(value)}."

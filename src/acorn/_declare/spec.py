@@ -1,7 +1,7 @@
-"""The spec of a module class: its checked settings in a frozen object.
+"""The spec of an agent class: its checked settings in an object that does not change.
 
-The compiler checks the attributes of a class or an instance with the rules in `settings.py`, and creates the
-spec that all runs share.
+The functions check the attributes of a class or an instance with the rules in `settings.py`, and create the spec that
+all runs share.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Spec:
 
     @property
     def startable(self) -> tuple[Any, ...]:
-        """The modules that a run may start: agent tools and branches."""
+        """The agents that a run may start: agents that are used as tools, and branches."""
         branches = [entry["module"] if is_mapping(entry) else entry for entry in self.branches.values()]
         return (*self.agent_tools, *branches)
 
@@ -136,7 +136,7 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
 
 
 def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
-    """Return a copy of the spec with the checked settings of an instance or an override block."""
+    """Return a copy of a spec with changed settings from an instance or a `with Agent.override(...)` block."""
     changes = _freeze(cls, values, local_names)
     if "model" in values:
         check_set_once(spec.owner, values["model"], values)
@@ -148,7 +148,7 @@ def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names
 
 
 def _inherited_model(cls: type, base: type, model: Any) -> Any:
-    """Return the inherited model without the values that a subclass of its declaring class overrides."""
+    """Return a model that a base class declares, without the values that subclasses override."""
     nearer: set[str] = set()
     for parent in _declaring_classes(cls, base, "model"):
         if "model" in vars(parent):
@@ -159,12 +159,12 @@ def _inherited_model(cls: type, base: type, model: Any) -> Any:
 
 
 def _declarer(cls: type, base: type, attribute: str) -> type:
-    """Return the class in the inheritance chain whose value of the attribute applies."""
+    """Return the class that defines the attribute for `cls`, or `base` if no class defines it."""
     return next((parent for parent in _declaring_classes(cls, base, attribute) if attribute in vars(parent)), base)
 
 
 def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, object]) -> JsonObject:
-    """Check the attributes in `values`, and return a dict of the spec fields that depend on them."""
+    """Check the attributes in `values`, and return the spec fields that are computed from them as a dict."""
     owner = cls.__name__
     frozen: JsonObject = {}
     for attribute, value in values.items():

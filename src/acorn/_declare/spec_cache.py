@@ -80,13 +80,13 @@ def class_spec(cls: type[AgentBase]) -> Spec:
 
 
 def _declared(values: list[Any]) -> DeclaredValues:
-    """Return a `DeclaredValues` object with the values and with copies of their lists and dicts."""
+    """Return a `DeclaredValues` object with the attribute values and copies of the lists and dicts among them."""
     contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
     return DeclaredValues(values, contents)
 
 
 def _is_same(declared: DeclaredValues, values: list[Any]) -> bool:
-    """Return whether the values are still the same objects as in `declared`, with unchanged content."""
+    """Return whether the values are the same objects as in `declared`, and their content has not changed."""
     return (
         len(values) == len(declared.values)
         and all(map(is_, values, declared.values))
@@ -101,7 +101,7 @@ def _content(value: list[Any] | JsonObject) -> list[Any]:
 
 
 def module_docstring(which: Branch) -> str | None:
-    """Return the docstring of the nearest base class that has one, but never the docstring of `module` itself."""
+    """Return the docstring of the nearest base class that has one. Ignore the docstring of `module` itself."""
     cls = class_of(which)
     base = cls.__acorn_module__
     docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
@@ -113,7 +113,7 @@ _METHOD_NAMES = (*HOOKS, "system_prompt")
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
-    """Return a dict that maps names to the hooks that the user defined on a class or an instance."""
+    """Return a dict that maps hook names to the hooks that the user defined on a class or an instance."""
     cls, attributes = type(agent), vars(agent)
     base = cls.__acorn_module__
     hooks: dict[str, Callable[[Any], Any]] = {}
@@ -168,7 +168,7 @@ def _hint(name: str, known_names: Iterable[str]) -> str:
 
 
 def _is_similar(name: str, other: str) -> bool:
-    """Return whether the Levenshtein distance of two names, in changed, added or removed letters, is at most 2."""
+    """Return True if at most two changed, added or removed letters turn one name into the other."""
     if abs(len(name) - len(other)) > 2:
         return False
     distances = list(range(len(other) + 1))
@@ -183,20 +183,20 @@ def _is_similar(name: str, other: str) -> bool:
 
 
 def is_agent(which: object) -> TypeGuard[Branch]:
-    """Return whether a value is a module class, possibly with type arguments, or an instance of a module class."""
+    """Return whether a value is an agent class (possibly with type arguments), or an instance of one."""
     cls = which if isinstance(which, type) else get_origin(which) or type(which)
     return isinstance(cls, type) and issubclass(cls, AgentBase)
 
 
 def class_of(which: Branch) -> type[AgentBase]:
-    """Return the class of an instance, of an alias such as `Extract[Person]`, or the class itself."""
+    """Return the agent class of an instance or an alias such as `Extract[Person]`. Return a class unchanged."""
     if isinstance(which, type):
         return which
     return get_origin(which) or type(which)
 
 
 def instance_of(which: Branch) -> AgentBase:
-    """Return a new instance of a class, or the instance itself."""
+    """Return a new instance if the value is an agent class. Return an instance unchanged."""
     return which if isinstance(which, AgentBase) else which()
 
 
@@ -206,9 +206,9 @@ def read_spec(which: Branch) -> Spec:
 
 
 def check_branch(which: object, where: str) -> None:
-    """Raise `DeclarationError` if a value cannot be a branch.
+    """Raise `DeclarationError` if a value cannot be used as a branch.
 
-    `where` is its description for the error message.
+    `where` describes the setting that contains the value, for the error message.
     """
     if not is_agent(which):
         text = shorten(safe_repr(which), 120)
@@ -237,9 +237,9 @@ def _check_no_fork(which: Branch, where: str) -> None:
 
 
 def _output_of(which: Branch) -> Any:
-    """Return the declared output of a module without its spec.
+    """Return the declared output of an agent without compiling its spec.
 
-    The spec may not exist yet, because a module may be its own branch.
+    An agent may be its own branch, so its spec may not exist yet.
     """
     if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
@@ -324,7 +324,7 @@ def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> 
 
 
 class ShapesDescriptor:
-    """A descriptor that returns the input and output shapes of a module class or of its instance."""
+    """A descriptor that returns the input and output schemas of an agent class or of its instance."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Shapes | None:
         if instance is None and owner is owner.__acorn_module__:
@@ -359,7 +359,7 @@ def agent_name(cls: type) -> str:
 
 
 class Override(NamedTuple):
-    """The class that an override block changes, and a dict of the values that the block sets."""
+    """One `with Agent.override(...)` block: the agent class, and a dict of the values that the block sets."""
 
     cls: type[AgentBase]
     values: Mapping[str, Any]
@@ -372,17 +372,20 @@ _overrides: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
 
 
 def current_overrides() -> Overrides:
-    """Return the override blocks that contain the calling code."""
+    """Return the `with Agent.override(...)` blocks that are active in the current `contextvars` context."""
     return _overrides.get()
 
 
 def check_overrides(cls: type[AgentBase], values: Mapping[str, Any]) -> None:
-    """Raise an error if a value of an override block is not valid for an instance of the class."""
+    """Raise an error if a value in a `with Agent.override(...)` block is invalid for an instance of the class."""
     _revise(read_spec(cls), cls, values)
 
 
 class OverrideBlock:
-    """The context manager of `override`, which is reusable and may exit in another task than the entering task."""
+    """The context manager that `Agent.override(...)` returns.
+
+    It can be used several times. A block may end in another asyncio task than the task in which it started.
+    """
 
     def __init__(self, cls: type[AgentBase], values: Mapping[str, Any]) -> None:
         self._override = Override(cls, values)
@@ -400,9 +403,9 @@ class OverrideBlock:
 
 
 def spec_within(overrides: Overrides, agent: Branch) -> Spec:
-    """Return the spec of an instance or a class inside override blocks.
+    """Return the spec of an agent with the values of the `with Agent.override(...)` blocks around the call.
 
-    An inner block has priority.
+    If nested blocks set the same value, the inner block has priority.
     """
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:

@@ -1,4 +1,6 @@
-"""The drivers: code that performs the asks of the machines, in a blocking call or on the event loop.
+"""The drivers, which perform the operations that a run requests, in a blocking call or on the event loop.
 
-An ask is an operation that a machine needs next, such as a model request, a tool call or a hook.
+The state machine of a run (`_machine/`) performs nothing itself. It returns asks: objects such as `AskModel`, `AskTool`
+and `AskHook`, each of which describes an operation that the run needs next. A driver performs the operation and passes
+the result to the state machine.
 """

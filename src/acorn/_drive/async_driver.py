@@ -1,7 +1,8 @@
-"""The asynchronous driver, which performs the asks of a run on the caller's event loop.
+"""The asynchronous driver, which performs the operations of a run on the caller's event loop.
 
-The driver awaits a single ask in its own task. It starts a new task for each of several concurrent asks and for every
-tool call, so that the run can be cancelled even if a tool ignores its cancellation.
+An ask is an operation that a run requests, such as a model request or a tool call. If only one ask is ready, the driver
+awaits it in the driver's own task. The driver starts a new task for each of several concurrent asks and for every tool
+call, so that the run can be cancelled even if a tool ignores its cancellation.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from acorn.types import ToolResult
 
 
 async def adrive(tree: Tree, run_id: str) -> None:
-    """Perform the asks of a run until it ends or pauses.
+    """Perform the model requests, tool calls and hooks of a run on the event loop until the run ends or pauses.
 
-    Cancelling this task cancels all running asks of the run.
+    If the task that awaits this function is cancelled, all operations in progress are cancelled too.
     """
     try:
         async with aclosing(adrive_stream(tree, run_id, iterates=False)) as chunks:
@@ -46,9 +47,10 @@ async def adrive(tree: Tree, run_id: str) -> None:
 
 
 async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> AsyncGenerator[StreamChunk]:
-    """Perform the asks of a run until it ends or pauses, and yield its stream chunks.
+    """Perform the model requests, tool calls and hooks of a run on the event loop, and yield its stream chunks.
 
-    Closing the iterator ends the run. `iterates` is False if the caller does not use the chunks.
+    The iterator ends when the run ends or pauses. Closing the iterator earlier ends the run. `iterates` is False if the
+    caller ignores the chunks.
     """
     driver = AsyncDriver(tree, run_id, iterates=iterates)
     can_be_woken = tree.committer is not None and run_id == tree.root
@@ -82,9 +84,10 @@ async def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> As
 
 
 class _Outcome:
-    """The outcome of an ask.
+    """The result or the error of one ask (an operation that a run requests).
 
-    `_perform` sets the outcome after the last chunk, because an async generator returns no value.
+    `_perform` is an async generator, which cannot return a value. Therefore it stores the result here after the last
+    chunk.
     """
 
     __slots__ = ("error", "key", "value")
@@ -96,7 +99,7 @@ class _Outcome:
 
 
 class _RunningTask:
-    """An ask with the task that performs it."""
+    """An ask (an operation that a run requests) and the asyncio task that performs it."""
 
     __slots__ = ("ask", "task")
 
@@ -108,7 +111,7 @@ class _RunningTask:
 
 
 class AsyncDriver:
-    """A driver that performs the asks of one run, and of the branches that its model calls, on the event loop."""
+    """A driver that performs the operations of one run, and of the branches that its model calls, on the event loop."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree
@@ -128,7 +131,7 @@ class AsyncDriver:
     # Waking
 
     def allow_waking(self, steps: AsyncGenerator[StreamChunk]) -> None:
-        """Set `tree.wake`, so that another thread can end the wait of this driver."""
+        """Set the callback `tree.wake`, with which another thread can interrupt this driver while it waits."""
         self._steps, self._task = steps, asyncio.current_task()
         loop = asyncio.get_running_loop()
 
@@ -139,18 +142,19 @@ class AsyncDriver:
         self.tree.wake = wake
 
     def check_woken(self) -> None:
-        """Raise the fatal error of the tree, if any, when the caller requests the next chunk.
+        """Raise the fatal error of the run, if any, when the caller requests the next chunk.
 
-        The caller may use another task for each chunk.
+        Also store the current task for `_wake`, because the caller may request each chunk in another task.
         """
         self._task = asyncio.current_task()
         if self.tree.fatal_error is not None:
             raise self.tree.fatal_error
 
     def _wake(self) -> None:
-        """Cancel the current wait of the driver.
+        """Cancel the task in which the driver waits, so that the driver raises the fatal error.
 
-        A driver that has yielded a chunk raises the fatal error when the caller requests the next chunk.
+        If the driver does not wait, because it has yielded a chunk, `check_woken` raises the error when the caller
+        requests the next chunk.
         """
         is_waiting = isinstance(self._steps, AsyncGeneratorType) and self._steps.ag_running
         if is_waiting and self._task is not None and not self.schedule.is_over:
@@ -158,7 +162,7 @@ class AsyncDriver:
             self._task.cancel()
 
     def translate_wake(self, caught: BaseException) -> BaseException:
-        """Return the tree's fatal error if `_wake` caused the caught cancellation, or else the caught error."""
+        """Return the fatal error of the run if `_wake` cancelled the task, or else return the caught error."""
         self._steps = None
         if self._earlier_cancels is None or self._task is None:
             return caught
@@ -170,7 +174,7 @@ class AsyncDriver:
     # Steps
 
     async def steps(self) -> AsyncGenerator[StreamChunk]:
-        """Perform asks until the run has ended or paused, and yield the stream chunks."""
+        """Perform the operations of the run until it ends or pauses, and yield its stream chunks."""
         schedule = self.schedule
         self.tree.open(self.root)
         while True:
@@ -218,9 +222,9 @@ class AsyncDriver:
                 return
 
     async def _tell(self, ask: Ask, outcome: _Outcome) -> StreamChunk | None:
-        """Pass an outcome to its machine.
+        """Pass the result or the error of an ask to its run, and return a tool result as a stream chunk.
 
-        If the ask was a tool call, return its result as a stream chunk.
+        Return None if the ask was not a tool call, if it failed, or if the run is not streamed.
         """
         run_id = outcome.key[0]
         if outcome.error is not None:
@@ -241,9 +245,10 @@ class AsyncDriver:
         return self.iterates or machine.plan.on_stream is not None
 
     async def _perform_in_task(self, machine: Machine, ask: Ask, outcome: _Outcome) -> None:
-        """Perform an ask in its own task, and put its chunks and its outcome into the event queue.
+        """Perform an ask in its own task, and put its chunks and its result into the event queue.
 
-        An error becomes part of the outcome, because a KeyboardInterrupt in a task would stop the event loop.
+        An exception is stored in `outcome` and not raised, because a KeyboardInterrupt in a task would stop the event
+        loop.
         """
         try:
             async with aclosing(self._perform(machine, ask, outcome)) as chunks:
@@ -256,7 +261,7 @@ class AsyncDriver:
         self._events.put_nowait(outcome)
 
     async def _perform(self, machine: Machine, ask: Ask, outcome: _Outcome) -> AsyncGenerator[StreamChunk]:
-        """Perform an ask, yield its stream chunks, and set the outcome."""
+        """Perform an ask (a requested operation), yield its stream chunks, and store its result in `outcome`."""
         site = CallSite(self.tree, *outcome.key)
         match ask:
             case AskModel():
@@ -294,7 +299,7 @@ class AsyncDriver:
     # Storing
 
     async def _commit(self) -> None:
-        """Commit all changes of the tree, and wait until they are stored."""
+        """Commit all changes of the run and its branches, and wait until the store has saved them."""
         future = self.tree.commit()
         if future is not None:
             try:
@@ -305,7 +310,7 @@ class AsyncDriver:
     # The end
 
     async def stop(self) -> None:
-        """Cancel the running tasks, and wait for their end."""
+        """Cancel the tasks that perform operations of the run, and wait until these tasks have ended."""
         self.schedule.start_ending()
         tasks = [running.task for running in self.schedule.running.values()]
         for task in tasks:
@@ -314,7 +319,10 @@ class AsyncDriver:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def pending_outcomes(self) -> Iterator[tuple[AskKey, object]]:
-        """Yield the keys and outcomes of asks that have finished but whose machines have no outcome yet."""
+        """Yield the results of operations that have finished, but that the state machines have not received yet.
+
+        Each result comes with its key: the id of the run and the id of the ask.
+        """
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, _Outcome) and event.error is None and event.key in self.schedule.running:
@@ -325,7 +333,10 @@ class AsyncDriver:
         return None if result is None else await self._show_result(*result)
 
     async def _close_sources(self, run_id: str) -> Exception | None:
-        """Close the tool sources of a run, and return the error that fails the run, or None."""
+        """Close the tool sources that a run has opened.
+
+        Return the error if the run fails because a tool source could not be closed. Return None otherwise.
+        """
         sources = self._sources.pop(run_id, None)
         if sources is None:
             return None
@@ -335,7 +346,7 @@ class AsyncDriver:
         return errors.error
 
     async def close(self) -> None:
-        """Close the tool sources of all runs, and complete their records."""
+        """Close the tool sources of all runs that this driver drives, and complete the run records."""
         for run_id in reversed(self.schedule.active):
             error = await self._close_sources(run_id)
             self.tree.close(run_id)
@@ -343,7 +354,7 @@ class AsyncDriver:
                 raise error
 
     async def finish(self) -> None:
-        """Commit the end of the run, and release its claim."""
+        """Commit the end of the run, and release this process's claim on the run in the store."""
         try:
             await self._commit()
         except Exception as error:
@@ -358,7 +369,7 @@ class AsyncDriver:
 async def acall_tool(ask: AskTool) -> ToolResult:
     """Call a tool within its time limit, and return its result.
 
-    An exception of the tool becomes an error result.
+    If the tool raises an exception or exceeds its time limit, return an error result.
     """
     started, call, function = time.monotonic(), ask.call, ask.tool.function
     limit = asyncio.timeout(None if ask.seconds == math.inf else ask.seconds)
@@ -376,13 +387,13 @@ async def acall_tool(ask: AskTool) -> ToolResult:
 
 
 def timeout_result(ask: AskTool, seconds: float) -> ToolResult:
-    """Return the result of a tool call that exceeded its time limit."""
+    """Return the error result of a tool call that exceeded its time limit."""
     error = f"TimeoutError: it took longer than {ask.seconds:g} s"
     return ToolResult(ask.call.id, ask.call.name, error=error, seconds=seconds)
 
 
 def error_result(ask: AskTool, error: Exception, seconds: float) -> ToolResult:
-    """Return the result of a tool call that raised an exception."""
+    """Return the error result of a tool call that raised an exception."""
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         # Python replaces a StopIteration that leaves a coroutine by a RuntimeError.
         return error_result(ask, error.__cause__, seconds)
@@ -396,7 +407,8 @@ def _call_and_collect(function: Callable[..., Any], /, *args: Any, **kwargs: Any
 def collect_items(returned: Any) -> Any:
     """Return the items of a generator as a list, and any other value unchanged.
 
-    The generator runs inside the tool call, so that its exceptions count as exceptions of the tool.
+    For an async generator, return a coroutine that collects the items. The generator runs inside the tool call, so that
+    its exceptions count as exceptions of the tool.
     """
     if type(returned) in NOT_AWAITABLE:
         return returned

@@ -1,11 +1,12 @@
 """The bridge between sync and async code: the only module that starts threads and private event loops for user code.
 
-A sync run awaits an async function on a private event loop, which runs permanently in its own thread. An async run
-calls a sync function in a new thread. Both functions have the context variables of the caller. The caller raises every
-exception of the function, including `KeyboardInterrupt`.
+If a sync run uses an async function, such as an async tool, acorn awaits the function on a private event loop, which
+runs permanently in its own thread. If an async run uses a sync function, acorn calls the function in a new thread. In
+both cases the function has the context variables of the caller. All exceptions of the function, including
+`KeyboardInterrupt`, are raised in the caller.
 
-A caller always waits at a `SimpleQueue`. Ctrl-C during the wait for an `Event` or a `Future` can leave the lock of that
-object acquired. Then the thread that sets the object waits forever.
+A caller always waits for an item of a `SimpleQueue`, because Ctrl-C during the wait for an `Event` or a `Future` can
+leave the lock inside that object locked. The thread that later sets the `Event` or `Future` would then wait forever.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class LoopBoundCall:
 
     Async code awaits the call, and sync code calls its method `wait`.
 
-    A function that returns a `LoopBoundCall` has the attribute `is_loop_bound`, and acorn treats it as async.
+    A function that returns a `LoopBoundCall` has the attribute `is_loop_bound`, so that acorn treats the function as
+    async.
     """
 
     __slots__ = ()
@@ -45,14 +47,14 @@ class LoopBoundCall:
         raise NotImplementedError
 
     def wait(self) -> Any:
-        """Wait for the result of the call in sync code."""
+        """Wait in sync code until the call has ended, and return its result."""
         raise NotImplementedError
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Return whether a call of the function returns an awaitable.
+    """Return True if calling the function returns an awaitable.
 
-    For a callable object, check its `__call__`.
+    If `function` is an object with a `__call__` method, that method is checked.
     """
     inner: Any = function
     while hasattr(inner, "func") and hasattr(inner, "keywords"):  # A `functools.partial`.
@@ -76,10 +78,7 @@ def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 
 def await_value(value: Any) -> Any:
-    """Return the result of an awaitable from sync code.
-
-    Return any other value unchanged.
-    """
+    """Wait in sync code for an awaitable and return its result, or return any other value unchanged."""
     if isinstance(value, LoopBoundCall):
         return value.wait()
     return wait_for(value) if inspect.isawaitable(value) else value
@@ -88,7 +87,7 @@ def await_value(value: Any) -> Any:
 def wait_for(awaitable: Awaitable[T]) -> T:
     """Await an awaitable on a private event loop, from sync code, and return its result.
 
-    An interrupt or a cancelled `CancelToken` cancels the awaitable.
+    The awaitable is cancelled if Ctrl-C interrupts the wait, or if the `CancelToken` of the caller is cancelled.
     """
     future: Future[T] = Future()
     done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
@@ -108,7 +107,8 @@ def wait_for(awaitable: Awaitable[T]) -> T:
 def result_of(future: Future[T]) -> T:
     """Wait for a future and return its result.
 
-    For a subclass, such as a store's future, call its `result` method.
+    An ordinary `Future` is awaited with a queue, because Ctrl-C could leave its lock locked. A subclass, such as the
+    future of a store, has its own safe `result` method, which is called instead.
     """
     if future.done() or type(future) is not Future:
         return future.result()
@@ -118,7 +118,10 @@ def result_of(future: Future[T]) -> T:
 
 
 def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | None) -> list[T]:
-    """Call the functions in threads, at most `concurrency` at a time, and return their results in order."""
+    """Call the functions in threads, at most `concurrency` at a time, and return their results in the same order.
+
+    If functions raise exceptions, raise the exception of the first of them.
+    """
     slots = threading.Semaphore(concurrency or max(1, len(functions)))
     events: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -145,9 +148,9 @@ def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | No
 
 
 async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a sync or async function from async code.
+    """Call a sync or async function from async code, and return its result.
 
-    A sync function runs in a new thread.
+    A sync function runs in a new thread, so that it does not block the event loop.
     """
     if is_async(function):
         return await function(*args, **kwargs)
@@ -162,10 +165,10 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
 
 
 def start_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Call a function in a new thread with a copy of the caller's context, and return a future of its result.
+    """Call a function in a new thread with the context variables of the caller, and return a future of its result.
 
-    A thread pool would limit the number of concurrent calls. If a function hangs, the pool would also prevent the end
-    of the process.
+    This function does not use a thread pool, because a pool would limit the number of concurrent calls, and a function
+    that hangs would prevent the end of the process.
     """
     future: Future[T] = Future()
     context = contextvars.copy_context()
@@ -216,10 +219,10 @@ class _ThreadResult(NamedTuple):
 
 
 class WorkerThread:
-    """A thread that executes calls, one after the other, for a driver that can stop waiting.
+    """A thread that executes calls for a driver, so that the driver can stop waiting for a call.
 
-    Another process may cancel the run of this driver. Then the driver abandons the current call, which would be
-    impossible in its own thread. The result of an abandoned call is ignored.
+    If another process cancels the run, the driver abandons the current call and ignores its result. This would be
+    impossible if the driver executed the call in its own thread.
     """
 
     def __init__(self) -> None:
@@ -228,9 +231,9 @@ class WorkerThread:
         self._is_abandoned = False
 
     def call(self, function: Callable[[A], T], argument: A) -> T:
-        """Call a function in the worker thread and wait for its result.
+        """Call a function in the worker thread, wait for its result and return it.
 
-        Raise the error that `wake` passes, if any.
+        If another thread calls `wake(error)` meanwhile, abandon the call and raise that error.
         """
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
@@ -251,18 +254,22 @@ class WorkerThread:
         return cast(T, result.value)
 
     def wake(self, error: BaseException) -> None:
-        """Make the current or the next `call` raise an error instead of waiting."""
+        """Make the current `call`, or else the next `call`, raise an error instead of waiting for its result."""
         self._events.put(error)
 
     def finish(self, function: Callable[[], object]) -> None:
-        """Call a function in the caller's thread, or in the worker thread after an abandoned call has returned."""
+        """Call a cleanup function, but not while an abandoned call is still running.
+
+        After an abandoned call, the worker thread calls the function when that call has returned. Otherwise the
+        caller's thread calls it.
+        """
         if self._is_abandoned and self._jobs is not None:
             self._jobs.put(_ThreadJob(contextvars.copy_context(), function))
         else:
             function()
 
     def close(self) -> None:
-        """Stop the worker thread after its last call."""
+        """Stop the worker thread after it has executed all its calls."""
         if self._jobs is not None:
             self._jobs.put(None)
 
@@ -284,9 +291,9 @@ _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 
 
 def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
-    """Await an awaitable on a private event loop with the caller's context, and set the result in `future`.
+    """Await an awaitable on a private event loop, and set its result in `future`.
 
-    Cancelling the future cancels the awaitable.
+    The awaitable has the context variables of the caller. Cancelling the future cancels the awaitable.
     """
     is_taken = threading.Lock()
 
@@ -315,9 +322,9 @@ def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
 
 
 def private_loop(key: int | str) -> asyncio.AbstractEventLoop:
-    """Return the private event loop for a key.
+    """Return the private event loop that belongs to a number or name.
 
-    The first call with this key starts the loop in a new thread.
+    The first call with a `key` starts the loop in a new thread. Later calls with this `key` return the same loop.
     """
     with _guard:
         if key not in _loops:
@@ -333,7 +340,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _reset_after_fork() -> None:
-    """Remove all private loops in a forked child process, where their threads do not exist."""
+    """Remove all private event loops in a forked child process, because their threads exist only in the parent."""
     global _guard
     _guard = threading.Lock()
     _loops.clear()

@@ -1,7 +1,8 @@
-"""Commits of a tree of runs to its store, each before the next effect begins.
+"""Commits of a run and its branches to a store.
 
-A commit contains the changes in all runs of the tree: new journal entries and the states of the machines. A process
-resumes a run by loading the committed state. No step is executed again.
+A driver commits all changes before it performs the next operation, such as a model request or a tool call. A commit
+contains the changes of the run and of all its branches: new journal entries, and the states of the state machines. To
+resume a run, a process loads the committed state, so it does not repeat a committed step.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SECONDS_TO_END = 15.0
 
 
 class Origin(NamedTuple):
-    """The class, settings and batch of a root run, which a store saves in the run header."""
+    """The origin of a top-level run: its agent class, settings and batch, which a store saves in the run header."""
 
     agent: str
     """The class of the run, as `module:qualname`."""
@@ -49,7 +50,7 @@ class Origin(NamedTuple):
 
 
 class RunCommitter:
-    """The object that commits the runs of one tree to a store and releases their claim at the end."""
+    """The object that commits a run and its branches to a store, and finally releases the claim on the run."""
 
     def __init__(self, store: Store, root: str, origin: Origin, stored: Sequence[StoredRun] = ()) -> None:
         self.store = store
@@ -80,14 +81,17 @@ class RunCommitter:
         """The first telemetry span of the run. The span of a resumed run links to this span."""
 
     def begin(self, on_cancel: Callable[[], None]) -> None:
-        """Start the heartbeat of the run.
+        """Start the heartbeat, which renews this process's claim on the run in the store.
 
         The heartbeat calls `on_cancel` when another process cancels the run.
         """
         start_heartbeat(self.store, self._root, on_cancel)
 
     def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
-        """Start a commit of all changes since the last commit, and return its future, or None without changes."""
+        """Start a commit of all changes since the last commit, and return its future.
+
+        Return None if nothing has changed.
+        """
         if not self.changed:
             return None
         changes = [self._change(machine) for run_id, machine in machines.items() if run_id in self.changed]
@@ -110,9 +114,10 @@ class RunCommitter:
         return future
 
     def requeue_rejected(self) -> None:
-        """Mark the changes of rejected commits as not stored, so that the next commit contains them again.
+        """Mark the changes in rejected commits as not stored, so that the next commit contains them again.
 
-        The store rejects commits after another process cancelled the run, and accepts only the commit of its end.
+        After another process has cancelled a run, the store rejects every commit except the one with the end of the
+        run.
         """
         for future, commit in self._recent:
             with suppress(TimeoutError):  # After a timeout, only the status of the run is stored, not its end.
@@ -128,14 +133,17 @@ class RunCommitter:
         self._recent = []
 
     def end(self, fatal_error: Exception | None) -> None:
-        """Stop the heartbeat of the run, and release its claim after a fatal error."""
+        """Stop the heartbeat of the run, and after a fatal error also release the claim on the run.
+
+        After a fatal error the end of the run was not committed, so the store still reports the run as running.
+        """
         self._is_over = True
         stop_heartbeat(self.store, self._root)
         if fatal_error is not None:  # The end was not committed, so the store still reports the run as running.
             self._release("cancelled" if isinstance(fatal_error, RunCancelledError) else self._last_status)
 
     def cancel_soon(self, is_ending: Callable[[], bool]) -> None:
-        """Mark the run as cancelled in the store after a short time, unless its driver commits the end of the run."""
+        """Mark the run as cancelled in the store after a short time, unless its driver commits its end first."""
 
         def cancel_unnoticed() -> None:
             if is_ending():
@@ -151,15 +159,18 @@ class RunCommitter:
             self._release("cancelled")
 
     def can_store_end(self, root: Machine, fatal_error: Exception) -> bool:
-        """Return whether the end of a run can be committed after a fatal error: only the end of a cancelled run."""
+        """Return True if the end of a run can still be committed after a fatal error.
+
+        This is possible only if the run was cancelled and has ended, and if its claim has not been released.
+        """
         return isinstance(fatal_error, RunCancelledError) and not self._is_over and root.run.stop_reason is not None
 
     def release(self) -> None:
-        """Release the claim of a run that no driver drives."""
+        """Release the claim on a run that was loaded but that no driver drives."""
         self._release(self._last_status)
 
     def failure(self, error: Exception) -> StoreError:
-        """Return a `StoreError` for the error that a store raised."""
+        """Convert an exception that the store raised to a `StoreError` that names the run and the store."""
         if isinstance(error, StoreError):
             return error
         failure = StoreError(
@@ -210,10 +221,7 @@ class RunCommitter:
         )
 
     def _texts(self, values: Sequence[object]) -> list[str]:
-        """Return the JSON texts of several values.
-
-        The commit contains their binary data separately.
-        """
+        """Return each value as JSON text, and add the binary data of the values to the next commit."""
         texts: list[str] = []
         for text, blobs in save_texts(values):
             texts.append(text)
@@ -224,7 +232,7 @@ class RunCommitter:
         return texts
 
     def _header_values(self, machine: Machine) -> tuple[object, object]:
-        """Return two values for the header of a run: its input, and its settings or its branch context."""
+        """Return two values for the run header: the input, and the settings (or, for a branch, its `BranchContext`)."""
         context, origin = machine.context, self._origin
         if context is not None:
             return to_saved_data(machine.run.input), context.to_json()
@@ -252,7 +260,10 @@ def _text_if_not_none(value: object, text: str) -> str | None:
 
 
 def notes_of_run(header: RunHeader) -> JsonObject:
-    """Return the settings, file and span from the header of a run, or an empty dict if the JSON is damaged."""
+    """Return a dict with the agent's settings, file and telemetry span that a run header contains.
+
+    Return an empty dict if the JSON text in the header is damaged.
+    """
     try:
         notes: JsonValue = json.loads(header.overrides or "{}")
     except ValueError:
@@ -261,7 +272,7 @@ def notes_of_run(header: RunHeader) -> JsonObject:
 
 
 def status_of(machine: Machine) -> Status:
-    """Return the status of a run for its store."""
+    """Return the status that a store saves for a run, such as 'running', 'waiting' or 'done'."""
     run = machine.run
     if run.stop_reason is None:
         return "running"
@@ -277,7 +288,7 @@ def status_of(machine: Machine) -> Status:
 
 
 def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
-    """Return a stored run as the JSON data that `_machine/saved_run.py` loads."""
+    """Return a stored run in the JSON form that `load` in `_machine/saved_run.py` needs."""
     record, facts = blobs.read(stored.record) if stored.has_started else _new_record(stored, blobs), stored.facts
     if facts.stop_reason is None:  # The record was saved when the run started, or before it was resumed.
         usage = fields_of(facts.usage)
@@ -293,7 +304,7 @@ def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
 
 
 def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
-    """Return the JSON data of the record of a queued run, which has not started."""
+    """Return the JSON form of the first record of a run that is queued and has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
     return {"format": FORMAT, "module": facts.agent, "run": encode_record(run)}
@@ -301,7 +312,10 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
 
 @contextmanager
 def translate_read_errors(run_id: str, store: Store) -> Generator[None]:
-    """Raise a `StoreError` for any error in the block, which loads a stored run that may be damaged or too new."""
+    """Convert any error in a `with` block that loads a stored run to a `StoreError`.
+
+    The stored run may be damaged, or a newer version of acorn may have written it.
+    """
     try:
         yield
     except AcornError:

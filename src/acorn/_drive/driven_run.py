@@ -1,7 +1,8 @@
-"""One run while a driver drives it: its clock, and the listeners that receive its journal entries.
+"""The state of a run while a driver drives it: its clock, and the listeners that receive its journal entries.
 
 The logger `acorn` is one of the listeners. It logs the start, the end and the limits of a run at INFO, and each step at
-DEBUG. The lines contain names, counts and times, but never message content. The model code logs retries and fallbacks.
+DEBUG. The lines contain names, counts and times, but never message content. Retries and fallbacks are logged by the
+code in `models/`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _attach_lock = threading.Lock()
 
 @dataclass(eq=False, slots=True)
 class DrivenRun:
-    """The state that a driver needs for one run in addition to the machine: clock, listeners and progress."""
+    """A run while a driver drives it: its clock, its listeners and the number of journal entries that they received."""
 
     clock_start: float
     """The reading of the monotonic clock at second 0 of the run."""
@@ -61,10 +62,11 @@ class DrivenRun:
 
 
 def attach_run(error: BaseException, run: Run) -> None:
-    """Set `error.run` to the run that ended with the error.
+    """Set `error.run` to the record of the run that ended with the error.
 
-    An error that ends a whole tree, such as the failure of a store, is also the error of its branches. A branch may end
-    after the root, in another thread, and must not replace the record of the root.
+    An error that ends a run together with its branches, such as the failure of a store, is the error of all of them. A
+    branch may end later than the top-level run, in another thread. Then `error.run` must remain the record of the
+    top-level run.
     """
     with _attach_lock:
         if run.branch is None or getattr(error, "run", None) is None:
@@ -73,9 +75,9 @@ def attach_run(error: BaseException, run: Run) -> None:
 
 
 def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) -> None:
-    """Call the subscribers of a run with its new journal entries, in order, and log their errors.
+    """Call the listeners of a run with its new journal entries, in order, and log exceptions of the listeners.
 
-    The error of a vital subscriber is raised, unless the tree is already aborted.
+    If a listener is marked as vital, its exception is raised and ends the run, unless the run is already aborted.
     """
     while driven.published < len(entries):
         entry = entries[driven.published]
@@ -93,18 +95,21 @@ def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) ->
 
 
 def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
-    """Log that a listener failed.
+    """Log that a listener raised an exception.
 
-    The error text may contain message content, so it is logged at DEBUG only.
+    The exception text may contain message content, so the text is logged only at DEBUG.
     """
     name = getattr(subscriber.callback, "__qualname__", type(subscriber.callback).__qualname__)
     trace = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
     logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, trace)
-    logger.debug("The error of the listener:", exc_info=error)
+    logger.debug("The exception that the listener raised:", exc_info=error)
 
 
 def log_entry(entry: Entry) -> None:
-    """Log one line about a journal entry at INFO or DEBUG."""
+    """Log a journal entry in one line, at INFO or DEBUG.
+
+    Some entry types, such as `MessagesAdded`, are not logged.
+    """
     run, step = entry.run_id, entry.step
     match entry:
         case RunStarted():
@@ -144,5 +149,5 @@ def log_entry(entry: Entry) -> None:
 
 
 def _error_type(error: str) -> str:
-    """Return the class name from the text of an error, such as "ValueError: wrong"."""
+    """Return the class name from an error text: "ValueError" from "ValueError: wrong"."""
     return error.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Loading a stored run: claim it from its store, check it against its class, and build its tree."""
+"""Loading of stored runs: claim a run in its store, check its class and input, and create its `Tree` object."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SECONDS_TO_RELEASE = 5.0
 def claim(
     store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
 ) -> Sequence[StoredRun] | None:
-    """Claim a stored run for this process, and check its class and input.
+    """Claim a stored run for this process, check its class and input, and return the stored run and its branches.
 
-    Return None if the run does not exist.
+    Return None if the store does not contain the run.
 
-    If `may_have_moved` is True, only the class name must match, not its file. A caller that resumes a run by its id
-    needs this.
+    If `may_have_moved` is True, only the class name must match, because the class may have moved to another file.
+    `resume` uses this.
     """
     stored = claim_run(store, run_id)
     if stored is not None:
@@ -50,9 +50,9 @@ def claim(
 def check_fit(
     stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
 ) -> None:
-    """Raise a `StoreError` if a stored run has another class or input.
+    """Raise a `StoreError` if a stored run belongs to another class or was started with another input.
 
-    New fields of the input class are allowed.
+    The input class may have got new fields since the run was stored.
     """
     run_id, stored_agent = stored.facts.id, stored.header.agent
     is_same_class = stored_agent == agent
@@ -80,10 +80,11 @@ def _saved_form(value: BaseModel) -> Any:
 def load_tree(
     stored: Sequence[StoredRun], plan: Plan, store: Store, origin: Origin, answers: Any = None, *, is_one: bool = False
 ) -> Tree:
-    """Return the tree of a stored run, with the human answers in the store and the new `answers`.
+    """Return the `Tree` of a stored run, with the human answers from the store and from `answers`.
 
-    `answers` maps request ids to answers. If `is_one` is True, `answers` is the answer to the only open request. The
-    tree of a finished run contains only its result. Raise a `StoreError` if the run cannot be resumed.
+    A `Tree` contains a run and its branches. `answers` maps request ids to answers. If `is_one` is True, `answers` is
+    instead the answer to the only unanswered request. If the run has finished, the `Tree` contains only its result.
+    Raise a `StoreError` if the run failed or was cancelled, because it cannot be resumed.
     """
     root, *below = stored
     run_id, facts = root.facts.id, root.facts
@@ -119,9 +120,9 @@ def load_tree(
 
 
 async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
-    """Build a tree in a thread, because its store may be slow.
+    """Call a function that creates a `Tree` in a thread, because the store may be slow.
 
-    Release the tree if the caller is cancelled.
+    If the caller is cancelled, release the claim on the run.
     """
     lock, built, is_abandoned = threading.Lock(), list[tuple[Tree, str]](), False
 
@@ -151,14 +152,14 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
 
 
 def is_final(stored: StoredRun) -> bool:
-    """Return whether a stored run has ended permanently, so that it cannot be resumed."""
+    """Return True if a stored run has ended permanently, so that it cannot be resumed."""
     return stored.has_started and bool(read_without_blobs(stored.state)["phase"] == "done")
 
 
 def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
-    """Return the error of a failed run.
+    """Return the exception with which a stored run failed.
 
-    Its attribute `run` is the record of the run.
+    The attribute `run` of the exception is the run record.
     """
     blobs = BlobReader(store.media)
     run: Run = decode_record(Run, to_saved_run(stored[0], blobs), None)
@@ -172,7 +173,10 @@ def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exc
 
 
 def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> JsonObject:
-    """Return a dict that maps request ids to the answers that `resume` received."""
+    """Return the answers that were passed to `resume`, as a dict that maps request ids to answers.
+
+    If `is_one` is True, `answers` is the answer to the only unanswered request for human input.
+    """
     if not is_one and not answers:
         return {}
     requests = store.requests(run_id)

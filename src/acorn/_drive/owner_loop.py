@@ -1,8 +1,7 @@
-"""The event loop that owns an object.
+"""The event loop that owns an object, such as a tool source.
 
-Code on other loops and sync code in any thread can run work on this loop.
-
-The async methods of a tool source run on one loop. `sources.py` chooses the loop and runs the methods there.
+All async methods of a tool source must run on the same event loop. An `OwnerLoop` runs work on that loop for code on
+other loops and for sync code in any thread. `sources.py` chooses the loop for each tool source.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _level: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_source_level
 
 
 class OwnerLoop:
-    """The event loop that owns an object, such as a tool source, with methods to run work on this loop."""
+    """An event loop that owns an object, such as a tool source, with methods to run work on this loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False) -> None:
         self.loop = loop
@@ -48,9 +47,9 @@ class OwnerLoop:
 
     @classmethod
     def for_sources(cls) -> OwnerLoop:
-        """Return the private event loop for the tool sources of sync runs.
+        """Return the private event loop on which sync runs use their tool sources.
 
-        The key of this loop is negative. The private loops for async functions have keys from 0.
+        This loop has a negative key, because the private loops for async functions have the keys 0, 1, 2 and so on.
         """
         level = _level.get()
         return cls(private_loop(-1 - level), level)
@@ -59,7 +58,7 @@ class OwnerLoop:
     def for_servers(cls) -> OwnerLoop:
         """Return the private event loop for MCP servers.
 
-        User code never runs on this loop, so it cannot block it.
+        User code never runs on this loop, so user code cannot block the servers.
         """
         return cls(private_loop("servers"), is_private=True)
 
@@ -71,9 +70,9 @@ class OwnerLoop:
         return False
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run async work on this loop and return its result, from any loop.
+        """Run async work on this loop, for a caller on any loop, and return the result.
 
-        Cancelling the caller cancels the work.
+        If the caller is cancelled, the work is cancelled too.
         """
         if self.is_here:
             return await work()
@@ -98,9 +97,9 @@ class OwnerLoop:
         return _unpack(outcome)
 
     def wait(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run async work on this loop and return its result, from sync code.
+        """Run async work on this loop, for a caller in sync code, and return the result.
 
-        An interrupt cancels the work.
+        Ctrl-C cancels the work.
         """
         done: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
         call = _LoopCall(self, work, done.put)
@@ -117,7 +116,10 @@ class OwnerLoop:
 
 
 class _LoopCall(Generic[T]):
-    """Async work on an owner loop for a caller in another thread, with the context variables of the caller."""
+    """Async work that runs on the loop of an `OwnerLoop` for a caller in another thread.
+
+    The work has the context variables of the caller.
+    """
 
     __slots__ = ("_has_ended", "_on_end", "_owner", "_task", "_work", "is_begun")
 

@@ -1,4 +1,4 @@
-"""Pausing a tree for human input: checks of the pause and of the answers, and the wait for sibling branches."""
+"""Pauses for human input: checks of the pause and of the answers, and branches that wait for each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from acorn.types import JsonObject, Request
 
 
 def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: bool) -> None:
-    """Raise an error if a paused run could never be resumed, because it has no open request or no store."""
+    """Raise an error if a run could never be resumed after a pause.
+
+    A paused run needs an unanswered request for human input, and a store that saves the run.
+    """
     owner = machine.spec.owner
     if not requests:
         raise AcornError(
@@ -31,9 +34,10 @@ def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: boo
 
 
 def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mapping[str, object]) -> None:
-    """Raise an error if an answer does not fit its request, before the run continues.
+    """Raise an error if an answer does not fit its request for human input, before the run is resumed.
 
-    `saved` contains the saved branches. A branch checks the type of an answer again when the branch is loaded.
+    `saved` contains the branches that are not loaded yet. Each branch checks the type of its answer again when it is
+    loaded.
     """
     for request in root.calls.open_requests():
         if request.id in answers:
@@ -51,10 +55,11 @@ AskKey = tuple[str, str]
 
 @dataclass(eq=False, slots=True)
 class SiblingBranches:
-    """The active branches that user code started inside one ask.
+    """The active branches that the same tool call or hook has started.
 
-    When a branch waits for human input, its siblings continue until they end or pause too. `branch_all` waits for all
-    its branches itself. Separate tasks that await `abranch` use this class to wait for each other.
+    When one of these branches waits for human input, the others continue until they end or pause too. `branch_all`
+    waits for all its branches itself. Branches that user code awaits in separate tasks with `abranch` wait for each
+    other with this class.
     """
 
     _active: dict[AskKey, set[str]] = field(default_factory=dict[AskKey, set[str]])
@@ -64,14 +69,14 @@ class SiblingBranches:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, site: CallSite, run_id: str) -> None:
-        """Add a branch that has started at a call site."""
+        """Add a branch that has started in the tool call or hook `site`."""
         with self._lock:
             self._active.setdefault((site.run_id, site.ask_id), set()).add(run_id)
 
     def end(self, site: CallSite, run_id: str) -> None:
         """Remove a branch that ended or paused.
 
-        If it was the last active branch, wake the waiting siblings.
+        If no other branch of this tool call or hook is active, wake the branches in `wait_for_others`.
         """
         key = (site.run_id, site.ask_id)
         with self._lock:
@@ -82,7 +87,7 @@ class SiblingBranches:
             callback()
 
     async def wait_for_others(self, site: CallSite, run_id: str) -> None:
-        """Wait until the siblings of a paused branch have ended or paused too."""
+        """Wait until all other branches of the same tool call or hook have ended or paused too."""
         await asyncio.sleep(0)  # Other tasks may be scheduled that start siblings. Let them run first.
         loop, key = asyncio.get_running_loop(), (site.run_id, site.ask_id)
         done = asyncio.Event()

@@ -1,7 +1,8 @@
-"""The schedule of a driver: the asks to perform next, and the consequences of an outcome or an error for other runs.
+"""The schedule of a driver: the operations to perform next, and the effects of their results on other runs.
 
-Both drivers own a schedule. A schedule contains one run and the branches that its model calls, so the driver also
-performs the asks of these branches. A branch that user code starts has its own driver, but is part of the same tree.
+An ask is an operation that a run requests, such as a model request or a tool call. Each driver has a schedule. A
+schedule contains one run and the branches that its model calls, because the same driver performs the asks of these
+branches. A branch that user code starts has its own driver and schedule, but is part of the same `Tree`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from acorn.types import ToolResult
 
 
 class _RunningAsk(Protocol):
-    """An ask that a driver performs in another thread or task, and can cancel."""
+    """An ask (an operation that a run requests) that is performed in another thread or task and can be cancelled."""
 
     def cancel(self) -> object: ...
 
@@ -37,7 +38,7 @@ R = TypeVar("R", bound=_RunningAsk)
 
 @dataclass(eq=False, slots=True)
 class Schedule(Generic[R]):
-    """The state of one driver: its active runs, and the asks that are running, paused or finished."""
+    """The state of one driver: its active runs, its running and paused operations, and its ended branches."""
 
     tree: Tree
     root: str
@@ -61,7 +62,7 @@ class Schedule(Generic[R]):
     """A dict that maps run ids to the asks that `collect_asks` has already returned completely."""
 
     def collect_asks(self) -> list[tuple[Machine, Ask]]:
-        """Start new branches, and return the asks that the driver can perform now, each with its machine."""
+        """Start new branches, and return the operations that can begin now, each with the state machine of its run."""
         tree, running = self.tree, self.running
         if tree.stop_event is not None and tree.stop_event.is_set() and self.root == tree.root:
             self._hand_back()
@@ -95,7 +96,10 @@ class Schedule(Generic[R]):
         return ready
 
     def _hand_back(self) -> None:
-        """Raise a `StopSignal` that returns the run to the queue, when no ask is running any more."""
+        """Raise a `StopSignal` that returns the run to the queue of its store, because the worker stops.
+
+        Do nothing while an operation of the run is still in progress.
+        """
         if not self.running and any(self.tree.asks(run_id) for run_id in self.active):
             raise StopSignal("handed_back")
 
@@ -123,9 +127,10 @@ class Schedule(Generic[R]):
             self.fail(child_id, error)
 
     def finish_or_pause(self) -> bool:
-        """Pause the run if it has not ended, when no ask is left.
+        """Pause the run if it has not ended, after the driver has performed all possible operations.
 
-        Return False if delayed branches started instead, so that the driver must continue.
+        Return True if the run has ended or paused. Return False if delayed branches started instead, so that the driver
+        must continue.
         """
         tree = self.tree
         root = tree.machines[self.root]
@@ -142,7 +147,7 @@ class Schedule(Generic[R]):
     # The outcome of an ask
 
     def tell(self, run_id: str, ask_id: str, outcome: object) -> None:
-        """Pass the outcome of an ask to its machine, and fail the run if the machine raises an error."""
+        """Pass the result of an ask to the state machine of its run, and fail the run if that raises an error."""
         try:
             self.tree.tell(run_id, ask_id, outcome)
         except Exception as error:
@@ -153,7 +158,7 @@ class Schedule(Generic[R]):
                 self.ended.append((run_id, None))
 
     def on_failure(self, run_id: str, ask_id: str, error: BaseException) -> None:
-        """Handle the error of an ask: pause the ask if it waits for human input, or else fail its run."""
+        """Handle an exception of an ask: pause the ask if it waits for human input, or else fail its run."""
         if _is_pause(error):
             self.paused.add((run_id, ask_id))
             self.tree.postpone(run_id, ask_id)
@@ -163,8 +168,8 @@ class Schedule(Generic[R]):
     def fail(self, run_id: str, error: BaseException) -> None:
         """Fail a run with an error.
 
-        The parent of a failed branch gets the error as a tool result. The error of the root, a fatal error or an
-        interrupt is raised and ends the driver.
+        If a branch fails, its parent receives the error as a tool result. The error is raised and ends the driver if it
+        is fatal, if it is an interrupt, or if the failed run is the one that the caller started.
         """
         if _is_pause(error):
             error = AcornError(
@@ -185,7 +190,7 @@ class Schedule(Generic[R]):
         raise error
 
     def _parents(self, run_id: str) -> list[str]:
-        """Return the ids of a branch's parents, from the nearest parent to the root of the driver."""
+        """Return the ids of a branch's parents, from the nearest parent up to the run that the caller started."""
         parents: list[str] = []
         while run_id != self.root:
             run_id = self._calls[run_id][0]
@@ -197,11 +202,10 @@ class Schedule(Generic[R]):
             self.running.pop(key).cancel()
 
     def end_branch(self, run_id: str, error: Exception | None) -> tuple[Machine, AskBranch, ToolResult] | None:
-        """Pass the result of an ended branch to its parent.
+        """Pass the result of an ended branch to its parent, after the tool sources of the branch were closed.
 
-        The tool sources of the branch are closed already.
-
-        Return the parent's machine, its ask and the result, for a stream chunk. Return None if the parent has ended.
+        Return the parent's state machine, the parent's ask for the branch, and the result, so that the driver can
+        create a stream chunk. Return None if the parent has ended.
         """
         self.active.remove(run_id)
         self.unchecked.pop(run_id, None)
@@ -217,7 +221,7 @@ class Schedule(Generic[R]):
     # The end of the drive
 
     def start_ending(self) -> None:
-        """Accept no more outcomes, because the driver begins to end its runs."""
+        """Mark the driver as ending, so that it accepts no more results of operations."""
         self.is_over = True
         if self.root == self.tree.root:
             self.tree.is_ending = True
@@ -225,7 +229,8 @@ class Schedule(Generic[R]):
     def stop_runs(self, error: BaseException, returned: Iterable[tuple[AskKey, object]]) -> None:
         """End all runs of the driver with an error.
 
-        `returned` contains the outcomes that have arrived. They are passed to their machines first.
+        `returned` contains results of operations that have already finished. The state machines receive these results
+        first.
         """
         try:
             for key, outcome in returned:
@@ -238,7 +243,7 @@ class Schedule(Generic[R]):
     def fail_last_commit(self, error: Exception) -> None:
         """Fail a run because the commit of its end failed.
 
-        A run that failed before gets only a note in its error.
+        If the run has already failed, keep its error, and only add a note to that error.
         """
         run = self.tree.machines[self.root].run
         first = run.error
@@ -251,7 +256,7 @@ class Schedule(Generic[R]):
         first.add_note(f"The end of the run could not be stored either: {describe_error(error)}")
 
     def release(self) -> None:
-        """Release the claim of the root run in the store, and end its trace."""
+        """Release the claim on a top-level run in the store, and end the telemetry trace of the driver's run."""
         tree = self.tree
         if tree.committer is not None and self.root == tree.root:
             tree.committer.end(tree.fatal_error)
@@ -260,9 +265,9 @@ class Schedule(Generic[R]):
 
 
 def _is_pause(error: BaseException) -> bool:
-    """Return whether an error means that branches wait for human input.
+    """Return True if an error is the signal that branches wait for human input.
 
-    A task group wraps such signals.
+    A task group in user code may have wrapped this signal in an exception group.
     """
     if _is_group(error):
         return error.split(lambda member: is_signal(member, "paused"))[1] is None
@@ -274,9 +279,10 @@ def _is_group(error: BaseException) -> TypeIs[BaseExceptionGroup]:
 
 
 class SourceCloseErrors:
-    """A callback for errors of tool sources that could not be closed.
+    """A callback that receives the errors of tool sources that could not be closed.
 
-    The first error fails a run that has no error. A run that has an error gets notes about later errors.
+    If the run has no error yet, the first such error fails the run. Otherwise the callback adds a note to the error of
+    the run.
     """
 
     def __init__(self, tree: Tree, run_id: str) -> None:
@@ -296,9 +302,10 @@ class SourceCloseErrors:
 
 
 def raise_original(error: RuntimeError, machine: Machine, kind: type[Exception]) -> None:
-    """Raise the original `StopIteration` of a hook.
+    """Raise the `StopIteration` of a hook, which Python has replaced by a `RuntimeError`.
 
-    Python replaces a `StopIteration` that leaves a generator by a `RuntimeError`. `kind` is the original class.
+    Python replaces a `StopIteration` that leaves a generator. `kind` is the original class, such as `StopIteration`. If
+    the `RuntimeError` has another cause, do nothing.
     """
     cause = error.__cause__
     if isinstance(cause, kind):

@@ -1,11 +1,12 @@
-"""Open tool sources: the sources of one run, and the sources that `with agent:` opens for several runs.
+"""Open tool sources: those of one run, and those that `with agent:` opens for several runs.
 
-A driver creates an `OpenSources` object for each run, opens the sources of the spec and closes them at the end. If
-`with agent:` has opened the sources, the runs inside the block only list their tools.
+A tool source is an object whose method `tools()` lists tools, such as an MCP server. For each run, a driver creates an
+`OpenSources` object, which opens the agent's tool sources and closes them at the end of the run. If `with agent:` has
+already opened the tool sources, the runs inside the block only list the tools.
 
-One task on one event loop enters and exits an async source, because the cancel scopes of anyio, which MCP uses, require
-this. An async run uses the caller's loop, and a sync run uses a private loop. The async functions of the source always
-run on the same loop as its task. A sync source needs no task.
+The same task must enter and exit an async tool source, because the cancel scopes of anyio, which MCP uses, require
+this. The task and the async functions of the tool source run on the same event loop. This is the caller's loop in an
+async run, and a private loop in a sync run. A sync tool source needs no task.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Method = Callable[[], Any]
 
 
 class AnySource(Protocol):
-    """A tool source whose method `tools` may be sync or async."""
+    """A tool source: an object whose method `tools`, which may be sync or async, lists tools."""
 
     @property
     def tools(self) -> Method: ...
@@ -59,7 +60,10 @@ class OpenSource:
 
     @property
     def is_usable(self) -> bool:
-        """Whether this process opened the source, not its parent before a fork, and the source's task still runs."""
+        """Whether this process opened the tool source, and its task, if it has one, is still running.
+
+        After a fork, a child process cannot use a tool source that its parent process opened.
+        """
         return self._process == os.getpid() and not (self._task is not None and self._task.done())
 
     # Opening
@@ -93,7 +97,7 @@ class OpenSource:
             self._close = leave
 
     async def _enter(self, manager: AbstractAsyncContextManager[Any]) -> None:
-        """Start the task that enters the source, and wait until the source is open."""
+        """Start the task that opens the tool source and later closes it, and wait until the source is open."""
         opened = asyncio.get_running_loop().create_future()
         task = self._task = asyncio.create_task(self._stay_open(manager, opened))
         # asyncio logs an exception that no code retrieves, and a source whose task failed may never be closed.
@@ -120,7 +124,10 @@ class OpenSource:
     # Listing
 
     def list_tools(self) -> Any:
-        """Return the list from `tools()`, whose async functions run on the loop of the source."""
+        """Return the list of tools from the tool source's method `tools()`.
+
+        The async tools in the list run on the event loop of the tool source.
+        """
         tools, owner = self.source.tools, self._owner
         if owner is None:
             return call_sync(tools)
@@ -135,7 +142,7 @@ class OpenSource:
         return self._bind_to_loop(listed)
 
     async def alist_tools(self) -> Any:
-        """Return the list from `tools()`, without blocking the event loop."""
+        """Return the list of tools from the tool source's method `tools()`, without blocking the event loop."""
         tools, owner = self.source.tools, self._owner
         if owner is None or not is_async(tools):
             return self._bind_to_loop(await call_async(tools))
@@ -175,7 +182,7 @@ class OpenSource:
         await self._wait_for_task()
 
     async def _wait_for_task(self) -> None:
-        """Wait for the end of the source's task, and cancel the task if this call is cancelled."""
+        """Wait until the task of the tool source has ended, and cancel that task if the wait is cancelled."""
         assert self._task is not None
         try:
             await self._task
@@ -186,7 +193,7 @@ class OpenSource:
         self._raise_error()
 
     def _raise_error(self) -> None:
-        """Raise the error of the source's task, if the task failed."""
+        """Raise the exception of the tool source's task, if the task failed."""
         assert self._task is not None
         error = self._interrupt or (None if self._task.cancelled() else self._task.exception())
         if error is not None:
@@ -204,14 +211,20 @@ def _is_manager(source: object, prefix: str) -> bool:
 
 
 def _open_and_close(source: Any) -> tuple[Method, Method]:
-    """Return the methods that open and close a source."""
+    """Return two functions: the first opens a tool source, and the second closes it.
+
+    They are the methods `__enter__` and `__exit__`, or else `open` and `close`, or functions that do nothing.
+    """
     if _is_manager(source, ""):  # If the source also has `open` and `close`, they may do only part of the work.
         return source.__enter__, functools.partial(source.__exit__, None, None, None)
     return getattr(source, "open", None) or _do_nothing, getattr(source, "close", None) or _do_nothing
 
 
 def _as_manager(source: Any) -> AbstractAsyncContextManager[Any] | None:
-    """Return the context manager that the task enters, or None if the source needs no opening and closing."""
+    """Return an async context manager that opens and closes a tool source.
+
+    Return None if the tool source has no methods to open and close it.
+    """
     if _is_manager(source, "a"):  # If the source also has sync context methods, they may only raise an error.
         return source  # type: ignore[no-any-return]
     enter, leave = _open_and_close(source)
@@ -230,7 +243,10 @@ async def _manager(enter: Method, leave: Method) -> AsyncGenerator[None]:
 
 
 async def _call(method: Method, *, here: bool) -> bool:
-    """Call a method in this thread or in a new thread, await its result, and return whether it was awaitable."""
+    """Call a method of a tool source, await its result if possible, and return True if the result was awaitable.
+
+    If `here` is False, the method runs in a new thread.
+    """
     (returned,) = (method(),) if here else await call_async(lambda: (method(),))
     if inspect.isawaitable(returned):
         await returned
@@ -238,7 +254,10 @@ async def _call(method: Method, *, here: bool) -> bool:
 
 
 def _on_loop(function: Any, owner: OwnerLoop) -> Any:
-    """Return a function that runs an async tool on the loop of its source, or return a sync tool unchanged."""
+    """Return a function that runs an async tool on the event loop of its tool source.
+
+    Return a sync tool unchanged.
+    """
     yields_items = inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(type(function).__call__)
     if not is_async(function) and not yields_items:
         return function
@@ -258,11 +277,11 @@ def _on_loop(function: Any, owner: OwnerLoop) -> Any:
 
 
 def _do_nothing() -> None:
-    """Do nothing, for a source without `open` or `close`."""
+    """Do nothing: the `open` or `close` method of a tool source that has none."""
 
 
 class OpenSources:
-    """The tool sources that one run or one `with` block opened, and that it closes in reverse order."""
+    """The tool sources that one run or one `with` block has opened, and that it closes in reverse order."""
 
     def __init__(self, agent: AgentBase | None = None) -> None:
         self._agent = agent
@@ -270,35 +289,39 @@ class OpenSources:
         self._open: list[OpenSource] = []
 
     def open(self, source: AnySource) -> Any:
-        """Open a source unless the agent has opened it, and return the list from its `tools()`."""
+        """Open a tool source, unless `with agent:` has opened it, and return the list from its method `tools()`."""
         shared = open_sources_of(self._agent, source)
         return (shared or self.add(source)).list_tools()
 
     async def aopen(self, source: AnySource) -> Any:
-        """Open a source on the event loop unless the agent has opened it, and return the list from its `tools()`."""
+        """Open a tool source on the event loop, unless `with agent:` has opened it, and return its list of tools."""
         shared = open_sources_of(self._agent, source)
         return await (shared or await self.aadd(source)).alist_tools()
 
     def add(self, source: AnySource) -> OpenSource:
-        """Open a source, add it to the open sources and return it."""
+        """Open a tool source, add it to this collection and return it."""
         opened = OpenSource(source)
         opened.open()
         self._open.append(opened)
         return opened
 
     async def aadd(self, source: AnySource) -> OpenSource:
-        """Open a source on the event loop, add it to the open sources and return it."""
+        """Open a tool source on the event loop, add it to this collection and return it."""
         opened = OpenSource(source)
         await opened.aopen()
         self._open.append(opened)
         return opened
 
     def find(self, source: AnySource) -> OpenSource | None:
-        """Return the open source for this object, or None if it is not open here."""
+        """Return the `OpenSource` for a tool source, or None if this collection does not contain it."""
         return next((opened for opened in self._open if opened.source is source and opened.is_usable), None)
 
     def close(self, on_error: OnCloseError | None = None) -> None:
-        """Close all sources, and pass each error to `on_error`, which by default raises the first error."""
+        """Close all tool sources in reverse order, and pass each error to `on_error`.
+
+        Without `on_error`, the first error is raised after all tool sources were closed. It has notes about later
+        errors.
+        """
         opened, self._open = self._open, []
         on_error = on_error or _raise_first(None)
         with ExitStack() as stack:
@@ -306,7 +329,7 @@ class OpenSources:
                 stack.callback(_close, source, on_error)
 
     async def aclose(self, on_error: OnCloseError | None = None) -> None:
-        """Close all sources on the event loop, like `close`."""
+        """Close all tool sources on the event loop, in the same way as `close`."""
         opened, self._open = self._open, []
         on_error = on_error or _raise_first(None)
         async with AsyncExitStack() as stack:
@@ -329,7 +352,10 @@ async def _aclose(opened: OpenSource, on_error: OnCloseError) -> None:
 
 
 def _raise_first(first: BaseException | None) -> OnCloseError:
-    """Return a callback that raises the first error, and adds later errors to the first error as notes."""
+    """Return a callback that raises the first error, and adds notes about later errors to it.
+
+    `first` is an exception that is already being handled, or None.
+    """
 
     def on_error(error: BaseException) -> None:
         nonlocal first
@@ -347,7 +373,7 @@ def _raise_first(first: BaseException | None) -> OnCloseError:
 
 
 class AgentSources:
-    """The tool sources of an agent that are open inside `with agent:`."""
+    """The tool sources of an agent that are open inside its `with agent:` blocks."""
 
     def __init__(self, outer: AgentSources | None = None) -> None:
         self.outer = outer
@@ -359,7 +385,10 @@ class AgentSources:
         """A lock for opening and closing the sources."""
 
     def for_copy(self) -> AgentSources:
-        """Return the initial `AgentSources` of a copy that `agent.using(...)` creates."""
+        """Return new `AgentSources` for a copy of the agent that `agent.using(...)` creates.
+
+        The copy also uses the tool sources that the original agent has opened.
+        """
         return AgentSources(outer=self)
 
 
@@ -379,7 +408,10 @@ def _get_or_create_sources(agent: AgentBase) -> AgentSources:
 
 
 def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | None:
-    """Return the open source for an object if the agent, or the agent that it was copied from, has opened it."""
+    """Return the `OpenSource` if the agent, or the agent that it was copied from, has opened a tool source.
+
+    Return None otherwise.
+    """
     agent_sources = None if agent is None else _sources_of(agent)
     while agent_sources is not None:
         if (opened := agent_sources.sources.find(source)) is not None:
@@ -389,7 +421,7 @@ def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | 
 
 
 def open_sources(agent: AgentBase) -> None:
-    """Enter `with agent:`, and open the sources if this is the outermost block."""
+    """Enter `with agent:`, and open the agent's tool sources if this is the outermost block."""
     agent_sources = _get_or_create_sources(agent)
     with agent_sources.lock:
         try:
@@ -402,7 +434,10 @@ def open_sources(agent: AgentBase) -> None:
 
 
 def close_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Exit `with agent:` after the exception `error`, if any, and close the sources of the outermost block."""
+    """Exit `with agent:`, and close the agent's tool sources if this is the outermost block.
+
+    `error` is the exception that ended the block, or None.
+    """
     agent_sources = _get_or_create_sources(agent)
     with agent_sources.lock:
         agent_sources.depth -= 1
@@ -411,7 +446,7 @@ def close_sources(agent: AgentBase, error: BaseException | None) -> None:
 
 
 async def aopen_sources(agent: AgentBase) -> None:
-    """Enter `async with agent:`, and open the sources if this is the outermost block."""
+    """Enter `async with agent:`, and open the agent's tool sources if this is the outermost block."""
     agent_sources = _get_or_create_sources(agent)
     await _acquire(agent_sources.lock)
     try:
@@ -426,7 +461,10 @@ async def aopen_sources(agent: AgentBase) -> None:
 
 
 async def aclose_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Exit `async with agent:`, and close the sources if this is the outermost block."""
+    """Exit `async with agent:`, and close the agent's tool sources if this is the outermost block.
+
+    `error` is the exception that ended the block, or None.
+    """
     agent_sources = _get_or_create_sources(agent)
     await _acquire(agent_sources.lock)
     try:
@@ -445,7 +483,7 @@ def _sources_to_open(agent: AgentBase, agent_sources: AgentSources) -> list[AnyS
 
 
 async def _acquire(lock: threading.Lock) -> None:
-    """Acquire a lock that other threads use too, without blocking the event loop."""
+    """Acquire a lock that other threads may have acquired, without blocking the event loop."""
     if lock.acquire(blocking=False):
         return
     acquired = start_thread(lock.acquire)

@@ -1,4 +1,4 @@
-"""Streaming: the chunks of a model response, for `on_stream` and for a caller that iterates over the run."""
+"""Streaming: the chunks of a model response, for the hook `on_stream` and for a caller that iterates over the run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def complete(ask: AskModel) -> ModelResponse:
-    """Send the model request of an ask, and return the response."""
+    """Send the model request that an ask describes, and return the response."""
     return ask.model.complete(ask.request)
 
 
 def show_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamChunk) -> StreamChunk:
-    """Call `on_stream` with a chunk, and return the chunk."""
+    """Call the agent's hook `on_stream`, if it has one, with a chunk, and return the chunk."""
     _mark_branch(machine, chunk)
     listener = machine.plan.on_stream
     if listener is not None:
@@ -36,9 +36,9 @@ def show_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamChunk) ->
 
 
 async def ashow_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamChunk) -> StreamChunk:
-    """Call `on_stream` with a chunk on the event loop, and return the chunk.
+    """Call the agent's hook `on_stream` with a chunk on the event loop, and return the chunk.
 
-    A sync `on_stream` runs on the event loop too, not in a thread, so that the chunks stay in order.
+    A sync `on_stream` also runs on the event loop, not in a new thread, so that the chunks stay in order.
     """
     _mark_branch(machine, chunk)
     listener = machine.plan.on_stream
@@ -98,7 +98,7 @@ def _deltas(tree: Tree, run_id: str, ask: AskModel, worker: WorkerThread | None)
 
 
 class _WorkerStream:
-    """A stream that requests each delta in the worker thread when the driver needs it."""
+    """A model stream that waits for each delta (a piece of the response) in the worker thread."""
 
     def __init__(self, stream: Iterable[Delta], worker: WorkerThread) -> None:
         self._stream, self._deltas = stream, iter(stream)
@@ -112,9 +112,9 @@ class _WorkerStream:
         return next(self._deltas, None)
 
     def close(self) -> None:
-        """Close the stream.
+        """Close the model stream.
 
-        If the worker thread is still in an abandoned call, it closes the stream after the call.
+        If the worker thread is still executing an abandoned call, it closes the stream after that call.
         """
         self._worker.finish(_closer(self._stream))
 
@@ -124,9 +124,9 @@ def _closer(stream: object) -> Callable[[], object]:
 
 
 def _trace_first(trace: Trace, run_id: str, ask_id: str, stream: Iterable[Delta]) -> Iterator[Delta]:
-    """Yield the deltas of a stream, and wait for the first delta inside the span of the model request.
+    """Yield the deltas of a model stream, and wait for the first one inside the telemetry span of the model request.
 
-    The span must not be current while the caller processes a delta.
+    The span is not current while the caller processes a delta, so that spans of the caller do not become its children.
     """
     deltas = iter(stream)
     with trace.inside(run_id, ask_id):
@@ -143,7 +143,7 @@ def _trace_first(trace: Trace, run_id: str, ask_id: str, stream: Iterable[Delta]
 class StreamedResponse:
     """A model response that is streamed on the event loop.
 
-    `response` is set after the last chunk.
+    The attribute `response` is None until the last chunk was yielded.
     """
 
     def __init__(self, tree: Tree, machine: Machine, ask: AskModel) -> None:
@@ -189,7 +189,7 @@ async def _adeltas(tree: Tree, run_id: str, ask: AskModel) -> AsyncGenerator[Del
 
 
 class _TracedStream:
-    """An async stream that waits for its first delta inside the span of the model request."""
+    """An async model stream that waits for its first delta inside the telemetry span of the model request."""
 
     __slots__ = ("_ask_id", "_deltas", "_has_started", "_run_id", "_trace")
 

@@ -1,8 +1,9 @@
-"""The synchronous driver, which performs the asks of a run in an ordinary blocking call.
+"""The synchronous driver, which performs the operations of a run in an ordinary blocking call.
 
-The driver performs a single ask in the caller's thread. Several concurrent asks, such as parallel tool calls or
-branches, run in new threads. The caller's thread waits for them, passes the outcomes to the machines and begins the
-next asks. Therefore no ask begins after the caller was interrupted.
+An ask is an operation that a run requests, such as a model request or a tool call. If only one ask is ready, the driver
+performs it in the caller's thread. Several concurrent asks, such as parallel tool calls, run in new threads. The
+caller's thread waits for them, passes their results to the state machines and begins the next asks. Therefore no new
+ask begins after Ctrl-C has interrupted the caller's thread.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from acorn.types import ToolResult
 
 
 def drive(tree: Tree, run_id: str) -> None:
-    """Perform the asks of a run until it ends or pauses."""
+    """Perform the model requests, tool calls and hooks of a run until the run ends or pauses."""
     try:
         for _ in drive_stream(tree, run_id, iterates=False):
             pass
@@ -54,9 +55,10 @@ def drive(tree: Tree, run_id: str) -> None:
 
 
 def drive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> Generator[StreamChunk]:
-    """Perform the asks of a run until it ends or pauses, and yield its stream chunks.
+    """Perform the model requests, tool calls and hooks of a run, and yield its stream chunks.
 
-    Closing the iterator ends the run. `iterates` is False if the caller does not use the chunks.
+    The iterator ends when the run ends or pauses. Closing the iterator earlier ends the run. `iterates` is False if the
+    caller ignores the chunks.
     """
     driver = SyncDriver(tree, run_id, iterates=iterates)
     try:
@@ -75,7 +77,7 @@ def drive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> Generator
 
 
 class _ThreadOutcome:
-    """The result or error of an ask that another thread performed."""
+    """The result or the error of an ask (an operation that a run requests) that another thread performed."""
 
     __slots__ = ("error", "key", "value")
 
@@ -84,7 +86,7 @@ class _ThreadOutcome:
 
 
 class _RunningCall:
-    """An ask that another thread performs, with the objects to cancel it."""
+    """An ask (an operation that a run requests) that another thread performs, with the objects to cancel it."""
 
     __slots__ = ("ask", "future", "outcome", "started", "token")
 
@@ -111,7 +113,7 @@ _ALL_ASKS = (*_LONG_ASKS, *_SHORT_ASKS)
 
 
 class SyncDriver:
-    """A driver that performs the asks of one run, and of the branches that its model calls, in the caller's thread."""
+    """A driver that performs the operations of one run, and of the branches that its model calls in a blocking call."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree
@@ -131,7 +133,7 @@ class SyncDriver:
         self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id, [run_id], {run_id: None})
 
     def _allow_waking(self) -> None:
-        """Set `tree.wake`, so that another thread can end the wait of this driver."""
+        """Set the callback `tree.wake`, with which another thread can interrupt this driver while it waits."""
         self._worker = worker = WorkerThread()
 
         def wake() -> None:
@@ -143,7 +145,7 @@ class SyncDriver:
         self.tree.wake = wake
 
     def steps(self) -> Generator[StreamChunk]:
-        """Perform asks until the run has ended or paused, and yield the stream chunks."""
+        """Perform the operations of the run until it ends or pauses, and yield its stream chunks."""
         tree, schedule = self.tree, self.schedule
         tree.open(self.root)
         while True:
@@ -181,10 +183,11 @@ class SyncDriver:
     # Asks in the caller's thread
 
     def _perform_alone(self) -> None:
-        """Perform the asks of a run that has no branches and no stream, while the run has one ask at a time.
+        """Perform the operations of a run without branches and stream, while the run requests one at a time.
 
-        Most runs need only this method. If another process may cancel the run, the worker thread performs the long
-        asks. It performs all asks from one hook to the next, because a change of threads costs more time than a step.
+        Most runs need only this method. If another process may cancel the run, the worker thread performs model
+        requests and tool calls, because the driver can stop waiting for them. The worker thread performs all of them up
+        to the next hook, because each change of threads costs more time than a step.
         """
         worker = self._worker
         if worker is None or self.tree.is_listened_to(self.root):
@@ -194,7 +197,10 @@ class SyncDriver:
             pass
 
     def _perform_each(self, kinds: tuple[type[Ask], ...], worker: WorkerThread | None = None) -> int | None:
-        """Perform single asks of the types in `kinds`, and return their number, or None after a failure."""
+        """Perform one ask after the other, while the run requests a single ask that has a type in `kinds`.
+
+        Return the number of performed asks, or None if an ask failed or paused.
+        """
         tree, run_id = self.tree, self.root
         count = 0
         while (ask := tree.begin_only_ask(run_id, kinds)) is not None:
@@ -223,13 +229,13 @@ class SyncDriver:
     def _perform_and_stream(
         self, machine: Machine, ask: Ask, worker: WorkerThread | None = None
     ) -> Generator[StreamChunk, None, Any]:
-        """Perform an ask, yield its stream chunks, and return the outcome."""
+        """Perform an ask (an operation that the run requests), yield its stream chunks, and return its result."""
         if isinstance(ask, AskModel) and not ask.is_summary and self._streams(machine):
             return (yield from stream_response(self.tree, machine, ask, worker))
         return self._perform(machine.run.id, ask, worker)
 
     def _perform(self, run_id: str, ask: Ask, worker: WorkerThread | None) -> Any:
-        """Perform an ask without streaming, and return its outcome."""
+        """Perform an ask (an operation that the run requests) without streaming, and return its result."""
         tree = self.tree
         # `match` is twice as slow, and every ask uses this code.
         if isinstance(ask, AskModel):
@@ -261,7 +267,7 @@ class SyncDriver:
             assert_never(ask)
 
     def _tell(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
-        """Pass an outcome to its machine, and yield the result of a tool call as a stream chunk."""
+        """Pass the result of an ask to the state machine of its run, and yield a tool result as a stream chunk."""
         self.schedule.tell(run_id, ask.id, outcome)
         yield from self._show_tool(run_id, ask, outcome)
 
@@ -307,7 +313,10 @@ class SyncDriver:
         self._events.put(outcome)
 
     def _perform_in_thread(self, key: AskKey, running: _RunningCall, machine: Machine, ask: Ask) -> None:
-        """Perform an ask in its own thread, until the ask returns or the driver ends."""
+        """Perform an ask in its own thread, and put its chunks and its result into the event queue.
+
+        Stop early if the driver or the run has ended.
+        """
         cancel_token.set(running.token)
         try:
             with closing(self._perform_and_stream(machine, ask)) as chunks:
@@ -323,7 +332,7 @@ class SyncDriver:
             self._report(running, _ThreadOutcome(key, None, error))
 
     def _handle_events(self) -> Generator[StreamChunk]:
-        """Wait for an event, and handle all events in the queue, so that one commit stores them."""
+        """Wait for an event, and handle all events in the queue, so that a single commit saves them."""
         yield from self._handle_event()
         if not self.iterates:
             for _ in range(self._events.qsize()):
@@ -348,7 +357,10 @@ class SyncDriver:
                 yield from self._show_tool(run_id, ask, event.value)
 
     def _next_event(self) -> _ThreadOutcome | StreamChunk | Exception | None:
-        """Wait for the next event and return it, or return None when a tool has exceeded its time limit."""
+        """Wait for the next event and return it.
+
+        Return None if a tool exceeds its time limit first.
+        """
         deadlines, running = self._deadlines, self.schedule.running
         while deadlines and deadlines[0][1] not in running:
             heapq.heappop(deadlines)
@@ -370,7 +382,7 @@ class SyncDriver:
     # Storing
 
     def _commit(self) -> None:
-        """Commit all changes of the tree, and wait until they are stored."""
+        """Commit all changes of the run and its branches, and wait until the store has saved them."""
         future = self.tree.commit()
         if future is not None:
             try:
@@ -381,7 +393,7 @@ class SyncDriver:
     # The end
 
     def stop(self) -> None:
-        """Cancel the running asks without waiting for their end."""
+        """Cancel the operations in progress, without waiting until they have ended."""
         if self.schedule.running:
             time.sleep(0.001)  # A tool that returns at this moment needs time to report its outcome.
         self.schedule.start_ending()
@@ -389,7 +401,10 @@ class SyncDriver:
             running.cancel()
 
     def pending_outcomes(self) -> Iterator[tuple[AskKey, object]]:
-        """Return the keys and outcomes of asks that have finished but whose machines have no outcome yet."""
+        """Return the results of operations that have finished, but that the state machines have not received yet.
+
+        Each result comes with its key: the id of the run and the id of the ask.
+        """
         outcomes = [running.outcome for running in self.schedule.running.values() if running.outcome is not None]
         return iter([(outcome.key, outcome.value) for outcome in outcomes if outcome.error is None])
 
@@ -402,7 +417,10 @@ class SyncDriver:
                 yield from self._show_result(machine, ask.id, tool_result)
 
     def _close_sources(self, run_id: str) -> Exception | None:
-        """Close the tool sources of a run, and return the error that fails the run, or None."""
+        """Close the tool sources that a run has opened.
+
+        Return the error if the run fails because a tool source could not be closed. Return None otherwise.
+        """
         sources = self._sources.pop(run_id, None)
         if sources is None:
             return None
@@ -412,7 +430,7 @@ class SyncDriver:
         return errors.error
 
     def close(self) -> None:
-        """Close the tool sources of all runs, and complete their records."""
+        """Close the tool sources of all runs that this driver drives, and complete the run records."""
         for run_id in reversed(self.schedule.active):
             error = self._close_sources(run_id)
             self.tree.close(run_id)
@@ -420,7 +438,7 @@ class SyncDriver:
                 raise error
 
     def finish(self) -> None:
-        """Commit the end of the run, and release its claim."""
+        """Commit the end of the run, and release this process's claim on the run in the store."""
         try:
             if self.tree.committer is not None:
                 self._commit()
@@ -434,7 +452,7 @@ class SyncDriver:
 
 
 def call_tool(tree: Tree, run_id: str, ask: AskTool) -> ToolResult:
-    """Call a tool, and return its result, which is an error result if the tool raises an exception."""
+    """Call a tool and return its result, or return an error result if the tool raises an exception."""
     started, call = time.monotonic(), ask.call
     with CallSite(tree, run_id, ask.id):
         try:

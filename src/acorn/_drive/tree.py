@@ -1,7 +1,7 @@
-"""A run and its branches: one object that updates their machines, publishes their entries and ends them together.
+"""A run and its branches in one object, which updates their state machines and publishes their journal entries.
 
-Every driver of a run or a branch works through its tree, from any thread. The tree contains the branches that the model
-calls and the branches that user code starts.
+Every driver of the run or of a branch uses this object, from any thread. It contains the branches that the model calls
+and the branches that user code starts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_SPAN = nullcontext()
 
 
 class Tree:
-    """The machines of one run and its branches, with a lock that lets several threads use them."""
+    """A run and its branches: the state machines of all of them, with a lock for access from several threads."""
 
     def __init__(
         self,
@@ -87,14 +87,17 @@ class Tree:
         """If this event is set, the driver stops at its next commit and returns the run to the queue."""
 
     def now(self, run_id: str) -> float:
-        """Return the seconds on the clock of a run, which stops while no driver drives the run."""
+        """Return the time in seconds on the clock of a run.
+
+        The clock runs only while a driver drives the run.
+        """
         driven = self._driven.get(run_id)
         return self.machines[run_id].run.seconds if driven is None else monotonic() - driven.clock_start
 
     # Driving one run
 
     def open(self, run_id: str) -> None:
-        """Start a new run, or resume a loaded run."""
+        """Start a new run or continue a loaded run: start its clock, and register its listeners."""
         with self._lock:
             machine, committer = self._running(run_id), self.committer
             run = machine.run
@@ -134,11 +137,17 @@ class Tree:
                 self._publish(run_id)
 
     def span(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
-        """Return a context manager that makes the span of a model request the parent of the HTTP client's spans."""
+        """Return a context manager in which the telemetry span of a model request is current.
+
+        Spans of the HTTP client then become children of this span.
+        """
         return _NO_SPAN if self.trace is None else self.trace.inside(run_id, ask_id)
 
     def asks(self, run_id: str) -> Mapping[str, Ask]:
-        """Return a dict that maps ids to the asks of a run, which is the same object while the asks do not change."""
+        """Return the operations that a run needs next, as a dict that maps ask ids to asks.
+
+        While the operations do not change, the same dict object is returned.
+        """
         machine = self.machines[run_id]
         error = machine.run.error
         if error is not None and is_signal(error, "parent_ended"):
@@ -146,7 +155,7 @@ class Tree:
         return machine.listed(monotonic() - self._driven[run_id].clock_start)
 
     def begin(self, run_id: str, ask_id: str) -> None:
-        """Record in the machine that a driver begins to perform one of its asks."""
+        """Record in the state machine of a run that a driver begins to perform an ask (a requested operation)."""
         driven = self._driven[run_id]
         with self._lock:
             machine = self._running(run_id)
@@ -157,7 +166,11 @@ class Tree:
                 self._publish(run_id)
 
     def begin_only_ask(self, run_id: str, kinds: tuple[type[Ask], ...]) -> Ask | None:
-        """Begin and return the only ask of a run, or return None if it has a timeout or is not one of the `kinds`."""
+        """Begin and return the only ask (requested operation) of a run.
+
+        Return None if the run has several asks, if the type of the ask is not in `kinds`, if the ask is a tool call
+        with a time limit, or if the driver should stop.
+        """
         driven = self._driven[run_id]
         with self._lock:
             machine, now = self.machines[run_id], monotonic() - driven.clock_start
@@ -176,7 +189,7 @@ class Tree:
             return ask
 
     def tell(self, run_id: str, ask_id: str, outcome: object) -> None:
-        """Pass the outcome of an ask to its machine."""
+        """Pass the result of an ask (a requested operation) to the state machine of its run."""
         driven = self._driven[run_id]
         with self._lock:
             machine = self.machines[run_id]
@@ -200,7 +213,10 @@ class Tree:
                     self._publish(branch_id)
 
     def stop(self, run_id: str, error: BaseException) -> None:
-        """End a run and its branches with an error, and call the listeners after all these runs have ended."""
+        """End a run and its branches with an error.
+
+        The listeners are called only after all these runs have ended.
+        """
         with self._lock:
             stopped, machine = self._stop_below(run_id), self.machines[run_id]
             machine.stop(error, self.now(run_id))
@@ -211,13 +227,13 @@ class Tree:
                 self._publish(stopped_id)
 
     def fail_after_end(self, run_id: str, error: BaseException) -> None:
-        """Change a run that ended without an error to a failed run."""
+        """Mark a run as failed that had ended without an error."""
         with self._lock:
             self.machines[run_id].fail_after_end(error, self.now(run_id))
             self._publish(run_id)
 
     def close(self, run_id: str) -> None:
-        """Complete the record of a run that has ended, and remember it as the last run of its agent."""
+        """Complete the record of a run that has ended, and set it as the last run (`agent.last`) of its agent."""
         driven, machine = self._driven.get(run_id), self.machines[run_id]
         if driven is not None and not driven.is_closed:
             driven.is_closed, run = True, machine.run
@@ -229,19 +245,28 @@ class Tree:
                 self.trace.close(run_id)
 
     def raise_if_late(self, run_id: str, error: ModelError | None) -> None:
-        """Raise a `LimitError` if the time limit of the run has passed, which explains the failed request's `error`."""
+        """Raise a `LimitError` if the time limit of the run has passed.
+
+        `error` is the error of the failed model request, if any. It becomes the cause of the `LimitError`.
+        """
         if late := self.machines[run_id].budgets.too_late(self.now(run_id)):
             raise late from error
 
     def _running(self, run_id: str) -> Machine:
-        """Return the machine of a run, or raise a `StopSignal` if the run has ended together with its parent."""
+        """Return the state machine of a run.
+
+        Raise a `StopSignal` if the run has already ended, because its parent ended.
+        """
         machine = self.machines[run_id]
         if machine.run.stop_reason is not None:
             raise StopSignal("parent_ended")
         return machine
 
     def _stop_below(self, run_id: str) -> list[str]:
-        """End all branches below a run, and return their ids, so that the caller can publish their entries."""
+        """End all branches below a run, and return their ids.
+
+        The caller must then publish the journal entries of these branches.
+        """
         stopped = [branch for branch in reversed(list(self._below(run_id))) if not self.machines[branch].is_over]
         for branch_id in stopped:
             machine = self.machines[branch_id]
@@ -253,17 +278,23 @@ class Tree:
     # Pausing for human input
 
     def postpone(self, run_id: str, ask_id: str) -> None:
-        """Withdraw an ask that waits for human input, so that a driver performs it again when the run is resumed."""
+        """Withdraw an operation that waits for human input, so that it is performed again when the run is resumed."""
         with self._lock:
             self.machines[run_id].set_aside(ask_id)
 
     def start_held_branches(self, run_id: str) -> bool:
-        """Start the branches that a step delayed until its other calls paused, and return whether any started."""
+        """Start branches that waited for the other tool calls of their step, because those calls wait for human input.
+
+        Return True if a branch started.
+        """
         with self._lock:
             return self.machines[run_id].start_waiting_branches(self.now(run_id))
 
     def pause(self, run_id: str) -> None:
-        """Pause a tree in which every run waits for human input, and add the open requests to each run record."""
+        """Pause a run and its branches when all of them wait for human input.
+
+        Each run record receives the unanswered requests of its run and of the branches below that run.
+        """
         with self._lock:
             paused = [paused_id for paused_id in (run_id, *self._below(run_id)) if not self.machines[paused_id].is_over]
             requests = {paused_id: self.machines[paused_id].calls.open_requests() for paused_id in paused}
@@ -280,7 +311,7 @@ class Tree:
     # Branches
 
     def branch(self, context: BranchContext, plan: Plan) -> None:
-        """Add a branch below its parent: a new branch, or a saved branch that is loaded now."""
+        """Add a branch to its parent: create a new branch, or load the branch if it was saved."""
         with self._lock:
             parent = self._running(context.parent_id)
             saved = self._saved.pop(context.run_id, None)
@@ -301,7 +332,10 @@ class Tree:
     def new_branch(
         self, site: CallSite, parent_id: str, place_id: str, name: str, plan: Plan, value: BaseModel
     ) -> BranchContext:
-        """Add a branch that user code starts at a call site, and return its context."""
+        """Add a branch that user code starts, and return its `BranchContext` (its id, input and parent).
+
+        `site` is the tool call or hook that contains the user code.
+        """
         with self._lock:
             parent, now = self._running(parent_id), self.now(parent_id)
             call_id, depth = self._enclosing_call(site, parent_id)
@@ -321,7 +355,10 @@ class Tree:
             return context
 
     def _enclosing_call(self, site: CallSite, run_id: str) -> tuple[str | None, int]:
-        """Return the id of the run's tool call that contains the call site, or None, and the site's branch depth."""
+        """Return the id of the tool call that contains a call site, and the branch depth of the call site.
+
+        Only tool calls of the run `run_id` count. The id is None if no such tool call contains the call site.
+        """
         machine = self.machines[site.run_id]
         depth = 0 if machine.context is None else machine.context.depth
         if site.run_id == run_id:
@@ -333,7 +370,7 @@ class Tree:
         return (None if context is None else context.call_id or context.inside), depth
 
     def finish_branch(self, context: BranchContext, error: BaseException | None) -> None:
-        """Add the result of a branch that user code started to the parent of the branch."""
+        """Pass the result of a branch that user code started to the parent of the branch."""
         with self._lock:
             parent, run = self.machines[context.parent_id], self.machines[context.run_id].run
             if not parent.is_over:
@@ -347,7 +384,7 @@ class Tree:
             yield from self._below(branch_id)
 
     def lineage(self, run_id: str) -> Iterator[tuple[object, Run]]:
-        """Yield the module instance and the record of a run, and then of each parent up to the root."""
+        """Yield the agent and the record of a run, and then those of each parent, up to the top-level run."""
         machine: Machine | None = self.machines[run_id]
         while machine is not None:
             yield machine.plan.agent, machine.run
@@ -356,7 +393,10 @@ class Tree:
     # Storing
 
     def commit(self) -> Future[None] | None:
-        """Start a commit of all changes, and return its future, which must be done before the next ask begins."""
+        """Start a commit of all changes, and return its future, which must be done before the next operation begins.
+
+        Return None if the run has no store or has no changes.
+        """
         committer, fatal_error = self.committer, self.fatal_error
         if committer is None:
             return None
@@ -371,21 +411,21 @@ class Tree:
                 self.fail_commit(error)
 
     def fail_commit(self, error: Exception) -> NoReturn:
-        """Abort the tree because a commit failed, and raise the error of the store as a `StoreError`."""
+        """Abort the run and its branches because a commit failed, and raise the store's error as a `StoreError`."""
         failure = error if self.committer is None else self.committer.failure(error)
         self.abort(failure)
         raise failure from failure.__cause__
 
     def release(self) -> None:
-        """Release the claim of a tree that no driver drives, because its caller was cancelled."""
+        """Release the claim on a run that was loaded but that no driver will drive."""
         if self.committer is not None:
             self.committer.release()
 
     def _cancel(self) -> None:
-        """Cancel the tree because another process requested it, and wake the driver.
+        """Cancel the run and its branches because another process requested it, and wake the driver.
 
-        The heartbeat thread calls this method. A driver that executes a hook cannot be woken. It ends the run when the
-        hook returns, but the store already reports the run as cancelled.
+        The heartbeat thread calls this method. A driver that is executing a hook cannot be woken, so it ends the run
+        only when the hook returns. Until then, the store already reports the run as cancelled.
         """
         self.abort(run_cancelled_error(self.root))
         if self.wake is not None:
@@ -394,14 +434,17 @@ class Tree:
             self.committer.cancel_soon(lambda: self.is_ending)
 
     def abort(self, error: Exception) -> None:
-        """Stop all runs of the tree with a fatal error, without a change of the stored state."""
+        """Set the fatal error, with which all drivers end the run and its branches.
+
+        The stored state of the runs does not change.
+        """
         with self._lock:
             self.fatal_error = self.fatal_error or error
 
     # Listening
 
     def is_listened_to(self, run_id: str) -> bool:
-        """Return whether a run has listeners, which its driver calls in its own thread."""
+        """Return True if a run has listeners, which its driver must call in the driver's own thread."""
         return bool(self._driven[run_id].subscribers)
 
     def _publish(self, run_id: str) -> None:
@@ -421,26 +464,26 @@ class Tree:
 
 
 def tree_of(site: CallSite) -> Tree:
-    """Return the tree that contains the run of a call site."""
+    """Return the `Tree` (a run and its branches) in which a call site is located."""
     assert isinstance(site.tree, Tree)
     return site.tree
 
 
 def current_machine() -> Machine | None:
-    """Return the machine of the innermost run that executes the calling code, or None outside of a run."""
+    """Return the state machine of the innermost run that executes the calling code, or None outside of a run."""
     site = current_call_site()
     return None if site is None else tree_of(site).machines[site.run_id]
 
 
 def _is_same_branch(saved: JsonObject, context: BranchContext, plan: Plan) -> bool:
-    """Return whether a saved branch has the same class and input as a new branch."""
+    """Return True if a saved branch has the same class and input as a branch that user code starts now."""
     # The file of the class may have another name now, such as `__main__`.
     is_same_class = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
     return bool(is_same_class and saved["run"]["input"] == to_saved_data(context.input))
 
 
 def _replace_record(branches: list[Run], run: Run) -> None:
-    """Replace the saved record in the parent's list of branches by the loaded run."""
+    """Replace the saved record of a branch by its loaded record, in the parent's list of branches."""
     for index, record in enumerate(branches):
         if record.id == run.id:
             run.branches += record.branches

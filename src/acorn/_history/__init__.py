@@ -1,1 +1,1 @@
-"""The conversation with the model: its messages, their repair, and the code that writes history and journal."""
+"""The conversation with the model: creation, repair and compaction of messages, and their saved form."""

@@ -30,7 +30,7 @@ _CUT = " (cut off here)"
 
 @dataclass(frozen=True)
 class CompactedRange:
-    """A range of history indexes in which one summary replaces most of the messages."""
+    """A range of history indexes whose messages are replaced by one summary, except for preserved messages."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class CompactedRange:
 
 
 def estimate_tokens(history: Iterable[object]) -> int:
-    """Return the estimated number of tokens in the messages: one token for four bytes of text."""
+    """Return an estimate of the tokens in the messages. Four bytes of text count as one token."""
     return sum(_text_length(message) for message in history) // 4
 
 
@@ -57,7 +57,7 @@ def _text_length(message: object) -> int:
 
 
 def range_to_compact(history: object, openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:
-    """Return the range that a summary can replace, or None if no range is large enough.
+    """Return the range of history indexes that a summary should replace, or None if it would save too little.
 
     `openings` are the input messages of the run and its parents, which stay in the history.
     """
@@ -92,7 +92,7 @@ def _result_id(message: object) -> str:
 def _end_without_split_calls(history: Sequence[object], end: int) -> int:
     """Return the largest end of the range, at most `end`, that does not separate a tool call from its result.
 
-    The user may have moved calls and results in the history.
+    The user may have moved calls and results in the history, so a result may be far from its call.
     """
     while True:
         later_results = {_result_id(message) for message in history[end:] if _role(message) == "tool"}
@@ -113,9 +113,9 @@ def _end_without_split_calls(history: Sequence[object], end: int) -> int:
 
 
 def summary_messages(history: Sequence[Message], compacted: CompactedRange, opening: Message) -> list[Message]:
-    """Return the messages of the request for a summary.
+    """Return the messages of the request that asks the model for a summary.
 
-    The messages to replace are sent as XML text, because this request has no tools.
+    The messages to summarize are sent as XML text, because this request offers no tools.
     """
     from acorn.thread.messages import from_messages  # Imported late: most runs do not need the event classes.
     from acorn.thread.xml import serialize_thread_to_xml
@@ -126,13 +126,16 @@ def summary_messages(history: Sequence[Message], compacted: CompactedRange, open
 
 
 def summary_text(content: str, *, was_cut: bool) -> str:
-    """Return the text of the summary message, or an empty string if the model returned no summary."""
+    """Return the text of the message that contains the summary, or an empty string if `content` is empty."""
     summary = content.strip()
     return f"{INTRODUCTION}{summary}{_CUT if was_cut else ''}" if summary else ""
 
 
 def compact_messages(history: Sequence[Message], compacted: CompactedRange, text: str) -> list[Message]:
-    """Return the new messages of the range: the preserved messages, and the summary at the last replaced index."""
+    """Return the messages that replace the range: its preserved messages and the summary.
+
+    The summary is placed where the last replaced message was.
+    """
     before = [history[index] for index in compacted.preserved if index < compacted.last_replaced]
     return [
         *before,

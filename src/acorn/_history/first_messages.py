@@ -1,4 +1,4 @@
-"""The first messages of a run: the system prompt, the earlier conversation, and the input as XML."""
+"""The first messages of a run: the system prompt, the messages of an earlier run, and the input as XML."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
 
 
 def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] = LimitError) -> None:
-    """Raise an error of class `kind` if the media of one request are larger than `max_media_bytes`."""
+    """Raise an error of class `kind` if all media of a request together are larger than `max_media_bytes`."""
     limit, size = spec.max_media_bytes, sum(medium.size for medium in media)
     if limit is None or size <= limit:
         return
@@ -65,9 +65,9 @@ def _unserializable_input(owner: str, run_input: BaseModel, values: Sequence[obj
 
 
 def prompt_text(spec: Spec, returned: object) -> str:
-    """Return the text that the method `system_prompt` returned, without its indentation.
+    """Return the text that the method `system_prompt` returned, without its common indentation.
 
-    Raise `DeclarationError` if the method returned another value than a string.
+    Raise `DeclarationError` if the method did not return a string.
     """
     if not isinstance(returned, str):
         raise DeclarationError(
@@ -91,9 +91,10 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
-    """Return the messages that the user passed to `using(history=...)` as a list or a `Run`.
+    """Return the messages from `using(history=...)`, which accepts a list or a `Run`.
 
-    The list contains no prompt, because the new run adds its prompt. Other system messages stay at their positions.
+    The system prompt is left out, because the new run adds its own prompt. Other system messages stay at their
+    positions.
     """
     if history is None:
         return []
@@ -112,9 +113,9 @@ def _is_run(value: object) -> TypeIs[Run]:
 
 
 def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
-    """Return the index of the system prompt in the messages, or None if there is no prompt.
+    """Return the index of the system prompt in the messages, or None if they contain no system prompt.
 
-    The user may have moved or edited the prompt of a run.
+    The user may have moved or edited the prompt of an earlier run.
     """
     is_first = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
     if _is_run(history):

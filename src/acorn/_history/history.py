@@ -1,6 +1,7 @@
 """The history of a run: its messages, their reconstruction from the journal, and the detection of edits by user code.
 
-User code may change the history at any time, and acorn gets no notification. The journal records what changed.
+User code may change the history at any time, and acorn is not notified. Therefore acorn compares the history with
+copies, and records each edit in the journal.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def user_message(content: Content) -> Message:
 
 
 def assistant_message(content: str, calls: Sequence[CalledTool], extra: Mapping[str, Any]) -> Message:
-    """Return a model response as an assistant message, in which the call arguments are the model's exact text."""
+    """Return a model response as an assistant message. Call arguments stay exactly as the model wrote them."""
     message: Message = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [
@@ -42,9 +43,9 @@ def tool_message(call_id: str, content: Content) -> Message:
 
 
 def call_ids(message: object) -> list[str]:
-    """Return the ids of the tool calls in an assistant message.
+    """Return the ids of the tool calls in an assistant message, or an empty list for any other value.
 
-    The user may have written the message, so it can have any form. A call without an id has the id "".
+    The user may have written the message, so it can have any form. The id of a call without an id is "".
     """
     if not is_json_object(message) or message.get("role") != "assistant":
         return []
@@ -55,7 +56,7 @@ def call_ids(message: object) -> list[str]:
 
 
 def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """Return the history that the journal entries describe, as a list of new messages."""
+    """Rebuild the history from journal entries, and return it as a list of new messages."""
     history: list[Message] = []
     for entry in entries:
         change = change_of(entry, len(history))
@@ -66,9 +67,10 @@ def history_of(entries: Iterable[Entry]) -> list[Message]:
 
 
 def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | None:
-    """Return the change that a journal entry makes to a history with `length` messages, or None.
+    """Return the change that a journal entry makes to a history with `length` messages.
 
     The change is a tuple: an index, the number of messages to remove at this index, and the messages to insert there.
+    Return None if entries of this class do not change the history.
     """
     match entry:
         case MessagesAdded():
@@ -87,9 +89,9 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
 
 
 def steps_of(entries: Iterable[Entry]) -> list[int]:
-    """Return a list with the step number of each message in the rebuilt history.
+    """Return the step numbers of the messages in the history that the journal entries describe.
 
-    The number of a message is the step that added the message, or 0 if it is older than the first step.
+    The number of a message is the step that added it, or 0 if the message was added before the first step.
     """
     steps: list[int] = []
     for entry in entries:
@@ -104,7 +106,7 @@ def steps_of(entries: Iterable[Entry]) -> list[int]:
 
 
 def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
-    """Return the messages that a run added to its history, without the prompt and the earlier conversation."""
+    """Return the messages that a run added to its history, without the prompt and messages of other runs."""
     if not is_json_list(history):  # The user may assign any value to `history`.
         return []
     known: list[Message] = []
@@ -130,10 +132,10 @@ def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
 
 
 def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequence[Any]) -> list[bool]:
-    """Return a list of flags: whether the run added the message at the same index in `after`.
+    """Return a list of flags for the messages in `after`. A flag is True if the run added the message.
 
-    `before` is the history before the change, and `is_own` contains its flags. The flag of a message that stayed,
-    moved or was edited does not change. The run added each new message.
+    `before` contains the messages before an edit, and `is_own` their flags. A message that stayed, moved or was edited
+    has the same flag as before. For a new message the flag is True.
     """
     if list(before) == list(after):
         return list(is_own)
@@ -163,7 +165,7 @@ def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequenc
 
 
 def _is_edited_copy(message: object, other: object) -> bool:
-    """Return whether two messages share a tool call id, so that one is an edited copy of the other."""
+    """Return True if two messages share a tool call id, because one is then an edited copy of the other."""
     ids = set(call_ids(message)) - {""}
     if ids:
         return not ids.isdisjoint(call_ids(other))
@@ -176,7 +178,7 @@ def _is_edited_copy(message: object, other: object) -> bool:
 
 
 class EntryList(Protocol):
-    """The journal of a run, as far as the detector of edits uses it."""
+    """The attributes of a journal that `HistoryEdits` uses."""
 
     entries: list[Entry]
     step: int
@@ -184,7 +186,7 @@ class EntryList(Protocol):
 
 
 class HistoryEdits:
-    """The detector of user edits in the history of one run, which appends a journal entry for each edit."""
+    """The detector of edits that user code makes in a history. It adds a journal entry for each edit."""
 
     def __init__(self, run_id: str, journal: EntryList, history: HistoryOwnership) -> None:
         self._run_id, self._journal, self._history = run_id, journal, history
@@ -193,7 +195,7 @@ class HistoryEdits:
         self._entries_read = 0
 
     def record_moves(self) -> None:
-        """Append a journal entry if user code added, removed, replaced or moved messages."""
+        """Add a journal entry if user code added, removed, replaced or moved messages in the history."""
         history: JsonValue = self._history.messages
         snapshot = self._history.snapshot
         if snapshot is None:  # No user code has received the history.
@@ -216,9 +218,9 @@ class HistoryEdits:
         self._history.snapshot = history.copy()
 
     def record_all(self) -> None:
-        """Append journal entries for all edits, also for changes inside messages.
+        """Add journal entries for all edits by user code, including changes inside messages.
 
-        The cost grows with the number of new journal entries.
+        The duration depends on the number of journal entries since the last call.
         """
         if self._history.snapshot is None:
             return
@@ -239,7 +241,7 @@ class HistoryEdits:
             self.record_changed(rebuilt)
 
     def record_changed(self, copies: Sequence[Message]) -> None:
-        """Append a journal entry for each message that no longer equals its copy in `copies`."""
+        """Add a journal entry for each message that differs from its earlier copy in `copies`."""
         for index, (message, copy) in enumerate(zip(self._history.messages, copies, strict=False)):
             if _differs(message, copy):
                 self._add_entry(index, 1, [message], [])
@@ -253,9 +255,9 @@ class HistoryEdits:
 
 
 def _is_message(message: object) -> bool:
-    """Return whether a value is a message dict with a known role.
+    """Return whether a value is a dict with a known `role`.
 
-    The next request raises an error for any other value in the history.
+    If the history contains any other value, the next request raises an error.
     """
     return is_json_object(message) and message.get("role") in ROLES
 
@@ -278,10 +280,11 @@ def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def _added_indexes(history: Sequence[object], snapshot: Sequence[Message]) -> list[int]:
-    """Return the indexes of new messages: neither objects from the snapshot nor copies of removed messages.
+    """Return the indexes of messages that user code added to the history.
 
-    The ids of tool calls identify the copy of a response or a result, even if the user edited the copy. The text
-    identifies the copy of any other message.
+    A message is not new if the snapshot contains the same object, or if it is a copy of a removed message. Copies of a
+    response or a tool result are found by their tool call ids, even if the user edited them. Copies of other messages
+    are found by their text.
     """
     remaining = Counter(map(id, snapshot))
     unknown: list[int] = []
@@ -307,7 +310,7 @@ def _added_indexes(history: Sequence[object], snapshot: Sequence[Message]) -> li
 
 
 def _fingerprints(message: object) -> list[str]:
-    """Return the strings that identify copies of a message."""
+    """Return strings that are equal for a message and its copies: tool call ids, or else the JSON text."""
     ids = [f"call {call_id}" for call_id in call_ids(message) if call_id]
     if ids:
         return ids

@@ -1,8 +1,8 @@
 """Ownership of the history: whether user code has received the message list of a run.
 
-User code may change the history at any time, and acorn gets no notification. While no user code has received the
-history, it cannot have changed, so acorn skips the comparison. `record.py` returns the history to user code, and the
-transcript adds messages to it.
+User code that has the list may change it at any time, and acorn is not notified. As long as no user code has received
+the list, it cannot have changed, so acorn need not compare it with copies. `record.py` passes the list to user code,
+and the transcript adds messages to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from acorn.types import Message
 
 
 class HistoryOwnership:
-    """The message list of one run, with a record of whether user code has received the list."""
+    """The message list of one run, and the information whether user code has received the list."""
 
     __slots__ = ("_borrowed", "messages", "snapshot")
 
@@ -30,9 +30,9 @@ class HistoryOwnership:
         """The number of messages at the start that are shared with the parent run, which does not change them."""
 
     def start(self, messages: list[Message], borrowed: int = 0) -> None:
-        """Replace all messages, of which the first `borrowed` are shared with the parent run.
+        """Replace all messages of the list. The first `borrowed` messages are shared with the parent run.
 
-        The shared messages are copied when user code requests the history.
+        The shared messages are copied before user code receives the list.
         """
         was_handed_out = self.snapshot is not None
         self.messages, self._borrowed, self.snapshot = messages, borrowed, None
@@ -40,7 +40,7 @@ class HistoryOwnership:
             self.hand_out()
 
     def hand_out(self) -> list[Message]:
-        """Return the message list for user code, which may store and change the list."""
+        """Return the message list to user code. From now on, user code may change the list at any time."""
         if self.snapshot is None:
             with _lock.lock:
                 if self.snapshot is None:  # Another thread may have set the snapshot in the meantime.
@@ -51,12 +51,12 @@ class HistoryOwnership:
         return self.messages
 
     def replace(self, messages: Any) -> None:
-        """Replace the message list by the value that the user assigned to `history`, usually a list of messages."""
+        """Use the value that the user assigned to `history`, usually a list of messages, as the new list."""
         self.hand_out()
         self.messages = messages
 
     def insert(self, index: int, messages: Sequence[Message]) -> None:
-        """Insert messages of acorn, which are not edits by the user."""
+        """Insert messages that acorn adds, so that they do not count as edits by the user."""
         snapshot = self.snapshot
         self.messages[index:index] = messages
         if snapshot is not None:
@@ -66,7 +66,10 @@ class HistoryOwnership:
 
 
 class _ForkSafeLock:
-    """A lock that a forked child process replaces, because the thread that holds the lock may not exist there."""
+    """A lock that is replaced by a new lock in a forked child process.
+
+    The OS thread that holds the old lock may not exist in the child process, so the old lock might never be released.
+    """
 
     def __init__(self) -> None:
         self.renew()

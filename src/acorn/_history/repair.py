@@ -1,6 +1,6 @@
-"""Repair of messages: tool results after their calls, unique ids, and contents that every provider accepts.
+"""Repair of messages: each tool result follows its call, ids are unique, and every provider accepts the content.
 
-The functions are pure and do not depend on earlier requests. `request_messages.py` passes them the new messages.
+The functions have no side effects and do not depend on earlier requests.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Slot = tuple[int, int]
 
 
 def match_results(messages: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
-    """Match tool messages with the tool calls that they answer.
+    """Find the tool call that each tool result in the messages answers.
 
-    A result answers the nearest earlier call with its id, or else a later call that has no result. The function returns
-    three values. The first is a dict that maps the index of an assistant message to its results, which are a dict that
-    maps call indexes to tool messages. The second is the set of ids of results that do not follow their call. The third
-    is the set of ids of calls without a result.
+    A result answers the nearest earlier call with its id, or else a later call that has no result. Return three values.
+    The first is a dict that maps the index of each assistant message to its results: a dict that maps call indexes to
+    tool messages. The second is the set of ids of results that come before their call or have no call. The third is the
+    set of ids of calls without a result.
     """
     open_slots: dict[str, list[Slot]] = {}
     results: dict[int, dict[int, Message]] = {}
@@ -69,12 +69,12 @@ def _calls_of(message: Message) -> list[Any]:
 
 
 def _id_of(holder: object, key: str) -> str:
-    """Return the id under `key` in a message or call as text, or an empty string if the id is missing."""
+    """Return the value of the id field `key` in a message or call as text, or "" if the id is missing."""
     return str(holder.get(key) or "") if is_json_object(holder) else ""
 
 
 def repair_text_message(message: Message, content: Content) -> Message:
-    """Return a user or system message with `content`, without the keys of other roles."""
+    """Return a user or system message with the given content, without keys that only other roles may have."""
     role = "system" if message["role"] in SYSTEM_ROLES else message["role"]
     misplaced = message.keys() & {"tool_calls", "tool_call_id"}
     if role == message["role"] and content is message["content"] and not misplaced:
@@ -83,9 +83,10 @@ def repair_text_message(message: Message, content: Content) -> Message:
 
 
 def repair_turn(message: Message, index: int, results: dict[int, Message], used: set[str]) -> list[Message]:
-    """Return a list: an assistant message, the results of its calls, and a user message with their media, if any.
+    """Return the repaired messages for one response: the assistant message and the results of its calls.
 
-    `used` is the set of call ids in earlier messages. The function adds the ids of this message, and each id is unique.
+    If results contain media, a user message with the media follows. `used` is the set of call ids in earlier messages.
+    Ids that are missing or already used are replaced, and the ids of this response are added to `used`.
     """
     calls, content = _calls_of(message), repair_content(message.get("content"))
     if not calls:
@@ -126,7 +127,7 @@ def split_media(content: Content, name: str, call_id: str) -> tuple[Content, lis
 
 
 def _repair_call(call: JsonValue, call_id: str) -> MessageCall:
-    """Return a tool call in OpenAI's format, with arguments that are the text of a JSON object."""
+    """Return a tool call in OpenAI's format. Replace arguments that are not a JSON object with an empty object."""
     source = call if isinstance(call, dict) else {}
     function: JsonValue = source.get("function")
     holder = function if isinstance(function, dict) else source
@@ -151,7 +152,7 @@ def _object_json(arguments: JsonValue) -> str:
 
 
 def repair_content(content: JsonValue) -> Content | None:
-    """Return the content of a message as text or as a list of content parts, or None if the content is empty."""
+    """Return message content as text or as a list of content parts, or None if the content is empty."""
     if isinstance(content, str):
         return content if content.strip() else None
     if isinstance(content, list):
@@ -163,13 +164,13 @@ def repair_content(content: JsonValue) -> Content | None:
 
 
 def _copy_with_changes(message: Message, removed: Collection[str], **changes: Any) -> Message:
-    """Return a copy of a message without the keys in `removed` and with the values in `changes`."""
+    """Return a copy of a message without the keys in `removed` and with the new values in `changes`."""
     kept = {key: value for key, value in message.items() if key not in removed}
     return cast(Message, {**kept, **changes})
 
 
 def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
-    """Return the call ids of one message, with a new id for each missing or repeated id.
+    """Return the tool call ids of one message. Replace each missing or repeated id with a new id.
 
     `used` is the set of ids in earlier messages. The function adds the returned ids to this set.
     """
@@ -187,7 +188,7 @@ def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
 
 
 def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
-    """Return a list of pairs: the index of an assistant message, and the ids of its calls that have no result."""
+    """Return pairs of the index of an assistant message and the ids of its tool calls that have no result."""
     open_messages: list[tuple[int, list[str]]] = []
     for index, message in enumerate(history):
         ids = call_ids(message)

@@ -1,10 +1,12 @@
-"""The messages of a request: the history, repaired so that every provider accepts the messages.
+"""The messages of a request: a repaired copy of the history that every provider accepts.
 
-The user may change the history in any way, so acorn checks the history before each request. acorn places each result
-after its call, adds a placeholder result to a call without a result, and omits a result without a call. The user's list
-does not change. acorn stores private copies of the messages in the last request. While the history starts with messages
-that are equal to these copies, acorn processes only the new messages. If no user code has received the history, acorn
-skips the comparison.
+The user may change the history in any way, so acorn checks it before each request. In the copy, each tool result
+follows its call, a call without a result gets a placeholder result, and a result without a call is left out. The user's
+list does not change.
+
+To save time, acorn stores private copies of the messages in the last request. If the history still starts with equal
+messages, acorn repairs only the messages after them. If no user code has received the history, acorn does not compare
+the messages at all.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ NOT_COMPARABLE: Any = object()
 
 
 class RequestMessages:
-    """The repaired messages of one run, stored between requests so that each request repairs only new messages."""
+    """The repaired messages of one run. They are stored, so that each request repairs only new messages."""
 
     def __init__(self) -> None:
         self.reset()
@@ -50,7 +52,7 @@ class RequestMessages:
         """The copies that the last call of `prepare` discarded because the user had changed the history."""
 
     def reset(self) -> None:
-        """Forget all messages, so that the next request processes the whole history again."""
+        """Remove all stored messages, so that the next request repairs the whole history again."""
         self._copies: list[Message] = []
         """Private copies of the messages that the last request processed."""
         self._sent = SentMessages()
@@ -64,9 +66,9 @@ class RequestMessages:
         """Whether the history starts with the copies, if no user code has received and changed the history."""
 
     def copies_of(self, history: list[Message], *, is_private: bool = False) -> list[Message]:
-        """Return private copies of the history messages.
+        """Return private copies of the messages in the history.
 
-        Equal copies from the last request are reused.
+        If a message has not changed since the last request, the stored copy is returned.
         """
         copies = list(self._copies) if self._check_starts_with_copies(history, is_private) else []
         copies += [_private_copy(message) for message in history[len(copies) :]]
@@ -78,7 +80,7 @@ class RequestMessages:
         return copies
 
     def fork(self, copies: Sequence[Message]) -> RequestMessages:
-        """Return an independent `RequestMessages` for a branch whose history starts with `copies`."""
+        """Return an independent copy of this object for a branch. The branch's history starts with `copies`."""
         other = RequestMessages()
         other._copies, other._sent = list(self._copies), self._sent.copy()
         other._stray_ids, other._call_ids = set(self._stray_ids), set(self._call_ids)
@@ -89,9 +91,9 @@ class RequestMessages:
         return other
 
     def change_first(self, message: Message) -> None:
-        """Replace the system message, or insert one if there is none.
+        """Replace the stored system message, or insert the message if no system message is stored.
 
-        A branch uses this, because its system message also contains the prompt of its parent.
+        A branch needs this, because its system message contains the prompt of its parent and its own prompt.
         """
         is_known, self._starts_with_copies = self._starts_with_copies, False
         sent = self._sent.messages
@@ -115,11 +117,11 @@ class RequestMessages:
         *,
         is_private: bool = False,
     ) -> SentPart:
-        """Return the messages to send.
+        """Return the repaired messages to send in the next request.
 
-        `openings` are the input messages of the run and its parents, for a history that no longer contains them.
-        `unsent` are copies of the messages that acorn added since the last request: the first messages, or a response
-        and its results. `is_private` is True if no user code has received the history.
+        `openings` are the input messages of the run and its parents, of which one is sent if the history has lost its
+        first user message. `unsent` contains copies of the messages that acorn added since the last request: the first
+        messages, or a response and its results. `is_private` is True if no user code has received the history.
         """
         self.discarded_copies = []
         if unsent is not None and self._append_unsent(history, unsent, is_private):
@@ -134,7 +136,10 @@ class RequestMessages:
         return self._complete(openings)
 
     def _complete(self, openings: Sequence[Message]) -> SentPart:
-        """Return the messages to send, and ensure that they start with a user message and end with a request."""
+        """Return the messages to send. Add a first user message or a final reminder if one is missing.
+
+        Providers require a user message at the start, and do not accept a model response at the end.
+        """
         messages = self._sent.messages
         count = last = len(messages)
         first = 0
@@ -177,7 +182,7 @@ class RequestMessages:
         return True
 
     def _check_starts_with_copies(self, history: list[Message], is_private: bool) -> bool:
-        """Return whether the history starts with the messages that the last request processed."""
+        """Return whether the history still starts with the messages of the last request."""
         if is_private and self._starts_with_copies:
             return True
         try:
@@ -186,17 +191,18 @@ class RequestMessages:
             return False
 
     def _position(self, index: int) -> int:
-        """Return the index that a message has if the history starts with a system message.
+        """Return the index that a message would have if the history started with a system message.
 
-        New call ids contain this index, and a branch may insert a system message later.
+        New call ids contain this index. So they stay the same if a branch inserts a system message later.
         """
         first = self._copies[0] if self._copies else None
         return index if isinstance(first, dict) and first["role"] in SYSTEM_ROLES else index + 1
 
     def _repair_new(self, history: Sequence[Any], known: int) -> bool:
-        """Repair and append all messages after the first `known` messages.
+        """Repair and append the messages after the first `known` messages.
 
-        Return False if the new messages contain results of earlier calls, so that earlier messages must change too.
+        Return False if a new message contains the result of an earlier call, because earlier messages must then be
+        repaired again.
         """
         pairs = [_copy_message(message, index) for index, message in enumerate(history[known:], start=known)]
         new = [readable for _, readable in pairs]
@@ -225,7 +231,7 @@ def _private_copy(message: object) -> Message:
 
 
 def _sendable(unsent: list[Message]) -> list[Message] | None:
-    """Return the first messages of a run, or None if they need repair."""
+    """Return the first messages of a run unchanged, or None if one of them needs repair."""
     for message in unsent:
         content = message.get("content")
         if len(message) != 2 or message["role"] not in ("system", "user"):
@@ -236,7 +242,10 @@ def _sendable(unsent: list[Message]) -> list[Message] | None:
 
 
 def _sendable_turn(unsent: list[Message], used: set[str], position: int) -> list[Message] | None:
-    """Return a response and its results as messages to send, or None if they need repair."""
+    """Return a response and its tool results as messages to send, or None if they need repair.
+
+    Repeated call ids are replaced.
+    """
     turn = unsent[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
     if not calls or len(calls) != len(unsent) - 1 or type(content) is not str or not _is_encodable(content):
@@ -264,10 +273,7 @@ def _sendable_turn(unsent: list[Message], used: set[str], position: int) -> list
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether the text can be encoded as UTF-8.
-
-    A lone surrogate makes this impossible.
-    """
+    """Return True if the text can be encoded as UTF-8, which means that it contains no lone surrogate."""
     if text.isascii():
         return True
     try:
@@ -283,9 +289,9 @@ def _is_name(name: object) -> bool:
 
 
 def _copy_message(message: object, index: int) -> tuple[Any, Any]:
-    """Return two copies of a message: one for comparisons, and one of JSON data that can be encoded as UTF-8.
+    """Return two copies of a message: one for later comparisons, and one that can be encoded as UTF-8 JSON.
 
-    The first copy is `NOT_COMPARABLE` if the message contains other values than JSON data.
+    The first copy is `NOT_COMPARABLE` if the message contains values that are not JSON data.
     """
     if not is_json_object(message) or message.get("role") not in ROLES:
         raise AcornError(
@@ -325,7 +331,7 @@ def _is_all_ascii_text(message: JsonObject) -> bool:
 def _copy_json_data(value: Any, depth: int) -> Any:
     """Return a copy of JSON data.
 
-    Raise `TypeError` for other values and for data that is nested too deeply.
+    Raise `TypeError` if the data contains values that are not JSON, or if it is nested too deeply.
     """
     kind = type(value)  # pyright: ignore[reportUnknownVariableType] - The value may be of any type.
     if (

@@ -1,7 +1,7 @@
-"""The JSON form of run records and journal entries, for `Run.to_json`, `Run.from_json` and the stores.
+"""Conversion of run records and journal entries to JSON data and back, for `Run.to_json` and the stores.
 
-Only this file encodes and decodes this form. `_machine/saved_run.py` adds the state that a machine needs to resume. If
-the class of the run is unknown, the decoded input and output are JSON data instead of instances.
+Only this file reads and writes this JSON form. `_machine/saved_run.py` adds the data that is necessary to resume a run.
+If the agent class of a run is unknown, the decoded input and output are JSON data instead of instances.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_CAUSES = 10
 
 
 def encode_run(run: Any) -> str:
-    """Return the JSON text of a run record and its branches."""
+    """Return the JSON text of a run record, including its branches."""
     return to_single_text(lambda: _encode_tree(run))
 
 
@@ -63,9 +63,10 @@ def _encode_tree(run: Any) -> JsonObject:
 
 
 def decode_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
-    """Return the run record that a JSON text from `encode_run` contains.
+    """Return the run record for a JSON text that `encode_run` returned.
 
-    `make` is the class `Run`. `agent` is the module class that declares the input and output types, or None.
+    `make` is the class `Run`. `agent` is the agent class that declares the input and output types. If it is None, input
+    and output stay JSON data.
     """
     try:
         saved = from_single_text(text)
@@ -106,9 +107,9 @@ def check_format(saved: object) -> None:
 
 
 def _check_class(shapes: Shapes | None, module: str | None) -> Shapes | None:
-    """Return the shapes, or raise `StoreError` if the saved run is a run of another class.
+    """Return the input and output schemas, or raise `StoreError` if the run belongs to another agent class.
 
-    Only the class names are compared, because the file of the class may have another name now, such as `__main__`.
+    Only the class names are compared, because the name of the file may have changed, for example to `__main__`.
     """
     if shapes is None or module is None or _class_name(shapes.module) == _class_name(module):
         return shapes
@@ -126,12 +127,15 @@ def _class_name(module: str) -> str:
 
 
 def find_module_name(entries: Iterable[Entry]) -> str | None:
-    """Return the class name from the journal of a run, such as `package.file:Class`, or None."""
+    """Return the name of the agent class from a journal, such as `package.file:Class`.
+
+    Return None if the journal contains no `RunStarted` entry.
+    """
     return next((entry.module for entry in entries if isinstance(entry, RunStarted)), None)
 
 
 def encode_record(run: Any) -> JsonObject:
-    """Return a run record as JSON data, without its history, journal and branches, and with redacted errors."""
+    """Return a run record as JSON data with redacted errors, but without history, journal and branches."""
     output: Any = run.output
     is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
     return {
@@ -154,7 +158,7 @@ def encode_record(run: Any) -> JsonObject:
 
 
 def decode_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
-    """Return the run record that the saved JSON data contains, with its branches if the data contains branches."""
+    """Return the run record for saved JSON data, including the branches if the data contains them."""
     fields, entries = saved["run"], decode_entries(saved["journal"])
     run = make(
         _expect(str, fields["id"]),
@@ -182,7 +186,10 @@ def decode_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Sh
 
 
 def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | None:
-    """Return the shapes of a branch, or None if the parent class no longer declares the class of the branch."""
+    """Return the input and output schemas of a branch.
+
+    Return None if the parent class no longer declares the agent class of the branch.
+    """
     path = saved["run"]["branch"]
     module = None if shapes is None or path is None else shapes.find_child(path.rpartition("/")[2])
     branch_shapes = None if module is None else getattr(module, SHAPES, None)
@@ -191,7 +198,7 @@ def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | 
 
 
 def decode_fork(fields: Mapping[str, Any]) -> ForkedFrom | None:
-    """Return the origin of a forked run from the saved fields, or None if the run is not a fork."""
+    """Return the run and step that a saved run was forked from, or None if the run is not a fork."""
     origin = fields.get("forked_from")
     if origin is None:
         return None
@@ -205,9 +212,9 @@ def _expect(kinds: Any, value: Any) -> Any:
 
 
 def decode_instance(schema: type[BaseModel], data: object, name: str) -> BaseModel:
-    """Return the saved input or output as an instance of its class.
+    """Return a saved input or output as an instance of `schema`.
 
-    Raise `MisfitError` if the data no longer fits the class. `name` is "input" or "output", for the error message.
+    Raise `MisfitError` if the data no longer fits the schema. `name` is "input" or "output", for the error message.
     """
     try:
         try:
@@ -219,7 +226,7 @@ def decode_instance(schema: type[BaseModel], data: object, name: str) -> BaseMod
 
 
 def decode_instance_json(schema: type[BaseModel], text: str | bytes, name: str) -> BaseModel:
-    """Return an input or output from JSON text as an instance of its class, like `decode_instance`."""
+    """Return an input or output, saved as JSON text, as an instance of `schema`. See `decode_instance`."""
     try:
         return schema.model_validate_json(text, by_alias=True, by_name=True)
     except ValidationError as error:
@@ -227,7 +234,7 @@ def decode_instance_json(schema: type[BaseModel], text: str | bytes, name: str) 
 
 
 class MisfitError(StoreError):
-    """The error for a stored run that no longer fits its class, but may fit another version of the class."""
+    """Raised if a saved run no longer fits its agent class. It may fit another version of the class."""
 
 
 def _misfit(name: str, error: ValidationError) -> MisfitError:
@@ -288,15 +295,15 @@ def decode_request(saved: Mapping[str, Any]) -> Request:
 
 
 def fields_of(record: Any) -> JsonObject:
-    """Return a dict that maps the field names of a dataclass with slots to the field values, without copies."""
+    """Return a dict with the fields of a dataclass that has slots. The values are not copied."""
     return {name: getattr(record, name) for name in record.__slots__}
 
 
 def encode_result(result: ToolResult) -> JsonObject:
-    """Return a tool result as JSON data, in which the output is its text or JSON data.
+    """Return a tool result as JSON data. The output is saved as text or as JSON data.
 
-    JSON encodes some values, such as a date, as a string. The saved text of such a value includes the quotes, because
-    the model receives the quotes too.
+    Some values, such as a date, become a string in JSON. Their saved text includes the quotes, because the model
+    receives the quotes too.
     """
     fields = fields_of(result)
     if isinstance(result.output, str):
@@ -320,7 +327,7 @@ def decode_result(saved: Mapping[str, Any]) -> ToolResult:
 
 
 class RecordedError(AcornError):
-    """An error from a saved run, with the message of an original error whose class is not part of acorn."""
+    """An error of a saved run whose original class acorn does not define. It contains the original message."""
 
     kind: str
     """The class of the original error, such as `package.file:Class`."""
@@ -334,13 +341,19 @@ class RecordedError(AcornError):
 
 
 def _last_error(entries: Sequence[Entry]) -> str | None:
-    """Return the text of the last error in the journal, which contains no API keys, or None."""
+    """Return the message of the last error in the journal, or None if the journal contains no error.
+
+    Messages in the journal contain no API keys.
+    """
     ends = (entry.error for entry in reversed(entries) if isinstance(entry, RunFailed | RunInterrupted))
     return next(ends, None)
 
 
 def _encode_error(error: BaseException, journal_text: str | None = None, depth: int = 0) -> JsonObject:
-    """Return an error as JSON data, with the redacted message `journal_text` from the journal if it fits."""
+    """Return an error as JSON data.
+
+    `journal_text` is the redacted message of the last error in the journal. It is used if it belongs to the same class.
+    """
     secrets = find_secrets({})
     if isinstance(error, RecordedError):
         kind, message, fields = error.kind, str(error), error.fields
@@ -371,7 +384,7 @@ def _redact_data(data: JsonValue, secrets: set[str]) -> Any:
 
 
 def _error_classes(base: type[AcornError]) -> dict[str, type[AcornError]]:
-    """Return a dict that maps names in saved errors to the class `base` and its subclasses in `errors.py`."""
+    """Return a dict that maps class names in saved errors to `base` and its subclasses in `errors.py`."""
     classes = {f"{base.__module__}:{base.__qualname__}": base}
     for subclass in base.__subclasses__():
         if subclass.__module__ == AcornError.__module__:
@@ -383,7 +396,7 @@ _ERROR_CLASSES = _error_classes(AcornError)
 
 
 def decode_error(saved: Any) -> AcornError:
-    """Return a saved error: an instance of its class if acorn defines the class, or else a `RecordedError`."""
+    """Return a saved error as an instance of its class, or as a `RecordedError` if acorn lacks the class."""
     kind, message, fields = _expect(str, saved["class"]), _expect(str, saved["message"]), _expect(dict, saved["fields"])
     error_class = _ERROR_CLASSES.get(kind)
     if error_class is None:
@@ -406,7 +419,7 @@ def _is_public(name: str) -> bool:
 
 
 def encode_entry(entry: Entry) -> JsonObject:
-    """Return a journal entry as JSON data, which includes the name of its class."""
+    """Return a journal entry as JSON data, with the name of its class under the key `entry`."""
     fields: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunStarted):
         fields["input"] = to_saved_data(entry.input)
@@ -421,7 +434,7 @@ _TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
 def decode_entries(saved: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Return the journal entries that a list of JSON objects describes."""
+    """Return the journal entries for a list of JSON objects from `encode_entry`."""
     return [_decode_entry(entry) for entry in saved]
 
 
@@ -444,7 +457,7 @@ def _decode_entry(saved: Mapping[str, Any]) -> Entry:
 
 
 def fill_journal(run: Any, entries: list[Entry]) -> None:
-    """Replace the journal entries of a run record, with the record's input in the `RunStarted` entry."""
+    """Replace the journal entries of a run record. The `RunStarted` entry receives the input of the record."""
     journal = run.journal
     journal.entries[:] = [
         entry._replace(input=run.input) if isinstance(entry, RunStarted) else entry for entry in entries

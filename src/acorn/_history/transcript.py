@@ -1,8 +1,8 @@
-"""The transcript of a run: the only code that adds messages to the history and entries to the journal.
+"""The transcript of a run: the code that adds messages to its history, with a journal entry for each change.
 
-The history is sent to the model, and the user may move, edit and remove its messages. Only acorn appends to the
-journal. Each change of the history has a journal entry with the index of the change, so acorn can rebuild the history
-from the journal alone.
+The history is sent to the model, and the user may move, edit and remove its messages. Only acorn adds entries to the
+journal. Each change of the history has a journal entry that contains the index of the change, so acorn can rebuild the
+history from the journal alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _WAITING = "This call has not returned yet: it waits for a person."
 
 
 class Transcript:
-    """The writer that adds messages to the history of one run and entries to its journal."""
+    """The writer of one run. It adds messages to the history, and a journal entry for each change."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -80,17 +80,17 @@ class Transcript:
 
     @cached_property
     def edits(self) -> HistoryEdits:
-        """The detector of the user's edits.
+        """The object that detects edits of the history by the user.
 
-        Most runs never create the detector, because no user code requests the history.
+        It is created when it is first needed. Most runs never need it, because no user code requests the history.
         """
         return HistoryEdits(self._run_id, self.journal, self.history)
 
     @property
     def turn_index(self) -> int | None:
-        """The index of the last response in the history.
+        """The history index of the last model response.
 
-        The index is None if there is no response, or if the user removed the response.
+        The index is None before the first response, or if the user removed the response.
         """
         return None if self.turn is None else _find_turn(self.history.messages, self.turn)
 
@@ -110,7 +110,7 @@ class Transcript:
         )
 
     def start_fork(self, entries: Sequence[Entry]) -> None:
-        """Add the journal entries that a fork copies from another run, and rebuild the history from these entries."""
+        """Add the journal entries that a forked run copies from another run, and rebuild the history from them."""
         self.journal.entries += entries
         self.history.start(history_of(entries))
 
@@ -125,9 +125,10 @@ class Transcript:
     # Model responses
 
     def add_response(self, response: ModelResponse, asked: float, refusal: str | None) -> list[ToolCall]:
-        """Add a model response, and return its tool calls.
+        """Add a model response to the history and the journal, and return its tool calls.
 
-        `asked` is the time of the request. A response with a `refusal` has a journal entry, but no history message.
+        `asked` is the time of the request. If the model refused to answer, `refusal` is its text. A refusal is added
+        only to the journal.
         """
         journal = self.journal
         calls = read_calls(response.tool_calls, len(self.history.messages)) if response.tool_calls else []
@@ -166,15 +167,15 @@ class Transcript:
         return calls
 
     def resume_turn(self, turn: Message, unanswered: list[ToolCall]) -> None:
-        """Set the last response and its calls without results, when a saved run resumes after this response."""
+        """Set the last response of a loaded run, and the tool calls of this response that have no result."""
         self.turn, self._unanswered = turn, unanswered
 
     # Tool results
 
     def add_result(self, result: ToolResult, began: float | None) -> None:
-        """Add a tool result to the journal.
+        """Add one tool result to the journal.
 
-        `add_results` adds the result to the history at the end of the step.
+        At the end of the step, `add_results` adds the results of all calls to the history.
         """
         journal = self.journal
         content = result_content(result)
@@ -185,10 +186,10 @@ class Transcript:
         )
 
     def answer_calls(self, texts: Mapping[str, str], otherwise: str) -> None:
-        """Add results with texts from acorn for the tool calls that have no result.
+        """Add a result that acorn wrote to each tool call that has no result.
 
-        `texts` maps call ids to texts, such as validation errors. A call that is not in `texts` was skipped and gets
-        the text `otherwise`.
+        `texts` maps call ids to result texts, such as validation errors. A call that is missing in `texts` was skipped,
+        and its result is the text `otherwise`.
         """
         results: list[ResultMessage] = []
         for call in self._unanswered:
@@ -203,10 +204,10 @@ class Transcript:
     def add_results(
         self, results: Sequence[ToolResult], context: Content | None, *, is_unchanged: bool
     ) -> Sequence[ResultMessage]:
-        """Add the tool results of a step, and return them as the messages for the model.
+        """Add the tool results of a step to the history, and return the messages that the model receives.
 
-        `context` is a user message from a hook, or None. `is_unchanged` is True if no hook could change the results
-        after `add_result`.
+        `context` is the content of an additional user message from a hook, or None. `is_unchanged` is True if no hook
+        could change the results since `add_result`.
         """
         last = self._last_result
         if is_unchanged and last is not None and len(results) == 1 and results[0] is last[0]:
@@ -249,9 +250,9 @@ class Transcript:
     # Compaction
 
     def compact(self, compacted: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
-        """Replace a range of the history by a summary.
+        """Replace a range of the history with a summary, and add a journal entry.
 
-        If `text` is empty, only add the request to the journal.
+        If `text` is empty, the history stays, and the entry only records the usage of the request.
         """
         journal, history = self.journal, self.run.history
         start, removed, added, steps = compacted.start, 0, list[Message](), tuple[int, ...]()
@@ -283,7 +284,7 @@ class Transcript:
     # The end of the run
 
     def rebuild(self) -> None:
-        """Rebuild the history from the journal, after an interrupt during an update of the history."""
+        """Rebuild the history from the journal, because Ctrl-C may have interrupted an update of the history."""
         self.history.start(history_of(self.journal.entries))
         self.turn, self._unanswered = None, []
         for entry in self.journal.entries:
@@ -296,7 +297,7 @@ class Transcript:
     def finish(self, output: object, reason: str, *, may_be_edited: bool) -> None:
         """Add the output of the run to the journal.
 
-        `may_be_edited` is True if a hook or tool may have edited messages in place.
+        `may_be_edited` is True if a hook or a tool may have changed the content of messages.
         """
         if self.history.snapshot is not None:
             if may_be_edited:
@@ -317,10 +318,10 @@ class Transcript:
         journal.entries.append(RunFinished(self._run_id, journal.step, journal.now, reason, text, form))
 
     def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:
-        """Complete the history with the available results, and add the reason for the stop to the journal.
+        """Add a result to each unanswered tool call in the history, and record the error in the journal.
 
-        One journal entry contains the results and the reason. The entry does not change the rebuilt history, because an
-        interrupted run resumes from the state before the entry.
+        One journal entry contains the results and the error. A history that is rebuilt from the journal does not
+        contain these results, because an interrupted run resumes from the state before this entry.
         """
         closed = self._close(results, _STOPPED)
         kind = RunFailed if is_final else RunInterrupted
@@ -330,12 +331,15 @@ class Transcript:
         journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
 
     def pause(self, results: Sequence[ToolResult]) -> None:
-        """Complete the history with the available results, and add an entry for the pause to the journal."""
+        """Add a result to each unanswered tool call in the history, and record the pause in the journal."""
         closed = self._close(results, _WAITING)
         self.journal.entries.append(RunPaused(self._run_id, self.journal.step, self.journal.now, closed))
 
     def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultMessage, ...]:
-        """Add a result to every tool call without a result, and return the results of the last response."""
+        """Add a result to each tool call in the history that has no result.
+
+        Return the results that were added for the last response.
+        """
         self.edits.record_all()
         open_calls, history = self._unanswered, self.run.history
         closed: list[ResultMessage] = []
@@ -356,11 +360,10 @@ class Transcript:
 
 
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
-    """Return the parsed tool calls of a response.
+    """Return the tool calls of a response, with parsed arguments and unique ids.
 
-    Each call has a unique id and a dict of arguments.
-
-    `index` is the history index of the response, which new ids contain.
+    Arguments that are not a JSON object are parsed as an empty dict. `index` is the history index of the response. New
+    ids contain this index.
     """
     calls: list[ToolCall] = []
     has_one_id = len(raw) == 1 and raw[0].id
@@ -376,7 +379,7 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
 
 
 def _has_json_object(call: ToolCall) -> bool:
-    """Return whether the arguments are a JSON object that every provider accepts in a later request."""
+    """Return whether the call arguments are a JSON object that every provider accepts in later requests."""
     text = call.raw_arguments
     if type(text) is not str or ("NaN" in text or "Infinity" in text):
         return False
@@ -384,7 +387,7 @@ def _has_json_object(call: ToolCall) -> bool:
 
 
 def result_content(result: ToolResult) -> Content:
-    """Return the content of a tool result as the model receives it."""
+    """Return the message content that the model receives for a tool result."""
     if result.error is not None:
         return f"{TOOL_ERROR}{result.error}"
     output = result.output
@@ -402,7 +405,7 @@ def _result_message(result: ToolResult, content: Content) -> ResultMessage:
 
 
 def _index_after(history: list[Message], turn: Message) -> int | None:
-    """Return the index after a response in the history, or None if the user removed the response.
+    """Return the history index after a response, or None if the user removed the response.
 
     The user may also have moved or copied the response.
     """
@@ -412,15 +415,15 @@ def _index_after(history: list[Message], turn: Message) -> int | None:
 
 
 def check_is_list(history: object) -> None:
-    """Raise an error if the user assigned a value to `history` that is not a list."""
+    """Raise `AcornError` if the user assigned a value other than a list to `history`."""
     if not isinstance(history, list):
         raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
 
 
 def _find_turn(history: Sequence[object], message: Message) -> int | None:
-    """Return the index of a response in the history, or None.
+    """Return the history index of a response, or None if the history does not contain the response.
 
-    If the history does not contain the object `message`, return the index of a copy with the same call ids.
+    If the user replaced the message with a copy, find the copy by its tool call ids.
     """
     for index in range(len(history) - 1, -1, -1):
         if history[index] is message:

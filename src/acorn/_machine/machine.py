@@ -1,13 +1,14 @@
-"""The machine: the agent loop as a pure state machine.
+"""The machine: the agent loop as a state machine without I/O.
 
     new → prompt → start → (compact →) model → (tools → branches → step → model)* → judge → done
 
-The machine lists the operations that it needs (`listed`), notes which are in progress (`begin`) and takes their
-outcomes (`tell`), one at a time. A single turn, corrections and the forced finish use the same phases. An outcome is
-part of the state as soon as `tell` returns, so a run can be saved between any two calls. The machine does no I/O
-and reads no clock: drivers perform the asks and pass the time.
+The method `listed` returns the operations (asks) that the machine needs next. The driver reports the start of an
+operation with `begin` and its result with `tell`, one operation at a time. A run with a single turn, a corrected answer
+and a forced answer use the same phases. The state contains a result as soon as `tell` returns, so a run can be saved
+between any two calls. The machine reads no clock: drivers pass the time to it.
 
-The methods are in the order in which a run passes through them. The parts of the machine hold everything else.
+The methods are in the order in which a run uses them. Other classes, such as `RequestBuilder` and `PendingCalls`,
+contain the rest of the code.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ TOO_LATE = "Skipped: the final answer is due now, so this call was not executed.
 
 
 class Machine:
-    """The state machine of one run of one module."""
+    """The state machine of one run."""
 
     def __init__(
         self, plan: Plan, run: Run, state: State | None = None, messages: RequestMessages | None = None
@@ -87,7 +88,10 @@ class Machine:
     # The interface for drivers
 
     def start(self, now: float, moment: datetime | None = None) -> None:
-        """Start a new run, or resume a loaded run. `moment` is the current date and time."""
+        """Start a new run, or resume a loaded run.
+
+        `now` is the number of seconds since the run started. `moment` is the current date and time.
+        """
         self.calls.started = None if moment is None else moment - timedelta(seconds=now)
         self._is_mid_update = True
         self.journal.now = now
@@ -107,7 +111,7 @@ class Machine:
         self._is_mid_update = False
 
     def asks(self, now: float) -> tuple[Ask, ...]:
-        """Return the operations that the driver should perform now."""
+        """Return the asks (operations) that the driver should perform now."""
         return tuple(self.listed(now).values())
 
     def only_ask(self, now: float) -> Ask | None:
@@ -119,13 +123,13 @@ class Machine:
         return ask
 
     def asked(self, id: str) -> Ask | None:
-        """Return the current ask with this id, or None."""
+        """Return the current ask with this id, or None if no current ask has the id."""
         return self.listed(self.journal.now).get(id)
 
     def listed(self, now: float) -> Mapping[str, Ask]:
-        """Return a dict that maps ids to the current asks.
+        """Return a dict that maps ids to the asks (operations) that the driver should perform now.
 
-        While the method returns the same dict object, no ask has been added to the dict.
+        If two calls return the same dict object, no ask was added between the calls.
         """
         # The time limit of a request depends on its start time. `begin` sets the time limit of a tool call.
         if self._asks is None or (self.builder.is_timed and self.state.phase not in ("tools", "branches")):
@@ -133,7 +137,7 @@ class Machine:
         return self._asks
 
     def begin(self, id: str, now: float) -> None:
-        """Record that the driver performs an ask now."""
+        """Record that the driver starts to perform an ask now."""
         ask = self._ask(id)
         journal, is_resumed = self.journal, id in self.state.open_asks
         journal.now = self.state.open_asks[id] = now
@@ -155,7 +159,7 @@ class Machine:
             assert_never(ask)
 
     def tell(self, id: str, outcome: object, now: float) -> None:
-        """Apply the outcome of an ask to the run. Raise the error that ends the run, if there is one."""
+        """Apply the result of an ask to the run. Raise an error if the result makes the run fail."""
         ask = self._ask(id)
         self._is_mid_update = True
         self.journal.now = now
@@ -305,9 +309,9 @@ class Machine:
             self.state.phase = "start"
 
     def _start_fork(self, prompt: str, now: float) -> None:
-        """Start with the journal entries of the original run.
+        """Start a forked run with the journal entries of the original run.
 
-        `on_start` is not called again, because the original run contains its changes.
+        `on_start` is not called, because the entries already contain the changes that it made in the original run.
         """
         fork, run = self.plan.fork, self.run
         if fork is None:
@@ -324,7 +328,7 @@ class Machine:
         self._prepare_request(now)
 
     def _take_start(self, returned: object, now: float) -> None:
-        """Apply the changes that `on_start` made to its step."""
+        """Apply the changes that the hook `on_start` made to its `Step`."""
         step = self.hook.close("on_start", returned)
         assert step is not None
         if step.tool_results or step.tool_calls:
@@ -347,7 +351,7 @@ class Machine:
     # The request: limits, compaction, and the forced finish
 
     def _prepare_request(self, now: float) -> None:
-        """Decide on the next request: a summary, a normal turn, or a turn that must end in an answer."""
+        """Choose the next request: a summary, a normal request, or a request that must end in an answer."""
         state, builder = self.state, self.builder
         state.phase = "model"
         if self.transcript.history.snapshot is not None:
@@ -369,7 +373,7 @@ class Machine:
                 self._fall_back_to_xml()
 
     def _has_room(self, now: float) -> bool:
-        """Return whether the limits allow one more step and the answer after it."""
+        """Return whether the limits allow one more step and the final answer after that step."""
         history, turn_index = self.transcript.history.messages, self.transcript.turn_index
         if self.transcript.turn is None:
             new: Sequence[Message] = history
@@ -378,7 +382,7 @@ class Machine:
         return not self.budgets.must_answer(new, self.builder.model, self.run.steps, now)
 
     def _fall_back_to_xml(self) -> None:
-        """Request the answer in XML from now on."""
+        """Ask the model to write its answer as XML, in this request and in all later requests."""
         self.state.fallback = True
         self.builder.request = None
         self.transcript.add_user_message(xml_request(self.spec.output, self.spec.xml_output_root))
@@ -424,7 +428,7 @@ class Machine:
             self._start_step(now)
 
     def _take_finish(self, response: ModelResponse, calls: Sequence[ToolCall], now: float) -> None:
-        """Use the first valid answer of a response. The other calls of the response are not executed."""
+        """Use the first valid `__finish__` call of a response as the answer. Do not execute the other calls."""
         result, call_id = self.answers.judge_calls(response, calls, self.builder.max_tokens)
         if result.instance is not None:
             self._propose(result.instance, call_id)
@@ -433,7 +437,7 @@ class Machine:
         self._correct(result, now, is_user_message=False)
 
     def _take_no_answer(self, response: ModelResponse, now: float) -> None:
-        """Handle a response without tool calls: request the answer in XML, or send a correction."""
+        """Handle a response that should contain an answer but does not: request XML, or send a correction."""
         cut_off = response.stop_reason == "length"
         result = no_answer(response.content, cut_off=cut_off, max_tokens=self.builder.max_tokens)
         if self.state.forced and not self._is_single_turn:
@@ -447,7 +451,7 @@ class Machine:
             self._correct(result, now, is_user_message=True)
 
     def _correct(self, result: FinishResult, now: float, *, is_user_message: bool) -> None:
-        """Count a retry, and send the problems to the model, unless a tool result already contains them."""
+        """Count a retry and request a new answer. Send the problems as a user message if `is_user_message` is True."""
         self.answers.spend_retry(result)
         if is_user_message:
             self.transcript.add_user_message(result.document)
@@ -478,7 +482,7 @@ class Machine:
         self._end_tools_if_done(now)
 
     def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:
-        """Use the answer that `on_human` returned. None means that the hook has no answer."""
+        """Apply the answer that `on_human` returned. None means that the hook does not answer the request."""
         (request,) = ask.arguments
         self.transcript.edits.record_moves()
         if answer is not None:
@@ -506,7 +510,7 @@ class Machine:
             self._take_step(None, now)
 
     def _take_step(self, returned: object, now: float) -> None:
-        """Add the tool results to the history as `on_step` left them, and choose the next phase."""
+        """Add the tool results to the history, with the changes that `on_step` made, and choose the next phase."""
         state = self.state
         step = None if self.hook.step is returned is None else self.hook.close("on_step", returned)
         context: Content | None = None
@@ -539,7 +543,7 @@ class Machine:
     def _stop_repetition(self) -> None:
         """Warn the model that it repeats its steps.
 
-        After a second repetition, force an answer if `loop_guard` is "force".
+        If the model was already warned and `loop_guard` is "force", force an answer instead.
         """
         state = self.state
         if not state.was_warned:
@@ -551,7 +555,7 @@ class Machine:
     # The answer
 
     def _propose(self, instance: BaseModel, call_id: str | None) -> None:
-        """Pass a valid answer to `on_finish`, or accept it."""
+        """Let `on_finish` check a valid answer. Accept the answer if the agent has no such hook."""
         state = self.state
         self.answers.candidate, state.answered_by = instance, call_id
         state.phase = "judge"
@@ -592,7 +596,10 @@ class Machine:
     # Stop and pause
 
     def stop(self, error: BaseException, now: float) -> None:
-        """End the run with an error and complete its history. An interrupted run can be resumed later."""
+        """End the run with an error, and add a result to each unanswered tool call in its history.
+
+        After some errors, such as Ctrl-C, the run can be resumed later.
+        """
         if self.is_over:
             return
         # An exception of acorn is raised after the update is complete. Ctrl-C may come in the middle.
@@ -602,7 +609,7 @@ class Machine:
         self._stop(error, now, is_final=is_incomplete or not can_resume_after(error))
 
     def fail_after_end(self, error: BaseException, now: float) -> None:
-        """Fail a run that has ended, because its tool sources could not be closed. Its output stays."""
+        """Add an error to a run that has ended, because its tool sources could not be closed. Its output stays."""
         if self.run.error is None:
             self._stop(error, now, is_final=self.run.stop_reason != "paused")
 
@@ -617,13 +624,13 @@ class Machine:
             self.state.phase = "done"
 
     def set_aside(self, id: str) -> None:
-        """Stop an ask whose branch waits for human input. A resumed run performs the ask again."""
+        """Record that an ask is not in progress, because its branch waits for human input. A resumed run repeats it."""
         self.state.open_asks.pop(id, None)
 
     def start_waiting_branches(self, now: float) -> bool:
-        """Start the branches that still wait for other calls, and return whether a branch was started.
+        """Start the branches that wait until the other calls of the step have results.
 
-        The other calls wait for human input, so the branches no longer wait for them.
+        The other calls wait for human input, so the branches must not wait longer. Return whether a branch was started.
         """
         if self.is_over or self.state.phase != "tools" or not self.calls.waiting_branches():
             return False
@@ -633,17 +640,17 @@ class Machine:
         return True
 
     def pause(self, requests: Sequence[Request], now: float) -> None:
-        """Pause the run until it receives human input, and complete its history."""
+        """Pause the run until it receives human input, and add a result to each unanswered call in its history."""
         self._asks, self.journal.now = None, now
         self.transcript.pause(self.hook.valid_results())
         self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
     def answer(self, request_id: str, value: object, now: float) -> None:
-        """Apply the answer to an open request. Raise `InputError` if the answer is invalid."""
+        """Apply a person's answer to a request for human input. Raise `InputError` if the answer is invalid."""
         self._take_answer(self.calls.check_answer(request_id, value), value, now)
 
     def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
-        """Apply the answers to requests of this run. `answers` maps request ids to answers."""
+        """Apply answers to the requests for human input of this run. `answers` maps request ids to answers."""
         for request in self.calls.open_requests():
             call_id = self.calls.call_waiting_for(request.id)
             if call_id is not None and request.id in answers:
@@ -652,7 +659,7 @@ class Machine:
     # Branches and saved runs
 
     def branch(self, context: BranchContext, plan: Plan) -> Machine:
-        """Return the machine of a branch of this run."""
+        """Return the machine that runs a branch of this run."""
         branch_plan, branch_input = self.branches.plan_for(context, plan), context.input
         if not isinstance(branch_input, BaseModel):  # The context was saved.
             branch_input = decode_instance(plan.spec.input.schema, branch_input, "input of a branch")
@@ -661,7 +668,7 @@ class Machine:
         return Machine(branch_plan, run, messages=messages)
 
     def restore(self) -> None:
-        """Rebuild the state of a loaded run that a saved run does not contain."""
+        """Rebuild the objects of a loaded run that are not saved: output instances and selected tools."""
         self.answers.restore()
         self.calls.restore_outputs()
         if not self.spec.sources:
@@ -673,7 +680,7 @@ class Machine:
 
 
 def can_resume_after(error: BaseException) -> bool:
-    """Return whether a run can be resumed after an error: Ctrl-C, a limit, or a temporary provider failure."""
+    """Return True if the error is Ctrl-C, a limit or a temporary provider failure, so the run can be resumed."""
     if isinstance(error, ModelError):
         return error.retryable
     return isinstance(error, LimitError) or not isinstance(error, Exception)

@@ -1,6 +1,6 @@
-"""The request builder: the current settings, model and tools of a run, and the requests built from them.
+"""The request builder, which creates model requests from the current settings, model, tools and history of a run.
 
-Hooks change the settings and tools through the `Step` that `StepHook` passes to them.
+Hooks change the settings and tools through a `Step` object, which `StepHook` creates and reads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Toolset:
-    """The tools, branches and `__finish__` definition of the next request."""
+    """The tools, branches and `__finish__` definition that the next request offers to the model."""
 
     tools: tuple[Tool, ...]
     branches: Mapping[str, BranchTool]
@@ -78,7 +78,7 @@ class Toolset:
 
 
 class _Schemas:
-    """A cache key for tool schemas, which are compared by identity because they never change."""
+    """A cache key for a list of tool schemas. Schema dicts never change, so keys compare their object identities."""
 
     __slots__ = ("ids", "schemas")
 
@@ -94,7 +94,7 @@ class _Schemas:
 
 
 class ToolDefinitions:
-    """The tool definitions of a request, and their JSON text."""
+    """The tool definitions of a request as a list, and as JSON text that is computed once."""
 
     def __init__(self, schemas: Sequence[JsonObject]) -> None:
         # A hosted tool has the format of its provider, without `parameters`.
@@ -112,7 +112,7 @@ class ToolDefinitions:
 
 @lru_cache(maxsize=256)
 def _definitions_of(schemas: _Schemas) -> ToolDefinitions:
-    """Return the tool definitions for these schemas. All runs with the same tools share one object."""
+    """Return the tool definitions for these schemas. Runs with the same tools share one cached object."""
     return ToolDefinitions(schemas.schemas)
 
 
@@ -172,7 +172,7 @@ class RequestBuilder:
         self._model_setting = effective_setting("model", changed, spec)
 
     def apply(self, changes: StepChanges) -> None:
-        """Apply the settings and tools that a hook changed."""
+        """Apply the settings and tools that a hook changed to all later requests."""
         state, is_other_model = self._state, False
         if changes.settings:
             state.settings = merge_settings(state.settings, changes.settings)
@@ -197,7 +197,7 @@ class RequestBuilder:
         return bool(self.toolset.tools or self.toolset.branches)
 
     def add_source(self, source: object, listed: object) -> None:
-        """Add the tools of a tool source. `listed` is the value that its `tools()` returned."""
+        """Add the tools of an opened tool source. `listed` is the value that the source's `tools()` returned."""
         where = f"tools of {type(source).__name__}"
         if not is_list_or_tuple(listed):
             raise AcornError(f"The {where} must be a list of functions, got {safe_repr(listed)[:120]}.")
@@ -209,7 +209,7 @@ class RequestBuilder:
         self._use_tools(inherited_tools(inherited, own, self._plan.branches) if inherited else own)
 
     def restore_tools(self) -> None:
-        """Use the tools that a hook selected before the run was saved."""
+        """Select the tools of a loaded run that a hook had selected before the run was saved."""
         if self._state.tools is not None:
             self._use_tools(named_tools(self.toolset.tools, self._state.tools))
 
@@ -227,7 +227,7 @@ class RequestBuilder:
         return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
 
     def _check_hosted(self) -> None:
-        """Raise an error if the provider of the model does not run a hosted tool."""
+        """Raise `DeclarationError` if the model's provider cannot run one of the hosted tools."""
         for tool in self.toolset.hosted:
             without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
             if without:
@@ -241,7 +241,7 @@ class RequestBuilder:
     def _finish_definition(self) -> JsonObject:
         """Return the tool definition of `__finish__`.
 
-        If the `strict` setting is None, the definition is strict if the schema and the model allow it.
+        If the `strict` setting is None, use strict mode if the output schema and the model support it.
         """
         output, strict = self._spec.output, self._spec.strict
         if strict is None:
@@ -259,7 +259,7 @@ class RequestBuilder:
         return self.request
 
     def build_summary(self, now: float) -> ModelRequest:
-        """Return the request for a summary of older steps. It uses the same model but contains no tools."""
+        """Return the request for a summary of older steps. It uses the same model but offers no tools."""
         if self.request is None:
             history = self._transcript.history.messages
             compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
@@ -290,13 +290,13 @@ class RequestBuilder:
         return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json, known_media=media)
 
     def can_force_finish(self) -> bool:
-        """Return whether the next request can force `__finish__` although the last request did not."""
+        """Return whether the model can be forced to call `__finish__` and the last request did not force it."""
         return not self._state.was_forced and not thinks(self.model) and self.model.can_force_tool(self._new_request())
 
     def needs_summary(self) -> bool:
-        """Return whether the conversation exceeds `compact_at` and a summary can make it shorter.
+        """Return whether the conversation exceeds `compact_at` and a summary would make it shorter.
 
-        The result is False if the run must answer now, or if a summary was requested since the last response.
+        Return False if the run must answer now, or if a summary was already requested since the last response.
         """
         state, max_size = self._state, self._spec.compact_at
         if max_size is None or state.compacted == state.turns or state.fallback:
@@ -311,7 +311,7 @@ class RequestBuilder:
         return range_to_compact(history.messages, self.openings, max_size) is not None
 
     def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
-        """Replace older steps with the summary that the model wrote. Without a summary, the steps do not change."""
+        """Replace older steps with the summary in a response. If the response has no summary, keep the steps."""
         state, transcript, history = self._state, self._transcript, self._transcript.history
         self.request, state.compacted = None, state.turns
         self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
@@ -330,7 +330,7 @@ class RequestBuilder:
 
 @dataclass(eq=False)
 class StepHook:
-    """The part of a machine that passes a `Step` to `on_start` and `on_step`, and reads their changes."""
+    """The part of a machine that creates the `Step` for `on_start` and `on_step`, and reads their changes."""
 
     spec: Spec
     run: Run
@@ -340,7 +340,7 @@ class StepHook:
     """The step that a hook is using, or None."""
 
     def open(self) -> Step:
-        """Create the step for the next call of a hook."""
+        """Return the `Step` object for the next hook call. Create it if it does not exist yet."""
         state, toolset = self.state, self.builder.toolset
         if self.step is None:
             self.step = Step(
@@ -356,7 +356,10 @@ class StepHook:
         return self.step
 
     def close(self, name: str, returned: object) -> Step | None:
-        """Return the step with the changes of the hook. Raise an error if the hook returned a value."""
+        """Return the `Step` object that a hook has changed, and remove it here.
+
+        Raise `DeclarationError` if the hook returned a value other than the step or None.
+        """
         step, self.step = self.step, None
         if returned is not None and returned is not step:
             raise DeclarationError(
@@ -365,19 +368,19 @@ class StepHook:
         return step
 
     def take_results(self, step: Step) -> list[ToolResult]:
-        """Store the tool calls of a closed step, and return its tool results."""
+        """Store the tool calls of a changed `Step`, and return its tool results. Check both lists."""
         results = _check_items(step.tool_results, ToolResult, "tool_results")
         self.state.calls = _check_items(step.tool_calls, ToolCall, "tool_calls")
         return results
 
     def results(self) -> list[ToolResult]:
-        """Return the tool results of the current step, with the changes of the hook so far."""
+        """Return the tool results of the current step, with the changes that the running hook has made so far."""
         if self.step is not None:
             return _check_items(self.step.tool_results, ToolResult, "tool_results")
         return list(self.state.results.values())
 
     def valid_results(self) -> list[ToolResult]:
-        """Return the tool results of the current step. Ignore the hook's changes if they are invalid."""
+        """Return the tool results of the current step. If a hook made them invalid, return the original results."""
         try:
             return self.results()
         except AcornError:
@@ -387,16 +390,16 @@ class StepHook:
 def inherited_tools(
     parent: Sequence[Tool], own: Sequence[Tool], branches: Mapping[str, BranchTool]
 ) -> tuple[Tool, ...]:
-    """Return the tools of a branch and the tools that it inherits.
+    """Return the tools of a branch: the tools that it inherits from its parent, and its own tools.
 
-    If two names are equal, the tool or branch that the branch declares replaces the inherited tool.
+    If the branch declares a tool or a branch with the name of an inherited tool, the inherited tool is left out.
     """
     named = {tool.name: tool for tool in parent if tool.name not in branches}
     return tuple((named | {tool.name: tool for tool in own}).values())
 
 
 def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
-    """Return the tools with these names. Raise an error if a tool of a saved run is no longer declared."""
+    """Return the tools with these names. Raise `AcornError` if a tool of a saved run is no longer declared."""
     known = {tool.name: tool for tool in tools}
     missing = [name for name in names if name not in known]
     if missing:
@@ -414,7 +417,7 @@ def _new_thread_message() -> ThreadMessage:
 
 
 def _check_items(values: object, kind: type[T], name: str) -> list[T]:
-    """Return the list, or raise an error if a hook replaced it with another value."""
+    """Return `values` if it is a list of `kind`. Otherwise raise `AcornError`, because a hook changed it."""
     if is_json_list(values):
         for value in values:
             if not isinstance(value, kind):

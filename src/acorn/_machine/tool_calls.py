@@ -1,4 +1,4 @@
-"""The tool calls of the current step: their preparation, their results, and human input for them.
+"""The tool calls of the current step: their preparation, their results, and the human input that they need.
 
 `PendingCalls` lists the calls that can be performed now. When all calls have a result, the machine chooses the next
 phase.
@@ -62,9 +62,9 @@ class PendingCalls:
     # Preparation
 
     def prepare(self, now: float) -> bool:
-        """Prepare the calls of the step that have no result, and return whether a tool must be called.
+        """Prepare the calls of the step that have no result, and return whether a tool function must be called.
 
-        A call that cannot be performed receives an error as its result at once.
+        If a call cannot be performed, it receives an error result immediately.
         """
         state, finished = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
@@ -96,7 +96,7 @@ class PendingCalls:
         return has_tools
 
     def _check_declared(self, context: BranchContext) -> None:
-        """Raise an error if the class of a saved run no longer declares a branch that was in progress."""
+        """Raise `StoreError` if the agent class no longer declares a branch that a saved run had started."""
         toolset = self.builder.toolset
         tool = toolset.named.get(context.name) or toolset.branches.get(context.name)
         if not isinstance(tool, BranchTool | AgentTool):
@@ -106,7 +106,10 @@ class PendingCalls:
             )
 
     def give_up_calls_made_once(self) -> None:
-        """Add an error result to each interrupted call of a `once` tool, because the call must not be repeated."""
+        """Add an error result to each interrupted call of a tool with `once=True`.
+
+        These calls must not be repeated, and it is unknown whether they took effect.
+        """
         state = self.state
         for call in state.calls:
             ask_id, tool = f"{TOOL_ASK_PREFIX}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
@@ -114,7 +117,7 @@ class PendingCalls:
                 self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.open_asks.pop(ask_id))
 
     def restore_outputs(self) -> None:
-        """Rebuild the output instances of finished branches, because a saved run contains only their JSON data."""
+        """Create the output instances of finished branches again, because only their JSON data is saved."""
         for call in self.state.calls:
             branch, result = self.plan.branches.get(call.name), self.state.results.get(call.id)
             tool = self.builder.toolset.named.get(call.name)
@@ -126,9 +129,10 @@ class PendingCalls:
     # Asks
 
     def list_asks(self, now: float) -> list[Ask]:
-        """Return asks for the calls that may run concurrently now, in the order of the response.
+        """Return asks for the calls that may run at the same time now, in the order of the response.
 
-        A tool with `parallel=False` runs alone.
+        If the first call belongs to a tool with `parallel=False`, only this call is returned, because it must run
+        alone.
         """
         state = self.state
         if len(self.prepared) == 1 and not self.builder.is_timed and not state.requests:
@@ -157,7 +161,7 @@ class PendingCalls:
         return [*asks, *self._list_input_hooks()] if state.requests else asks
 
     def list_branches(self) -> Iterator[Ask]:
-        """Yield an ask for each unfinished branch that the model called."""
+        """Yield an ask to run each unfinished branch that the model called."""
         for call_id, context in self.state.branches.items():
             branch = self.prepared[call_id]
             assert isinstance(branch, BranchTool)
@@ -167,7 +171,7 @@ class PendingCalls:
         return AskBranch(f"branch {self.run.steps} {call_id}", self.calls[call_id], context, branch.make)
 
     def _list_input_hooks(self) -> Iterator[Ask]:
-        """Yield an ask to call `on_human` for each request that the hook has not received yet."""
+        """Yield an ask to call `on_human` for each request for human input that the hook has not received."""
         state, on_human = self.state, self.plan.on_human
         if on_human is None:
             return
@@ -176,7 +180,7 @@ class PendingCalls:
                 yield AskHook(f"on_human {self.run.steps} {call_id}", on_human, (request,))
 
     def seconds_for(self, tool: Tool, now: float) -> float:
-        """Return the time limit in seconds of a tool call that starts now."""
+        """Return the maximum duration, in seconds, of a tool call that starts now."""
         left = self.state.meter.seconds_for_tools(self.budgets.limits, now)
         timeout = tool.options.timeout or math.inf
         return timeout if left is None else min(timeout, left)
@@ -184,32 +188,32 @@ class PendingCalls:
     # Results
 
     def add_result(self, result: ToolResult, began: float | None) -> None:
-        """Store a tool result and add it to the journal."""
+        """Store a tool result in the state, and add it to the journal."""
         self.store_result(result)
         self.transcript.add_result(result, began)
 
     def store_result(self, result: ToolResult) -> None:
-        """Store a tool result without adding it to the journal."""
+        """Store a tool result in the state, but do not add it to the journal."""
         self.state.results[result.id] = result
         self.open.pop(result.id, None)
 
     # Branches that the model called
 
     def waiting_branches(self) -> list[tuple[ToolCall, BranchTool]]:
-        """Return the branch calls that start after all other calls of the response have results."""
+        """Return the branch calls that wait until all other calls of the response have results."""
         results = self.state.results
         calls = [(call, self.prepared.get(call.id)) for call in self.state.calls if call.id not in results]
         return [(call, tool) for call, tool in calls if isinstance(tool, BranchTool) and tool.inherits]
 
     def start_branches(self, now: float) -> None:
-        """Start the branches that waited for the other calls of the response."""
+        """Start the branches that have waited for the other calls of the response."""
         waiting = self.waiting_branches()
         started = {call.id: call.name for call, _ in waiting}
         for call, branch in waiting:
             self._start_branch(branch, call, started, now)
 
     def _start_branch(self, branch: BranchTool, call: ToolCall, started: Mapping[str, str], now: float) -> None:
-        """Create the context of a branch, or add the error as the result of the call."""
+        """Create the data that a branch starts with. If this fails, the error becomes the result of the call."""
         try:
             context = self.branches.new_context(
                 branch.name,
@@ -229,7 +233,7 @@ class PendingCalls:
     # Human input
 
     def open_requests(self) -> list[Request]:
-        """Return the requests for human input that have no answer."""
+        """Return the requests for human input that have no answer yet."""
         state = self.state
         if state.phase not in ("tools", "branches"):
             return []
@@ -240,12 +244,15 @@ class PendingCalls:
         ]
 
     def call_waiting_for(self, request_id: str) -> str | None:
-        """Return the id of the tool call that waits for a request, or None."""
+        """Return the id of the tool call that needs the answer to a request, or None if the id is unknown."""
         requests = self.state.requests
         return next((call_id for call_id, request in requests.items() if request.id == request_id), None)
 
     def check_answer(self, request_id: str, value: object) -> str:
-        """Return the id of the call that waits for a request. Raise an error if the answer is invalid."""
+        """Return the id of the tool call that needs the answer to a request.
+
+        Raise an error if the request is unknown or already answered, or if the answer is invalid.
+        """
         state = self.state
         call_id = self.call_waiting_for(request_id)
         if call_id is None:
@@ -263,7 +270,7 @@ class PendingCalls:
         return call_id
 
     def add_answer(self, call_id: str, value: object) -> None:
-        """Store an answer, add it to the journal, and apply it to its call."""
+        """Store a person's answer, add it to the journal, and apply it to the tool call that needs it."""
         state, journal = self.state, self.run.journal
         answer = state.answers[call_id] = to_json_data(value)
         text = answer if isinstance(answer, str) else to_json_text(answer)
@@ -272,7 +279,7 @@ class PendingCalls:
         self._use_answer(call_id)
 
     def _request_input(self, ask: AskTool, now: float) -> None:
-        """Create a request for human input if a tool call needs one."""
+        """Create a request for human input if the tool call needs one and has none yet."""
         run, call = self.run, ask.call
         if call.id in self.state.requests:  # The request comes from the saved run.
             return
@@ -286,7 +293,7 @@ class PendingCalls:
         run.journal.entries.append(InputRequested(run.id, run.journal.step, now, *asked_for, request.choices))
 
     def _use_answer(self, call_id: str) -> None:
-        """Apply an answer to its call: use it as the result, or approve, change or reject the call."""
+        """Apply an answer: use it as the result of the call, or approve, change or reject the call."""
         state = self.state
         if call_id not in self.prepared or call_id in state.results:
             return
@@ -305,7 +312,10 @@ class PendingCalls:
             self.prepared[call_id] = changed
 
     def _approved_call(self, call_id: str, decision: Approved | Rejected) -> AskTool | BranchTool | ToolResult | None:
-        """Prepare an approved call with its new arguments. Return None if the arguments did not change."""
+        """Prepare an approved call with the arguments that the person changed.
+
+        Return None if the call was rejected, or if its arguments did not change.
+        """
         if isinstance(decision, Rejected) or decision.arguments is None:
             return None
         arguments = dict(decision.arguments)
@@ -317,7 +327,7 @@ class PendingCalls:
 def prepare_call(
     call: ToolCall, toolset: Toolset, run: Run, is_cut: bool, start: Callable[[AgentTool], BranchTool] | None
 ) -> AskTool | BranchTool | ToolResult:
-    """Return the tool with validated arguments, the branch to start, or an error result for the model."""
+    """Return an `AskTool` with validated arguments, the branch to start, or an error result for the model."""
     tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
     if tool is None:
         names = ", ".join(f"`{name}`" for name in (*toolset.named, *toolset.branches, FINISH))

@@ -94,9 +94,9 @@ class FunctionTool:
 
     @property
     def schema(self) -> JsonObject:
-        """The name, description and parameters in OpenAI's format.
+        """The name, description and parameters of the tool in OpenAI's format.
 
-        It is always the same dict object.
+        Each access returns the same dict object.
         """
         return self._schema
 
@@ -112,11 +112,11 @@ class FunctionTool:
         return {"name": self.name, **optional, "parameters": parameters, "strict": True}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """Return the call arguments that the JSON text of the model contains, or raise `ArgumentError`."""
+        """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""
         return self.binding.bind(arguments, run)
 
     def bound_to(self, instance: object) -> FunctionTool:
-        """Return a copy of this tool that calls the method of one instance."""
+        """Return a copy of this tool that calls the tool method on the given instance."""
         if self.method is None:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
@@ -228,7 +228,7 @@ def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> 
 
 
 def is_tool_name(name: object) -> bool:
-    """Return whether a name is valid for a tool: providers accept it, and acorn does not reserve it."""
+    """Return True if providers accept the name for a tool and acorn does not reserve it."""
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != FINISH
 
 
@@ -267,7 +267,7 @@ def _is_same_function(entry: object, function: object) -> bool:
 def callable_name(entry: Any) -> str:
     """Return the name of a callable.
 
-    For a partial, it is the name of the function; for an object, of its class.
+    For a `functools.partial`, return the name of its function. For a callable object, return the name of its class.
     """
     while is_partial(entry) and not hasattr(entry, "__name__"):
         entry = entry.func

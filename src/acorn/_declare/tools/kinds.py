@@ -72,11 +72,11 @@ class Tool(Protocol):
         ...
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """Return the call arguments that the JSON text of the model contains, or raise `ArgumentError`."""
+        """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""
         ...
 
     def bound_to(self, instance: object) -> Tool:
-        """Return a copy that calls the method of one instance, or the tool itself if it is not a method."""
+        """Return a copy that calls the tool method on one instance, or the tool itself if it is not a method."""
         ...
 
 
@@ -101,7 +101,7 @@ class ToolSource(Protocol):
 
 
 def is_source(value: object) -> TypeGuard[ToolSource]:
-    """Return whether an entry of `tools` is a tool source, and not a tool."""
+    """Return True if an entry of `tools` is a tool source, such as an MCP server, and not a single tool."""
     return not isinstance(value, type) and callable(getattr(value, "tools", None))
 
 
@@ -181,15 +181,15 @@ class HostedTool:
 def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
     """Return the name of a hosted tool.
 
-    MCP servers all have the same type, so their label is the name.
+    All hosted MCP servers have the same type, so the server label is used as the name.
     """
     return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
 
 
 def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
-    """Return the hosted tool for a dict.
+    """Return the hosted tool that a dict in `tools` describes.
 
-    The provider defines all keys except the type and the name.
+    acorn checks only the type and the name, because the provider defines all other keys.
     """
     place = f"`{owner}.{where}`"
     kind = entry.get("type")

@@ -253,7 +253,8 @@ def _is_json_type(hint: object) -> bool:
 def unwrap_decorators(function: Any) -> Any:
     """Return the function inside its decorators, with nested partials combined into one partial.
 
-    `inspect.signature` follows `__wrapped__` of a partial, and would include the arguments that an inner partial sets.
+    Otherwise `inspect.signature` would follow `__wrapped__` of a partial, and would include arguments that an inner
+    partial already sets.
     """
     if isinstance(function, functools.partial):
         return functools.partial(unwrap_decorators(function.func), *function.args, **function.keywords)
@@ -322,7 +323,7 @@ def read_hints(
 
 
 def is_run_hint(hint: object) -> bool:
-    """Return whether a type is `Run` or `Run[...]`, possibly in an optional."""
+    """Return whether a type hint is `Run` or `Run[...]`, or one of them in an optional type."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return is_run_hint(inner[0])

@@ -69,9 +69,9 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
+    """Run one command of the program and return its exit code.
 
-    `words` are the arguments, `sys.argv[1:]` by default. Without arguments, print the help.
+    `words` are the command-line arguments. By default, they are `sys.argv[1:]`. Without arguments, print the help.
     """
     streams = Streams()
     try:
@@ -112,7 +112,7 @@ def _run_command(words: Sequence[str], streams: Streams) -> int:
 
 
 def _usage_text(error: Exception, words: Sequence[str]) -> str:
-    """Return the text of a usage error, with the command that prints the help."""
+    """Return the message of a usage error, followed by the command that prints the help."""
     if isinstance(error, typer.BadParameter.__mro__[1]) and getattr(error, "possibilities", None):
         # Compare the names without their dashes, because the dashes make all options similar.
         name = str(getattr(error, "option_name", "")).lstrip("-")
@@ -124,9 +124,9 @@ def _usage_text(error: Exception, words: Sequence[str]) -> str:
 
 
 def _build_app(words: Sequence[str]) -> typer.Typer:
-    """Return the parser for all commands, or for only one command if the first word is its name.
+    """Return the parser of the command line.
 
-    A parser for one command starts faster.
+    If the first word is the name of a command, the parser knows only this command, because such a parser starts faster.
     """
     app = typer.Typer(
         add_completion=False,

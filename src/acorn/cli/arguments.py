@@ -38,7 +38,10 @@ _BOOLEAN_TEXTS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 @dataclass
 class ParsedArguments:
-    """The parsed arguments after the target of a command: acorn's options, and the texts of the field options."""
+    """The parsed command-line arguments that follow the target of a command.
+
+    They contain the options of acorn, and the texts of the options that set fields of the input.
+    """
 
     acorn_options: AcornOptions
     options: dict[ValuePath, tuple[Option, list[str | bool]]] = field(
@@ -67,9 +70,9 @@ class ParsedArguments:
 
 
 def parse_arguments(words: Sequence[str], options: Options, acorn_options: AcornOptions) -> ParsedArguments:
-    """Parse command-line words into field options and acorn's options.
+    """Parse command-line words into options of acorn and options that set fields of the input.
 
-    `acorn_options` holds the values of acorn's options before the target. Raises a `CommandError` for an unknown word.
+    `acorn_options` contains the options of acorn that precede the target. Raises a `CommandError` for an unknown word.
     """
     parsed = ParsedArguments(acorn_options)
     remaining = list(words)
@@ -103,7 +106,7 @@ def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> Non
 
 
 def _unexpected_argument(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
-    """Return the error about an argument that does not belong to any option."""
+    """Return the error message for an argument that is not the value of an option."""
     flag, start = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
     if flag is not None:
         option = options.find(flag[2:])
@@ -142,14 +145,17 @@ def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining:
 
 
 def _acorn_option(name: str, options: Options) -> str | None:
-    """Return the name of acorn's option that a name on the command line refers to, or None."""
+    """Return the name of the option of acorn that a word on the command line refers to.
+
+    Return None if the word refers to a field of the input, or if acorn has no such option.
+    """
     if (option := prefixed_option(name)) is not None:
         return option
     return name if name in OPTION_HELP and not is_field_name(name, options) else None
 
 
 def is_field_name(name: str, options: Options) -> bool:
-    """Return whether the input of the module has a field with this option name."""
+    """Return True if the input of the agent has a field with this option name."""
     return any(option.name == name for option in options.all) or (
         options.find(name) is not None and not options.shape.allows_extra
     )
@@ -235,7 +241,7 @@ def _input_row(option: Option, options: Options) -> Row:
 
 
 def type_text(node: SchemaNode) -> str:
-    """Return the placeholder for the value after an option: its type or its allowed values."""
+    """Return the text that the help prints for the value of an option: its type or its allowed values."""
     if node.is_flag:
         return ""
     choices = node.choices

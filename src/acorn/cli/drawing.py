@@ -66,7 +66,7 @@ class Pen:
         return "" if seconds is None else f"  {seconds_text(seconds)}"
 
     def limit(self, lines: int) -> int:
-        """Return the maximum number of characters for a text on this number of lines."""
+        """Return the maximum number of characters that a text on `lines` lines may have."""
         return _MAX_TEXT if self.is_full else lines * self.width
 
     @property
@@ -84,9 +84,9 @@ class Pen:
 
 
 def draw_run(branch: BranchRow, tree: Tree, pen: Pen, *, last: int | None = None, answers: bool = True) -> None:
-    """Add the rows of a run to a rich tree.
+    """Add the rows of a run to a tree of the library rich.
 
-    `last` is the maximum number of rows: older rows are omitted. `answers` is false if the answer is printed elsewhere.
+    Only the last `last` rows are added. `answers` is false if the answer is printed elsewhere.
     """
     rows = branch.rows
     if not pen.is_full:
@@ -161,7 +161,7 @@ def _draw_call(call: CallRow, tree: Tree, pen: Pen, last: int | None) -> None:
 
 
 def _draw_branch(branch: BranchRow, tree: Tree, pen: Pen, last: int | None) -> None:
-    """Draw a branch that the user's code started, and not a call of the model."""
+    """Draw a branch that the user's code started. A branch that the model started is drawn as a tool call."""
     mark, style = pen.mark(branch) if branch.is_over or not pen.is_over else ("", "")
     name = f"branch {one_line(branch.title)}"
     heading = Text.assemble((f"{mark} " if mark else "", style), (name, "bold"), (pen.time(branch), "dim"))
@@ -179,7 +179,10 @@ def _draw_result(task: TaskRow, tree: Tree, pen: Pen, *, has_answer: bool) -> No
 
 
 def _is_output(call: CallRow, branch: BranchRow) -> bool:
-    """Return whether an answer is the output of the run, which is drawn at the end of the run."""
+    """Return True if a call submitted the answer that became the output of the run.
+
+    Such an answer is drawn only once, at the end of the run.
+    """
     if call.error is not None:
         return False
     try:
@@ -199,14 +202,15 @@ def _draw_line(line: LineRow) -> Text:
 
 
 def _multiline(text: str) -> str:
-    """Return a text with its line breaks, cut to the maximum length."""
+    """Return a text of several lines, cut to the maximum length."""
     return clean(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…").strip()
 
 
 def answer_lines(answer: object, completed: tuple[str, ...], pen: Pen, *, is_growing: bool) -> Iterator[Text]:
-    """Yield the lines of an answer, one line for each field that has a value.
+    """Yield the lines that display an answer, with one line for each field that has a value.
 
-    `completed` are the names of the complete fields. `is_growing` is true while the model still writes the answer.
+    `completed` contains the names of the fields that are complete. `is_growing` is true while the model still writes
+    the answer.
     """
     if isinstance(answer, BaseModel):
         answer = {name: getattr(answer, name, None) for name in type(answer).model_fields}
@@ -238,6 +242,6 @@ def _cut_unless_full(text: Text, pen: Pen) -> Text:
 
 
 def _prevent_wrapping(text: Text) -> Text:
-    """Set a text to be cut at the width of the terminal instead of wrapped."""
+    """Make rich cut a text at the width of the terminal instead of wrapping the text."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

@@ -40,7 +40,7 @@ _MISSING: Any = object()
 
 
 def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
-    """Return the input of a run as an instance of the agent's input class.
+    """Return the input of a run as an instance of the input class of the agent.
 
     Raises a `CommandError` that describes each wrong option.
     """
@@ -82,7 +82,7 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
 def _sort_by_path(
     options: Mapping[ValuePath, tuple[Option, list[str | bool]]],
 ) -> list[tuple[ValuePath, tuple[Option, list[str | bool]]]]:
-    """Sort options so that each value is set before the values inside it, and list items are set in index order.
+    """Sort options so that a value is set before the values inside it, and list items are set in index order.
 
     Other options keep their order on the command line.
     """
@@ -95,9 +95,9 @@ def _sort_by_path(
 
 
 def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping[ValuePath, Any]) -> BaseModel:
-    """Validate the input, and replace values that Pydantic rejects with their alternatives.
+    """Validate the input. If Pydantic rejects a value that was parsed from an ambiguous text, try its second meaning.
 
-    `alternatives` is a dict that maps paths to the second meaning of ambiguous texts.
+    `alternatives` is a dict that maps the paths of these values to their second meanings.
     """
     try:
         return schema.model_validate(values, by_alias=True, by_name=True)
@@ -116,7 +116,10 @@ def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping
 def _find_failing_option(
     schema: type[BaseModel], values: JsonObject, kind: type[BaseException], options: Options
 ) -> str:
-    """Return the option of the field whose validator raised an exception, or `the input` if no single field fails."""
+    """Return the name of the option whose field has a validator that raised an exception.
+
+    Return `the input` if the validator does not belong to a single field.
+    """
     if _raises(schema, {}, kind):
         return "the input"
     return next(
@@ -152,7 +155,7 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
 
 
 def _read_stdin() -> str | bytes:
-    """Return standard input as bytes, because JSON text has its own encoding rules."""
+    """Return standard input as bytes and not as text, because the JSON parser detects the encoding."""
     if sys.stdin is None:
         return ""
     buffer = getattr(sys.stdin, "buffer", sys.stdin)
@@ -161,14 +164,20 @@ def _read_stdin() -> str | bytes:
 
 
 def _rename_aliases(values: JsonObject, options: Options) -> JsonObject:
-    """Return the values with field names instead of aliases, so that an option can replace a value of the file."""
+    """Replace the aliases in the values with field names.
+
+    With equal names, an option can replace a value from the input file.
+    """
     fields = options.shape.schema.model_fields
     names = {alias: name for name, info in fields.items() for alias in _text_aliases(info)}
     return {key if key in fields else names.get(key, key): value for key, value in values.items()}
 
 
 def _text_aliases(info: FieldInfo) -> list[str]:
-    """Return the aliases of a field that are names, and not paths into another value (`AliasPath`)."""
+    """Return those aliases of a field that are plain names.
+
+    An alias may also be a path into another value (`AliasPath`). Such aliases are omitted.
+    """
     alias = info.validation_alias if info.validation_alias is not None else info.alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     return [choice for choice in choices if isinstance(choice, str)]
@@ -189,7 +198,7 @@ def _describe_problem(problem: Problem, names_in_file: set[str], source: str | N
 
 
 def _option_text(path: list[str], options: Options) -> str:
-    """Return the text that error messages use for the wrong value at a path."""
+    """Return the words with which error messages name the wrong value at a path, such as `--address.city`."""
     if not path:
         return "the input"
     matching = [option for option in options.all if list(map(str, option.path)) == path[: len(option.path)]]
@@ -214,7 +223,10 @@ def _quote_names(names: Iterable[str]) -> str:
 
 
 def read_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
-    """Return the option that receives piped text, and the text, or None if there is no piped text."""
+    """Return the option that piped text is assigned to, and the piped text.
+
+    Return None if there is no piped text.
+    """
     if options.shape.is_empty or not _is_piped():
         return None
     fields = [option for option in options.all if options.is_field(option) and is_text(option)]
@@ -248,7 +260,7 @@ def _reject_piped_text(candidates: list[Option], options: Options) -> None:
 
 
 def is_text(option: Option) -> bool:
-    """Return whether a field is a text field that accepts any text."""
+    """Return True if the field of an option is a text field that accepts any text."""
     node = option.node
     return "string" in node.kinds and node.kinds <= {"string", "null"} and node.accepts_any_text
 
@@ -265,7 +277,10 @@ def _has_value(values: Mapping[str, Any], option: Option) -> bool:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe, a file or a socket, and not a terminal, a device or a notebook."""
+    """Return True if standard input is a pipe, a file or a socket.
+
+    Return False if it is a terminal, another device, or the input of a notebook.
+    """
     descriptor = descriptor_of(sys.stdin)
     if descriptor is None or not hasattr(sys.stdin, "buffer"):
         return False
@@ -274,7 +289,7 @@ def _is_piped() -> bool:
 
 
 def _has_arrived() -> bool:
-    """Return whether standard input has data or is closed, so that reading from it does not block."""
+    """Return True if standard input can be read without waiting, because it has data or is closed."""
     try:
         return bool(select.select([sys.stdin], [], [], 0)[0])
     except OSError:  # The platform cannot poll a pipe, so the caller reads from it and may wait.
@@ -298,10 +313,10 @@ def _read_text() -> str:
 
 
 def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
-    """Parse the texts of an option into the value of the option.
+    """Convert the texts of an option to a value, and return a list with this value.
 
-    An option that occurs several times has several texts. Returns a list with the value. If the text is ambiguous, the
-    list has a second, alternative value.
+    An option that occurs several times has several texts. If a text is ambiguous, the list contains a second value for
+    the other meaning.
     """
     if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
         return [_parse_list(texts, node, flag)]
@@ -369,7 +384,10 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
 
 
 def _parse_choice(text: str, node: SchemaNode) -> Any:
-    """Return the enumerated value that a text stands for, such as the number 2 for `Literal[1, 2]`."""
+    """Return the allowed value that a text represents, such as the number 2 for `Literal[1, 2]`.
+
+    Return `_MISSING` if the text represents no allowed value.
+    """
     for value in node.choices or ():
         if text == (value if isinstance(value, str) else json.dumps(value)):
             return value
@@ -377,7 +395,10 @@ def _parse_choice(text: str, node: SchemaNode) -> Any:
 
 
 def _parse_scalar(text: str, node: SchemaNode) -> Any:
-    """Return the number, the boolean or None that a text stands for, if the field is not meant to hold the text."""
+    """Return the number, the boolean or None that a text represents.
+
+    Return `_MISSING` if the field should contain the text itself.
+    """
     value = _parse_json(text)
     if value is None:
         return None if "null" in node.kinds and not node.accepts_any_text else _MISSING

@@ -55,7 +55,7 @@ class AcornOptions:
 
 
 def prefixed_option(name: str) -> str | None:
-    """Return the name of acorn's option without the prefix: `model` for `acorn-model`.
+    """Remove the prefix from the name of an option of acorn: return `model` for `acorn-model`.
 
     Return None if the name has no prefix or if acorn has no such option.
     """
@@ -114,9 +114,9 @@ class Options:
         return self.find(RESULT) if self.is_positional else None
 
     def find(self, name: str) -> Option | None:
-        """Return the option with a name, or None.
+        """Return the option with a name, or None if the input has no such field.
 
-        The name may contain underscores or dashes. It may also lead into a dict or a list, as in `tags.0`.
+        The name may contain underscores or dashes. It may also name a value inside a dict or a list, as in `tags.0`.
         """
         first, _, remainder = name.partition(".")
         key = _match_name(first, self._first_parts)
@@ -137,15 +137,15 @@ class Options:
         return Option(".".join(names), path, node)
 
     def is_field(self, option: Option) -> bool:
-        """Return whether an option sets a whole field of the input and not a value inside a field."""
+        """Return True if an option sets a whole field of the input, and False if it sets a value inside a field."""
         return len(option.path) == (2 if self.shape.wrapped and not self.is_positional else 1)
 
     def display_name(self, option: Option) -> str:
-        """Return the text that error messages use for an option."""
+        """Return the words with which error messages name an option."""
         return "the argument" if self.is_positional and self.is_field(option) else f"`{option.flag}`"
 
     def similar(self, name: str) -> list[str]:
-        """Return at most two options whose names are similar to a name."""
+        """Return at most two options with names that are similar to a misspelled name."""
         names = dict.fromkeys([*(option.name for option in self.all), *OPTION_HELP])
         return [f"--{match}" for match in get_close_matches(name.strip("-").replace("_", "-"), names, 2)]
 
@@ -170,10 +170,10 @@ def _match_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, SchemaNode] | None:
-    """Follow the first parts of an option name one level into a value.
+    """Find the inner value that the first parts of an option name refer to.
 
-    Returns None if the value has no such field, key or index. Otherwise returns the number of used parts, the key or
-    list index of the inner value, its option name, and its schema.
+    Return None if the value has no such field, dict key or list index. Otherwise return the number of used parts, the
+    dict key or list index of the inner value, its option name, and its schema.
     """
     fields = node.fields
     field_name = _match_name(parts[0], fields)
@@ -224,7 +224,10 @@ def _list_options(
 
 
 def _class_schema(node: SchemaNode) -> JsonObject:
-    """Return the schema of the only non-null type of a value, whose description is the docstring of the class."""
+    """Return the schema of the only type of a value, apart from null.
+
+    The description in this schema is the docstring of the class.
+    """
     members = [member for member in node.members if member.get("type") != "null"]
     return members[0] if len(members) == 1 else {}
 
@@ -324,7 +327,7 @@ class SchemaNode:
 
     @property
     def extra_value(self) -> SchemaNode | None:
-        """The schema of values under keys that are not declared, or None if the object allows only declared keys."""
+        """The schema of values with undeclared names, or None if the object allows only declared field names."""
         for member in self.members:
             if member.get("type") == "object":
                 extra = member.get("additionalProperties", "properties" not in member)

@@ -45,13 +45,13 @@ _CONTROL_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u
 
 
 def clean(text: str) -> str:
-    """Return a text without the characters that a terminal interprets, except line breaks."""
+    """Return a text without the control characters that a terminal interprets. Line breaks remain."""
     text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return _CONTROL.sub("", text.replace("\t", "    ").replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Return a text on one line, with `…` instead of its middle if the text is longer than `limit`."""
+    """Return a text on one line. If the text is longer than `limit`, `…` replaces its middle."""
     # Cleaning a very long text is slow, and its middle is removed anyway.
     if len(text) > 20 * limit:
         text = f"{text[: 10 * limit]}{text[-10 * limit :]}"
@@ -63,7 +63,7 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def end_of(text: str, limit: int) -> str:
-    """Return the last `limit` characters of a growing text on one line."""
+    """Return the end of a growing text on one line, with at most `limit` characters."""
     text = _WHITESPACE.sub(" ", clean(text[-2 * limit :])).strip()
     return text if len(text) <= limit else f"…{text[len(text) - limit + 1 :]}"
 
@@ -101,7 +101,10 @@ def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, sep
 
 
 def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-8") -> str:
-    """Return a value as JSON text, with escapes for characters that a terminal interprets or the encoding lacks."""
+    """Return a value as JSON text.
+
+    Characters that a terminal interprets, or that the encoding does not contain, are escaped.
+    """
     data = replace_surrogates(_replace_non_finite(to_json_data(value)))
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(data, ensure_ascii=False, indent=indent, separators=separators)
@@ -138,7 +141,7 @@ TERMINATED = 143
 
 
 class CommandError(Exception):
-    """An error that ends a command and whose text is printed for the user, on one line."""
+    """An error that ends a command. Its message is printed for the user on one line."""
 
     def __init__(
         self, message: str, code: int = USAGE_ERROR, *, debug: bool = False, secrets: Iterable[str] = ()
@@ -152,7 +155,10 @@ class CommandError(Exception):
 
 
 class OutputClosedError(Exception):
-    """An error that ends a command because the reader of its output closed the pipe, as in `acorn runs | head -1`."""
+    """The reader of the output has closed the pipe, as in `acorn runs | head -1`.
+
+    This error ends the command.
+    """
 
 
 def write(stream: TextIO, text: str) -> None:
@@ -195,7 +201,7 @@ def write_error_text(error: OSError) -> str:
 
 
 def print_error(error: CommandError) -> int:
-    """Print the error that ended a command and return the exit code."""
+    """Print the error that ended a command, and return the exit code of the command."""
     if error.debug and error.__cause__ is not None:
         write_line(format_traceback(error.__cause__, error.secrets))
     write_line(f"error: {shorten(' '.join(clean(str(error)).split()), 2000)}")
@@ -223,7 +229,7 @@ def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text without these secrets, without secrets of the environment, and without API keys."""
+    """Redact the given secrets, the secrets in environment variables, and API keys in a text."""
     return redact(text, {*secrets, *find_secrets()})
 
 
@@ -231,9 +237,10 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def user_code_line(error: BaseException, loaded: ModuleType | None = None) -> str:
-    """Return the file and line of the user's code that raised an exception, such as `agent.py:12: `, or "".
+    """Return the file and line of the user's code that raised an exception, such as `agent.py:12: `.
 
-    `loaded` is the Python module of the agent. Files in its directory have priority over the current directory.
+    Return an empty string if no user code is in the traceback. `loaded` is the Python module that contains the agent.
+    Files in its directory have priority over files in the current directory.
     """
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
         return f"{_relative(error.filename)}:{error.lineno}: "
@@ -245,7 +252,7 @@ def user_code_line(error: BaseException, loaded: ModuleType | None = None) -> st
 
 
 def _is_user_file(filename: str, directory: Path) -> bool:
-    """Return whether a file belongs to the user's project and not to an installed package or to acorn."""
+    """Return True if a file belongs to the user's project, and not to acorn or another installed package."""
     path = Path(filename)
     acorn = Path(__file__).parents[1]
     return (

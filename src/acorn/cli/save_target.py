@@ -52,7 +52,7 @@ class Saver:
         self._has_new_entries = True
 
     def finish(self) -> CommandError | None:
-        """Write the final version of the file and return the error, or None."""
+        """Write the final version of the file. Return the error if this fails, and None otherwise."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -167,7 +167,7 @@ class _FileTarget:
                 return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), temporary
 
     def _copy_mode(self, descriptor: int) -> None:
-        """Copy the owner and the mode of the old file, if there is one, to the temporary file."""
+        """Copy the owner and the permissions of the existing file, if it exists, to the temporary file."""
         try:
             old = os.stat(self._path)
         except FileNotFoundError:

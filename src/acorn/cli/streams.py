@@ -151,7 +151,7 @@ class _ForgivingWriter(io.RawIOBase):
 
 
 def open_forgiving(descriptor: int, encoding: str | None, also_discards: Callable[[], Sequence[int]] = tuple) -> TextIO:
-    """Return a text stream for a file descriptor that never raises an error when it is written."""
+    """Return a text stream for a file descriptor. Writing to this stream never raises an error."""
     # The writer is unbuffered, although the type of `TextIOWrapper` requires a buffered writer.
     writer: Any = _ForgivingWriter(descriptor, also_discards)
     return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", write_through=True)
@@ -162,7 +162,10 @@ def _is_text_file(stream: object) -> TypeGuard[io.TextIOWrapper]:
 
 
 def descriptor_of(stream: Any) -> int | None:
-    """Return the file descriptor of a stream, or None for a stream without one, as in tests and notebooks."""
+    """Return the file descriptor of a stream.
+
+    Return None if the stream has no file descriptor, as in tests and notebooks.
+    """
     try:
         descriptor: int = stream.fileno()
     except (AttributeError, OSError, ValueError):

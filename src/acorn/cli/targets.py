@@ -36,10 +36,10 @@ _TARGET = re.compile(r"(?P<source>.+?):(?P<name>[^\W\d]\w*)")
 
 
 def load_agent(target: str, *, debug: bool = False, once: bool = False) -> Agent:
-    """Import the target and return its agent: the named instance, or a new instance of the class.
+    """Import the target and return its agent: the named instance, or a new instance of the named class.
 
     If `once` is true, a file that was loaded before is not executed again. Several targets in the same file then share
-    their classes, and so the limits of these classes.
+    their classes, and therefore also the limits of these classes.
     """
     source, name = _split_target(target)
     if Path(source).is_dir():
@@ -117,9 +117,10 @@ def _load_module(name: str, debug: bool) -> ModuleType:
 
 
 def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure: str, debug: bool) -> T:
-    """Call a function that runs the user's code, and raise a `CommandError` with the file and line of an error.
+    """Call a function that executes the user's code, and return its result.
 
-    `failure` is the beginning of the error message.
+    If the code raises an error, raise a `CommandError` with the file and line of the error. `failure` is the beginning
+    of the error message.
     """
     try:
         return function()
@@ -139,7 +140,10 @@ def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure
 
 
 def _module_classes(loaded: ModuleType) -> list[type[Agent]]:
-    """Return the agent classes that a Python module defines, or its imported agent classes if it defines none."""
+    """Return the agent classes that a Python module defines.
+
+    If the module defines no agent class, return the agent classes that it imports.
+    """
     classes = list(dict.fromkeys(value for value in vars(loaded).values() if _is_module_class(value)))
     return [cls for cls in classes if cls.__module__ == loaded.__name__] or classes
 
@@ -149,9 +153,9 @@ def _is_module_class(value: object) -> TypeGuard[type[Agent]]:
 
 
 def _only_class(loaded: ModuleType, source: str) -> type[Agent]:
-    """Return the only agent class that is not a branch of another class.
+    """Return the only agent class that is not a branch of another agent class.
 
-    Raises a `CommandError` if there are no such classes or several.
+    Raises a `CommandError` if there is no such class, or more than one.
     """
     classes = _module_classes(loaded)
     branches = [branch for cls in classes for branch in describe_agent(cls).branches.values() if branch is not cls]
@@ -185,7 +189,7 @@ _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 @contextmanager
 def as_usage_error() -> Generator[None]:
-    """Convert an error of a store, or about a run, into a `CommandError`."""
+    """Convert an error of the store or of a stored run into a `CommandError`, inside a `with` block."""
     try:
         yield
     except (InputError, StoreError) as error:
@@ -193,10 +197,10 @@ def as_usage_error() -> Generator[None]:
 
 
 def choose_store(option: str | None, declared: Any = None) -> Any:
-    """Return the store of a command without opening it, or None if there is no store.
+    """Return the store that a command uses, but do not open it. Return None if there is no store.
 
-    The order is: the option `--store`, the environment variable, the store that the agent declares (which may be an
-    object), and the default file if it exists.
+    The first of these stores is used: the option `--store`, the environment variable, the store that the agent declares
+    (which may be an object), and the default file if it exists.
     """
     default = str(DEFAULT_STORE) if DEFAULT_STORE.exists() else None
     return option or os.environ.get(STORE_VARIABLE) or declared or default
@@ -221,7 +225,7 @@ def open_chosen_store(option: str | None) -> Store:
 
 
 def open_checked_store(chosen: str | Path | Store) -> Store:
-    """Open the store for a server and read from the store, so that errors are reported before the first run."""
+    """Open the store that a server uses, and read from it, so that errors are reported before the first run."""
     store = _open_store(chosen)
     with as_usage_error():
         store.list(limit=1)
@@ -239,9 +243,9 @@ def _open_store(chosen: str | Path | Store) -> Store:
 
 
 def find_run_id(store: Store, prefix: str) -> str:
-    """Return the id of the only stored run whose id starts with a prefix.
+    """Return the id of the only stored run with an id that starts with a prefix.
 
-    Raises a `CommandError` if there are no such runs or several.
+    Raises a `CommandError` if there is no such run, or more than one.
     """
     with as_usage_error():
         ids = store.find(prefix)
@@ -256,14 +260,14 @@ def find_run_id(store: Store, prefix: str) -> str:
 
 
 def short_id(run_id: str) -> str:
-    """Return the first 8 characters of an id that acorn generated, or any other id unchanged."""
+    """Return the first 8 characters of an id that acorn generated. Return an id that a user chose unchanged."""
     return run_id[:8] if _GENERATED_ID.fullmatch(run_id) else run_id
 
 
 def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
-    """Load the agent of a stored run with the stored settings.
+    """Load the agent that started a stored run, with the stored settings.
 
-    `target` is the new file and class of the agent if the class has moved, otherwise None.
+    If the class of the agent has moved, `target` contains its new file and class. Otherwise `target` is None.
     """
     source, _, name = stored.header.agent.partition(":")
     file, settings = stored_instance(stored)
@@ -289,7 +293,10 @@ def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug
 
 
 def parse_value(text: str) -> Any:
-    """Return the value of a text that the user typed: the JSON value if the text is valid JSON, otherwise the text."""
+    """Convert a text that the user typed to a value.
+
+    If the text is valid JSON, return the JSON value. Otherwise return the text.
+    """
     try:
         return json.loads(text)
     except ValueError:

@@ -148,7 +148,10 @@ class BranchRow(TaskRow):
     was_interrupted: bool = False
 
     def has_step(self, number: int) -> bool:
-        """Return whether a number is the number of a step and not of the turn with the answer."""
+        """Return True if a number belongs to a step of the run.
+
+        Return False if it belongs to the model response that contains the answer.
+        """
         if any(row.step > number for row in self.rows):
             return True
         rows = [row for row in self.rows if row.step == number]
@@ -292,9 +295,9 @@ class RunTree:
             task.result = self._text(entry.content)
 
     def _add_results(self, branch: BranchRow, step: int, results: Iterable[ResultMessage]) -> CompletedRows:
-        """Set the results that the model receives, and return the calls that had no result before.
+        """Add the tool results that the model receives to their calls.
 
-        These calls did not reach a tool or were stopped.
+        Return the calls that had no result before, because they did not reach a tool or were stopped.
         """
         completed: CompletedRows = []
         for message in results:
@@ -355,9 +358,9 @@ class RunTree:
 
 
 def _start_turn(branch: BranchRow, step: int, *, is_forced: bool = False) -> CompletedRows:
-    """Add a new turn to a run, and return the previous turn if it is complete only now.
+    """Add a row for a new model response to a run, and return the previous response if it is complete only now.
 
-    The new request decides whether the previous turn was a step or an answer that must be corrected.
+    The new request shows whether the previous response was a step or an answer that must be corrected.
     """
     before = branch.last_turn
     completed = _complete_text_turn(branch, is_step=before is not None and step > before.step)
@@ -369,7 +372,10 @@ def _start_turn(branch: BranchRow, step: int, *, is_forced: bool = False) -> Com
 
 
 def _complete_text_turn(branch: BranchRow, *, is_step: bool = False) -> CompletedRows:
-    """Set whether the last turn was a step if it has text but no calls, and return this turn in a list."""
+    """If the last model response has text but no tool calls, set whether it was a step.
+
+    Return this response in a list. Otherwise return an empty list.
+    """
     turn = branch.last_turn
     if turn is None or not turn.is_complete or turn.calls or not turn.text:
         return []
@@ -393,7 +399,7 @@ def _branch_title(parent: BranchRow, entry: BranchStarted, call: CallRow | None)
 
 
 def _parse_output(text: str) -> object:
-    """Return the JSON value of the output, or the text if the parser cannot parse it, for example if it is too deep."""
+    """Return the output of a run as a JSON value, or as text if it is not valid JSON or nested too deep."""
     try:
         output: object = from_json(text)
     except ValueError:

@@ -222,7 +222,7 @@ class PlainView:
                 return [f"{self._label(branch, branch.last_turn)}branch {one_line(row.title)}{_result_text(row)}"]
 
     def _label(self, branch: BranchRow, turn: TurnRow | None) -> str:
-        """Return the start of a line, with the step number of a turn or with `answer: ` if the turn is not a step."""
+        """Return the start of a line: the step number of a response, or `answer: ` if the response is not a step."""
         if turn is None:
             return ""
         if not turn.is_step:

@@ -67,7 +67,7 @@ class TerminatedError(BaseException):
 
 
 class WatchedRun:
-    """A run of a command, with the settings for its view, its output and its errors."""
+    """A run that a command starts or resumes, with the settings for its view, its output and its errors."""
 
     def __init__(
         self,
@@ -132,9 +132,9 @@ class WatchedRun:
         return self._report(failure, self._finish_saving())
 
     def _finish_saving(self) -> CommandError | None:
-        """Save the run at its end for `--save`, and return the error or None.
+        """Write the final version of the `--save` file. Return the error if this fails, and None otherwise.
 
-        The error is not raised, so that the output of the run is printed in any case.
+        The error is returned and not raised, so that the command still prints the output of the run.
         """
         try:
             return None if self.saver is None else self.saver.finish()
@@ -298,7 +298,10 @@ def _all_entries(run: Run | None) -> list[Entry]:
 
 
 def single_text(output: object) -> str | None:
-    """Return the text of an output that is text or that has one text field, or None for any other output."""
+    """Return the text of an output that consists of one text or of one text field.
+
+    Return None for any other output.
+    """
     data: object = to_json_data(output)
     if is_json_object(data) and len(data) == 1:
         (data,) = data.values()
@@ -318,7 +321,10 @@ def _read_line() -> str:
 
 @contextmanager
 def _handle_sigterm() -> Generator[None]:
-    """Raise `TerminatedError` at SIGTERM, so that the run is saved and the terminal is restored, as after Ctrl-C."""
+    """Raise `TerminatedError` inside the `with` block if the process receives SIGTERM.
+
+    As after Ctrl-C, the run is then saved and the terminal is restored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -363,7 +369,7 @@ def failure_report(error: BaseException, message: str, redact: Callable[[str], s
 
 
 def redact_data(redact: Callable[[str], str], value: Any) -> Any:
-    """Return JSON data with `redact` applied to every text."""
+    """Return JSON data in which `redact` was applied to every text."""
     if isinstance(value, str):
         return redact(value)
     if is_json_object(value):

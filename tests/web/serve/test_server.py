@@ -247,7 +247,7 @@ def test_service_keys_come_from_variable_or_are_generated_unless_disabled(tmp_pa
         ((ECHO, "--key", ""), "A key must consist of at least"),
         ((ECHO, "--key", "with a blank in it"), "A key must consist of at least"),
         ((ECHO, "--key", KEY, "--no-key"), "cannot be combined"),
-        ((ECHO, "--no-key", "--host", "0.0.0.0"), "works on this machine only"),
+        ((ECHO, "--no-key", "--host", "0.0.0.0"), "allows only connections from this machine"),
         ((ECHO, "--timeout", "0"), "greater than 0"),
         ((ECHO, "--concurrency", "0"), "concurrency"),
         ((ECHO, "--port", "TAKEN"), "Cannot listen on 127.0.0.1"),

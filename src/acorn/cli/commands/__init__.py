@@ -1,1 +1,1 @@
-"""The functions of the commands, with one file for each subject."""
+"""The functions that implement the commands, with one file for each group of commands."""

@@ -111,7 +111,7 @@ def batch(
 
 
 def _read_rows(file: str) -> list[Any]:
-    """Return all rows of the input file, so that errors in the file are reported before the first run."""
+    """Return all rows of the input file. Reading them first reports errors in the file before the first run starts."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -81,7 +81,10 @@ def chat(
 
 
 class Chat:
-    """A conversation with an agent, whose runs are stored as the items of one batch."""
+    """A conversation with an agent in the terminal.
+
+    The runs of the conversation are stored as one batch.
+    """
 
     def __init__(self, agent: Agent, store: Store, name: str, acorn_options: AcornOptions, out: TextIO) -> None:
         self.name = name
@@ -96,7 +99,10 @@ class Chat:
         self._last_line: str | None = None
 
     def handle(self, line: str) -> bool:
-        """Run a command such as `/help` or send the line to the agent, and return whether the chat continues."""
+        """Execute a command such as `/help`, or send any other line to the agent.
+
+        Return False if the command ends the chat, and True otherwise.
+        """
         command, _, argument = line.strip().partition(" ")
         match command:
             case "":
@@ -168,7 +174,7 @@ class Chat:
 
 
 def _text_field(agent: Agent) -> Option:
-    """Return the text field of the input that receives the lines of the user."""
+    """Return the text field of the input that the lines of the user are assigned to."""
     options = Options(describe_agent(agent).input)
     fields = [option for option in options.all if options.is_field(option)]
     texts = [option for option in fields if is_text(option)]

@@ -108,16 +108,19 @@ def pull(
 
 
 def fetch_weights(weights: Weights) -> tuple[Path, bool]:
-    """Download weights if necessary, print the progress, and return the file and whether it already existed."""
+    """Return the file with the weights of a model, and True if the file already existed.
+
+    If the file does not exist, download it and print the progress.
+    """
     with DownloadMeter(weights) as meter:
         path = download_weights(weights, meter.show)
     return path, meter.is_unused
 
 
 class DownloadMeter:
-    """The progress display of a download, which prints nothing before the download starts.
+    """The progress display of a download: a bar on a terminal, and lines elsewhere.
 
-    The display is a bar on a terminal, otherwise lines.
+    It prints nothing before the download starts.
     """
 
     def __init__(self, weights: Weights) -> None:

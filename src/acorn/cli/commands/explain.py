@@ -139,7 +139,10 @@ def _print(explanation: Explanation, console: Console) -> None:
 
 
 def _content_texts(content: object) -> list[str]:
-    """Return the texts of a message's content, with JSON for parts that are not text, such as images."""
+    """Return the texts of the content of a message.
+
+    Parts that are not text, such as images, are returned as JSON.
+    """
     if not is_json_list(content):
         return [content if isinstance(content, str) else to_json_text(content)]
     return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]

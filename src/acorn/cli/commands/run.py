@@ -170,9 +170,9 @@ def resume(
 
 
 def _answers(store: Store, run_id: str, value: object) -> JsonObject:
-    """Return a dict that maps the id of the only open request to the answer.
+    """Return the answer as a dict with the id of the only unanswered request of a run as its key.
 
-    Raises a `CommandError` if the run has no open requests or several.
+    Raises a `CommandError` if the run has no unanswered request for human input, or more than one.
     """
     requests = store.requests(run_id)
     if len(requests) == 1:
@@ -245,7 +245,7 @@ def fork(
 def _load_source(
     source: str, option: str | None, target: str | None, debug: bool
 ) -> tuple[list[AgentEvent], Run | None, Agent]:
-    """Return the events to fork, the run, and the agent.
+    """Load the run that should be forked, and return its events, the run and its agent.
 
     The run is None if the source is a file that contains only events.
     """
@@ -265,7 +265,7 @@ def _load_source(
 def _reject_branch(store: Store, run_id: str) -> None:
     """Raise a `CommandError` if a run is a branch.
 
-    A branch starts with the conversation of its parent, so only the root run can be forked.
+    A branch starts with the conversation of its parent, so only the root run (the top-level run) can be forked.
     """
     with as_usage_error():
         stored = store.read(run_id)
@@ -301,9 +301,9 @@ def _load_agent_of_file(source: str, run: Run | None, option: str | None, target
 
 
 def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> None:
-    """Replace tool results in the list of events.
+    """Replace results of tool calls in the list of events.
 
-    `edits` are the values of `--edit`, such as `search=nothing`.
+    `edits` are the values of the option `--edit`, such as `search=nothing`.
     """
     kept_events = [event for event in events if event.branch is None and event.iteration < before]
     calls = {event.tool_call_id: event.tool_name for event in kept_events if isinstance(event, ToolCallEvent)}
@@ -335,7 +335,7 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
 
 
 def _print_plan(name: str, events: list[AgentEvent], before: int, description: AgentDescription) -> None:
-    """Print the kept steps of a fork and the tools that the fork may call."""
+    """Print the steps that a fork keeps from the original run, and the tools that the fork may call."""
     kept_steps = "only the input" if before == 1 else "step 1" if before == 2 else f"steps 1 to {before - 1}"
     write_line(f"fork of {one_line(name)}: keeps {kept_steps} and continues at step {before}")
     tools = [f"`{tool.name}`" for tool in description.tools] + [f"`{name}`" for name in description.branches]

@@ -348,7 +348,10 @@ def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> N
 
 
 def _fork_text(fork: ForkedFrom | None) -> str:
-    """Return the part of a heading that describes the origin of a fork, or ""."""
+    """Return the part of a heading that names the run from which a fork was started.
+
+    Return an empty string if the run is not a fork.
+    """
     return "" if fork is None else f", forked from {one_line(short_id(fork.run or 'events'))} before step {fork.before}"
 
 
@@ -381,10 +384,10 @@ def _follow(store: Store, run_id: str) -> int:
 
 
 def _print_python(run: Run, store: Store | None) -> int:
-    """Print a run as a Python test.
+    """Print a Python test that repeats a run.
 
-    `store` is the store of the run, or None for a file. Only a store has the module of the class and the settings of
-    the instance.
+    `store` is the store that contains the run, or None if the run was read from a file. Only a store contains the name
+    of the agent class and the settings of the agent.
     """
     module, settings = None, JsonObject()
     if store is not None:
@@ -424,7 +427,7 @@ def missing_source(source: str) -> CommandError:
 
 
 def read_run_file(file: str) -> tuple[list[AgentEvent], Run | None]:
-    """Return the events in a file, and the run.
+    """Read a file with a saved run, and return its events and the run.
 
     The run is None if the file contains only events.
     """

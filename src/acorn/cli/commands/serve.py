@@ -129,12 +129,15 @@ def serve(
 
 
 def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[str]:
-    """Return the valid keys from the options, or from the environment if there are no options."""
+    """Return the access keys from the options `--key`.
+
+    Without these options, return the keys from the environment variable. Raises a `CommandError` if a key is invalid.
+    """
     keys = list(options) or os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
     if is_off and keys:
         raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`. Remove one of them.")
     if is_off and not is_loopback:
-        raise CommandError("`--no-key` works on this machine only. Remove `--host` or `--no-key`.")
+        raise CommandError("`--no-key` allows only connections from this machine. Remove `--host` or `--no-key`.")
     for key in keys:
         if len(key) < _MIN_KEY_LENGTH or not (key.isascii() and key.isprintable()) or " " in key:
             raise CommandError(
@@ -264,10 +267,10 @@ def _load_page_agent(targets: Sequence[str], model: str | None, debug: bool) -> 
 
 
 def _page_store(option: str | None, agent: Agent | None) -> Store | str:
-    """Return the store of the page.
+    """Return the store that the page uses.
 
-    If there is no store, create the directory of the default store. Without an agent, the store must already exist,
-    because the page then adds no runs.
+    If no store is chosen, use the default store and create its directory. Without an agent, the page starts no runs, so
+    the store must already exist.
     """
     chosen_store = choose_store(option, None if agent is None else agent.store)
     if chosen_store is not None:
@@ -283,7 +286,8 @@ def _page_store(option: str | None, agent: Agent | None) -> Store | str:
 def _open_in_browser(address: str) -> Path | None:
     """Open the page in the browser through a temporary HTML file that redirects to the page.
 
-    The list of processes then contains the path of the file, but not the key in the address of the page.
+    All users can see the arguments of a process. The argument of the browser is then the path of the file, and not the
+    URL of the page, which contains the access key.
     """
     descriptor, name = tempfile.mkstemp(prefix="acorn-", suffix=".html")  # Only the current user can read the file.
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -348,7 +352,7 @@ def _require_web_extra(command: str) -> Generator[None]:
 
 @contextmanager
 def _listen_errors(host: str, port: int) -> Generator[None]:
-    """Raise a `CommandError` if the server cannot listen on the address."""
+    """Convert an error of the server into a `CommandError` if the server cannot listen on the address."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command `acorn work`, which runs a worker that drives submitted runs until it is stopped."""
+"""The command `acorn work`, which starts a worker. The worker executes submitted runs until it is stopped."""
 
 from __future__ import annotations
 

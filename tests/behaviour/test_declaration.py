@@ -1633,7 +1633,7 @@ def test_subclass_attribute_that_is_not_a_method_removes_inherited_method_tool_o
     assert names(declare("Grandchild", child)) == ["second_tool"]
 
 
-def test_method_without_tool_decorator_does_not_restore_removed_method_tool() -> None:
+def test_removed_tool_stays_removed_if_subclass_defines_plain_method_of_same_name() -> None:
     child = declare("Child", Base, first=None)
 
     def first(self: Any, x: int) -> int:
@@ -1906,7 +1906,7 @@ INPUT = {"location": "message", "index": 0}
         ),
     ],
 )
-def test_cache_setting_of_each_valid_form_compiles_to_list_of_cached_messages(
+def test_every_valid_form_of_cache_setting_is_converted_to_cache_points(
     declared: Any, compiled: tuple[Any, ...]
 ) -> None:
     assert spec_of(declare(cache=declared)()).cache == compiled

@@ -566,7 +566,7 @@ def test_invalid_output_error_is_sent_as_tool_result(call: Call, script: Script,
     assert answered["content"] == WRONG_CONFIDENCE
 
 
-def test_validation_error_document_contains_one_field_per_error(call: Call, script: Script) -> None:
+def test_validation_error_text_for_model_lists_each_invalid_field_once(call: Call, script: Script) -> None:
     class Source(BaseModel):
         title: str = Field(max_length=5)
 

@@ -178,7 +178,7 @@ def _is_edited_copy(message: object, other: object) -> bool:
 
 
 class EntryList(Protocol):
-    """The attributes of a journal that `HistoryEdits` uses."""
+    """The interface of a journal for `HistoryEdits`, which appends an entry for each edit of the history."""
 
     entries: list[Entry]
     step: int

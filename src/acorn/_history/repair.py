@@ -1,6 +1,6 @@
 """Repair of messages: each tool result follows its call, ids are unique, and every provider accepts the content.
 
-The functions have no side effects and do not depend on earlier requests.
+`request_messages.py` calls these functions when it prepares a request. They have no side effects.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 An answer comes from the arguments of a `__finish__` call, from XML text, or from the fields that a hook passed to
 `step.finish`. The result of the validation is an instance of the output schema, or a list of problems.
+This file also counts the retries. The machine sends the correction to the model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Requests for human input, for tool calls that wait for the answer to a question or for an approval.
 
-`PendingCalls` creates a request when it prepares a tool call that needs human input. It also applies the answer.
+`PendingCalls` creates a request when it prepares a tool call that needs human input. It also applies the
+answer, after a check of its own: the request must be open, and changed arguments must be valid.
 """
 
 from __future__ import annotations

@@ -285,9 +285,10 @@ def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
 
 
 def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int]:
-    """Return the numbers of requests and tokens that an order can get.
+    """Return the numbers of requests and tokens of a shared rate limit that a process can reserve now.
 
-    `requests` and `tokens` are the numbers that other slices already use. If the limit is used up, return 0 requests.
+    `requests` and `tokens` are the numbers that other reservations (slices) already use. Return 0 requests if
+    the limit is used up.
     """
     if requests == 0:  # A request that exceeds the limit runs alone. Otherwise it could never run.
         most = order.requests if order.most_requests is None else min(order.requests, order.most_requests)
@@ -302,7 +303,9 @@ def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int
 
 
 def _seconds_until_available(order: WindowOrder, used: UsedSlices) -> float:
-    """Return the seconds until enough earlier slices expire, so that an order can get at least one request.
+    """Return the seconds until a process can reserve at least one request of a shared rate limit.
+
+    Earlier reservations (slices) count against the limit until they expire.
 
     Return 0 if the time is unknown.
     """

@@ -357,8 +357,9 @@ class AnyModel(ScriptedModel):
     """A model for tests that calls every tool once and then finishes, with example values that fit the schemas.
 
     The first response calls all tools and branches that were not called earlier in the conversation. Therefore a branch
-    that continues the conversation of its parent does not repeat the calls of the parent. Every run returns the same
-    result. If an agent has tools but no `max_steps`, the result is `Unfinished`, as with any model that calls a tool.
+    that continues the conversation of its parent does not repeat the calls of the parent. The values are not random, so
+    repeated runs of an agent return the same result. Without `max_steps`, a run has only one model request, so an agent
+    with tools does not reach `__finish__`, and its result is `Unfinished`.
     """
 
     def __init__(self, *, name: str = "any", chunk_size: int = 8) -> None:

@@ -232,7 +232,7 @@ class NativeModel:
                     left_out.add(mark)
                     if request.left_out is not None:
                         raise ResendError(
-                            f"`{self.name}` rejected `{name}`. The request must be sent again without it.",
+                            f"`{self.name}` rejected the setting `{name}`. acorn sends the request again without it.",
                             status=status,
                         )
                     return

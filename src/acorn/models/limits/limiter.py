@@ -81,7 +81,7 @@ class _LimiterThread:
         """A dict that maps a class, the value of its setting and the name of the shared store to the `Limit` object."""
 
     def ensure_running(self) -> None:
-        """Start the thread if it is not running."""
+        """Start the limiter thread, which admits waiting requests, if the thread is not running."""
         # `threading.Thread.start` waits for the new thread. After Ctrl-C during that wait, it is unknown whether the
         # thread has started. `start_new_thread` does not wait. If two callers start a thread, the second thread ends
         # at once.

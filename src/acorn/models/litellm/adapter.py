@@ -381,7 +381,8 @@ class LiteLLMModel:
                     attempt.left_out.add(mark)
                     if attempt.request.left_out is not None:
                         raise ResendError(
-                            f"`{self.name}` rejected `{name}`. The request must be sent again without it.", status=400
+                            f"`{self.name}` rejected the setting `{name}`. acorn sends the request again without it.",
+                            status=400,
                         )
                     return
         else:

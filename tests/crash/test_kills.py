@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 from tests.crash.copies import restore
 from tests.waiting import PATIENCE
@@ -70,6 +71,7 @@ class Scene:
 
     def kill_when(self, due: Due) -> bytes | None:
         """Let a process drive the run until the kill is due; return its output if it ended before."""
+        others = self.backends()
         process = self.start()
         limit = time.monotonic() + PATIENCE
         while process.poll() is None and not due(self.lines(), process.pid):
@@ -80,8 +82,21 @@ class Scene:
         if process.returncode == 0:
             return out
         assert process.returncode == -signal.SIGKILL, errors.decode()
+        while not self.backends() <= others:  # PostgreSQL completes a commit that it received before the kill.
+            assert time.monotonic() < limit + PATIENCE, "a connection of the killed process does not end"
+            time.sleep(0.005)
         self.deaths.append((process.pid, self.committed()))
         return None
+
+    def backends(self) -> set[int]:
+        """Return the ids of the server processes that serve the connections to the PostgreSQL database."""
+        if "://" not in self.store:
+            return set()
+        with psycopg.connect(self.store, autocommit=True) as connection:
+            rows = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return {pid for (pid,) in rows}
 
     def finish(self) -> dict[str, Any]:
         process = self.start()

@@ -317,7 +317,6 @@ class Tree:
             saved = self._saved.pop(context.run_id, None)
             if saved is None:
                 child = parent.branch(context, plan)
-                parent.run.branches.append(child.run)
             else:
                 branch_plan = parent.branches.plan_for(context, plan)
                 try:
@@ -325,9 +324,13 @@ class Tree:
                 except StoreError as error:  # The branch does not fit its class. It stays stored for a class that fits.
                     self.abort(error)
                     raise
-                _replace_record(parent.run.branches, child.run)
             self.machines[context.run_id] = child
             self._branches.setdefault(context.parent_id, []).append(context.run_id)
+            # The record comes last: after Ctrl-C, every branch in a record must be known here, so that it is stopped.
+            if saved is None:
+                parent.run.branches.append(child.run)
+            else:
+                _replace_record(parent.run.branches, child.run)
 
     def new_branch(
         self, site: CallSite, parent_id: str, place_id: str, name: str, plan: Plan, value: BaseModel

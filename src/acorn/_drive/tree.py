@@ -386,12 +386,17 @@ class Tree:
             yield branch_id
             yield from self._below(branch_id)
 
-    def lineage(self, run_id: str) -> Iterator[tuple[object, Run]]:
-        """Yield the agent and the record of a run, and then those of each parent, up to the top-level run."""
+    def lineage(self, run_id: str) -> list[tuple[object, Run]]:
+        """Return the agent and the record of a run, and then those of each parent, up to the top-level run.
+
+        The result is a list: Ctrl-C would be lost while Python closes a generator whose caller left the loop early.
+        """
+        lineage: list[tuple[object, Run]] = []
         machine: Machine | None = self.machines[run_id]
         while machine is not None:
-            yield machine.plan.agent, machine.run
+            lineage.append((machine.plan.agent, machine.run))
             machine = None if machine.context is None else self.machines.get(machine.context.parent_id)
+        return lineage
 
     # Storing
 

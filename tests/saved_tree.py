@@ -1,7 +1,7 @@
 """A tree of machines that are saved as JSON text and loaded after every tell, as if each were the last of a process.
 
-Drivers do not notice the replacement, because they refer to runs by id. Running work continues, and its outcome is told
-to the new machine.
+Drivers do not notice the replacement, because they refer to runs by id. Running work continues, and the new
+machine receives its result.
 """
 
 from __future__ import annotations

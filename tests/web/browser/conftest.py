@@ -26,7 +26,7 @@ from acorn.web.server import Server, bind_socket
 
 Allowed = Callable[[str], None]
 LOOKS = [(320, True), (1280, False)]
-"""Widths, and whether the colours are dark: what fits hangs on the one, what can be read on the other."""
+"""Page widths, and whether the colors are dark. The width affects the layout, and the colors affect the contrast."""
 if os.environ.get("ACORN_TORTURE") == "1":
     LOOKS += [(320, False), (1280, True)]
 

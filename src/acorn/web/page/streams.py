@@ -156,7 +156,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 async def _wait_for_either(new_events: asyncio.Event, closing: asyncio.Event) -> bool:
     """Wait until one of two events is set, and return True.
 
-    Return False if no event was set for so long that the server must send a heartbeat.
+    Return False after a timeout, when the server must send a heartbeat.
     """
     waits = [asyncio.ensure_future(event.wait()) for event in (new_events, closing)]
     try:

@@ -6,17 +6,17 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check
 # `make LOCKED=1 ...` installs exactly the files of requirements-dev.lock in a new environment.
 # The lock is also a constraint: older versions of pip take the newest package for an extra and then refuse it.
 HASHED := --require-hashes --requirement requirements-dev.lock --constraint requirements-dev.lock
-# Two workers per core, because much of the time is waiting. The tests of a file stay on one worker.
+# Two workers per core, because much of the time is waiting. A worker without tests takes some of another one.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Without bytecode files, every process that a test starts would compile acorn again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs reference picture shots browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
+.PHONY: demo docs reference picture shots browser test check check-style check-mypy check-pyright run-tests release-check format bench bench-peers torture mutants prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of one minute, on a language model inside the process"
-	@echo "make test     format, lint and type checks, then the tests"
+	@echo "make test     the tests, with format, lint and type checks beside them"
 	@echo "make check    the checks alone"
 	@echo "make browser  find or install the Chromium for the tests of the page"
 	@echo "make format   format the code"
@@ -24,7 +24,9 @@ help:
 	@echo "make bench-peers  the same tasks with other frameworks; writes the table and the chart"
 	@echo "make docs     the documentation as a static site, in site/"
 	@echo "make reference  the documentation pages that are generated from docstrings"
-	@echo "make torture  the long versions of the property tests"
+	@echo "make torture  the long versions of the tests, with a report of what ran"
+	@echo "make release-check  the tests of a clone, of a build and of the page in a browser"
+	@echo "make mutants  how many random faults in the package the tests detect"
 	@echo "make picture  the drawings of the documentation"
 	@echo "make shots    the screenshots of the page, light and dark (needs a browser)"
 	@echo "make prices   the table of prices, from LiteLLM"
@@ -78,8 +80,16 @@ check-mypy:
 check-pyright:
 	$(BIN)/basedpyright
 
-test: check
-	$(PYTEST)
+# The checks run beside the tests. Make prints their output when they end, and that of the tests at once.
+test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target check-style check-mypy check-pyright run-tests
+
+run-tests:
+	+@$(PYTEST)
+
+# What a release needs beyond `make test`: a clone, a build, the whole page in a browser.
+release-check: browser
+	$(BIN)/python -m pytest -m release
 
 # Install the system's package if that is allowed; otherwise print the command.
 browser: $(VENV)/.installed-dev
@@ -102,10 +112,10 @@ bench-peers: $(VENV)/.installed-dev
 	PYTHONPATH=bench $(BIN)/python -m peers.run $(ARGS)
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash $(filter-out %/test_shared_limits.py,$(wildcard tests/contract/test_*.py)) \
-	  tests/web/test_hostile.py tests/web/browser tests/house/test_release.py
-	@echo 'Now the tests that need the whole machine, one after the other.'
-	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/contract/test_shared_limits.py tests/fleet
+	@$(BIN)/python tools/torture.py $(ARGS)
+
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python tools/mutants.py $(ARGS)
 
 litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py

@@ -1,18 +1,20 @@
-"""Run each behaviour test with sync calls, with sync calls inside a running event loop, and with async calls.
+"""Fixtures of the behaviour tests: the ways to call a module, and scripted models whose requests are checked.
 
-Tests of the loop, the history, branches and fallbacks also run in two more variants: acorn sends the conversation as
-one `<thread>` document, or the run is saved and loaded after every tell. Tests of the message list itself skip the
-document variant. The long version of the tests uses both variants for more files.
+A test that uses `call` or `script` runs once, with a sync call. A test with the mark `every_way` also runs with a sync
+call inside a running event loop and with an async call, because its subject depends on the driver. Tests of the loop,
+the history, branches and fallbacks with this mark run in two more ways: acorn sends the conversation as one `<thread>`
+document, or the run is saved and loaded after every tell. A test of the message list itself skips the document. The
+long version of the tests runs every test in every way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel
 from tests.saved_tree import SavedTree
@@ -25,10 +27,9 @@ from acorn.testing import ScriptedModel
 
 AS_THREAD = "as a thread"
 SAVED = "saved and loaded"
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 EVERY_WAY = ["test_loop.py", "test_history.py", "test_branches.py", "test_model_lists.py"]
 SAVED_FILES = list(EVERY_WAY)
-if TORTURE:
+if IS_LONG:
     SAVED_FILES += [
         "test_agents_as_tools.py",
         "test_hooks.py",
@@ -94,7 +95,10 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip ways that cannot hold the tested data: a document has no message list, a saved run has no live objects."""
+    """Deselect the ways that add nothing or cannot hold the tested data.
+
+    A document has no message list, and a saved run has no live objects.
+    """
     spared = {item for item in items if _is_spared(item)}
     if spared:
         config.hook.pytest_deselected(items=list(spared))
@@ -102,8 +106,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_spared(item: pytest.Item) -> bool:
+    if _way(item) not in (None, "sync") and not IS_LONG and item.get_closest_marker("every_way") is None:
+        return True
     if _way(item) == AS_THREAD:
-        is_sent_so = TORTURE or item.path.name in EVERY_WAY
+        is_sent_so = IS_LONG or item.path.name in EVERY_WAY
         return not is_sent_so or item.get_closest_marker("message_list") is not None
     is_saved = item.path.name in SAVED_FILES and item.get_closest_marker("live_objects") is None
     return _way(item) == SAVED and not is_saved

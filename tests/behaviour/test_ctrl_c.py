@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from tests.ctrl_c import Strike
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete
 
 from acorn import Run, Step, StreamChunk, capture, module, tool
@@ -37,8 +38,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning"),
 ]
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-TRIES = 500 if TORTURE else 6
+TRIES = 500 if IS_LONG else 6
 PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
@@ -456,7 +456,7 @@ def struck(at: int) -> Strike:
 def test_ctrl_c_at_any_line_of_acorn_code_ends_run_and_next_call_succeeds() -> None:
     lines = struck(0).count
     loops = len(bridge._loops)
-    for at in range(1, lines, 7 if TORTURE else 173):
+    for at in range(1, lines, 7 if IS_LONG else 173):
         where = struck(at).where
         assert bridge.call_sync(Everything.listen, None) == "heard"
         assert len(bridge._loops) == loops, f"the loop for async tools is dead after Ctrl-C at {where}"

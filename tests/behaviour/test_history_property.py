@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
@@ -26,7 +26,7 @@ from acorn._history.request_messages import RequestMessages
 from acorn.models import ModelRequest, ModelResponse
 from acorn.thread.xml import ThreadMessage
 
-RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
+RUNS = 40_000 if IS_LONG else 120
 BATCH = 100
 STEPS = 12
 

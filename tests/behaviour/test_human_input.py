@@ -7,7 +7,6 @@ import copy
 import functools
 import hashlib
 import json
-import os
 import pickle
 import random
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_thread_true
 from tests.saved_tree import SavedTree
 from tests.waiting import PATIENCE
@@ -1059,7 +1059,7 @@ def crowd(seed: int, request: ModelRequest) -> Reply:
 @pytest.mark.parametrize("way", WAYS)
 def test_human_input_requests_answered_in_any_order_resume_run(way: str) -> None:
     asked_at_all = 0
-    for seed in range(60 if os.environ.get("ACORN_TORTURE") == "1" else 4):
+    for seed in range(60 if IS_LONG else 4):
         PAID.clear()
         rng = random.Random(seed)
         office = Office(Crowd(model=ScriptedModel(functools.partial(crowd, seed)), loop_guard=None), way)

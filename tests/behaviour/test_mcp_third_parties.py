@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.conftest import TORTURE, Call, Script
+from tests.behaviour.conftest import Call, Script
+from tests.long_version import IS_LONG
 from tests.ports import free_port, listens
 from tests.waiting import comes_true
 
@@ -95,7 +96,7 @@ def test_mcp_git_server_returns_repository_data(tmp_path: Path, script: Script) 
 # From npm
 
 EVERYTHING = "@modelcontextprotocol/server-everything"
-needs_node = pytest.mark.skipif(not TORTURE or shutil.which("npm") is None, reason="long, and needs Node")
+needs_node = pytest.mark.skipif(not IS_LONG or shutil.which("npm") is None, reason="long, and needs Node")
 
 
 @pytest.fixture(scope="module")

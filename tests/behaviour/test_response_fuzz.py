@@ -8,7 +8,6 @@ contains the random seed.
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -18,13 +17,14 @@ from typing import Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
 from acorn.models import ModelRequest, ModelResponse, RawCall
 
-RUNS = 100_000 if os.environ.get("ACORN_TORTURE") == "1" else 500
+RUNS = 100_000 if IS_LONG else 500
 BATCH = max(100, RUNS // 10)
 MOST_REQUESTS = 4 + 1 + 1 + 2  # Steps, the forced call, the fallback, corrections.
 

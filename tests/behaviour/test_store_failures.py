@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.conftest import TORTURE
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true, waiting_for_nothing
 
 import acorn
@@ -149,7 +149,7 @@ def outcome(way: Way, agent: Desk) -> Any:
         for number, way in enumerate(EVERY_WAY)
         for at, kind in enumerate(EVERY_ERROR)
         for at_once in (True, False)
-        if TORTURE or (number + at + at_once) % 2  # Pairs; in the long version of the tests, triples.
+        if IS_LONG or (number + at + at_once) % 2  # Pairs; in the long version of the tests, triples.
     ],
 )
 def test_store_failure_at_any_commit_raises_error_and_run_is_resumable(

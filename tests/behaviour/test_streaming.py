@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import re
 import textwrap
@@ -26,6 +25,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from tests.behaviour.conftest import Call
 from tests.behaviour.test_response_fuzz import MODULES, _reply
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
 from tests.waiting import AGES, PATIENCE, given_time
@@ -56,7 +56,7 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.testing.scripted import split_response
 
-RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 150
+RUNS = 20_000 if IS_LONG else 150
 
 Chunk = StreamChunk[Any]
 Hear = Callable[[Any, Chunk], Any]

@@ -7,12 +7,12 @@ the other two. The long version of the tests uses all four.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tests.long_version import IS_LONG
 from tests.loopback import Answer, Loopback, Request
 from tests.loopback_responses import as_chat
 from tests.waiting import comes_true
@@ -22,7 +22,6 @@ from acorn.models.circuit_breaker import CIRCUITS
 from acorn.models.failures import forget_rejections
 from acorn.models.litellm.library import library
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 RESPONSES = "responses"
 """The lane of OpenAI's Responses, asked natively."""
 PROVIDER_VARIABLES = (
@@ -128,7 +127,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    spared = set() if TORTURE else {item for item in items if _is_spared(item)}
+    spared = set() if IS_LONG else {item for item in items if _is_spared(item)}
     if spared:
         config.hook.pytest_deselected(items=list(spared))
         items[:] = [item for item in items if item not in spared]

@@ -7,7 +7,6 @@ listed difference that no longer exists.
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.long_version import IS_LONG
 from tests.loopback import Fault, Loopback, Request
 from tools.write_prices import TABLE, prices
 
@@ -30,7 +30,6 @@ from acorn.testing import Reply, call
 from acorn.types import Message, Usage
 
 Json = dict[str, Any]
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 DIFFERENCES: dict[str, list[Json]] = tomllib.loads(Path(__file__).with_name("lane_differences.toml").read_text())
 PNG = "iVBORw0KGgo="
 
@@ -243,7 +242,7 @@ def cases(spoken: str) -> Iterator[tuple[str, Case]]:
     for at, (talk, messages) in enumerate(CONVERSATIONS.items()):
         for number, (name, option) in enumerate(options.items()):
             has_to_do_with_messages = name in ("plain", "forced") or (spoken == "anthropic" and "cached" in name)
-            if TORTURE or has_to_do_with_messages or (at + number) % 4 == 0:
+            if IS_LONG or has_to_do_with_messages or (at + number) % 4 == 0:
                 yield f"{talk}, {name}", Case(messages, **option)
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, RootModel
+from tests.long_version import IS_LONG
 from tests.unit.random_schemas import schema
 from tests.waiting import AGES
 
@@ -30,8 +31,7 @@ from acorn.models.request import ModelRequest
 from acorn.types import Message
 
 MODEL = "local/smollm2"
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-SCHEMAS = 200 if TORTURE else 4
+SCHEMAS = 200 if IS_LONG else 4
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -79,7 +79,7 @@ SENTENCES = [
     ("The food was cold and the staff were rude.", "negative"),
 ]
 PEOPLE = [("At 71, Robert Brown still runs marathons.", "Robert Brown", 71)]
-if TORTURE:  # More of the same, and model output takes long.
+if IS_LONG:  # More of the same, and model output takes long.
     SENTENCES += [
         ("I love this film.", "positive"),
         ("What a wonderful day, I am so happy!", "positive"),

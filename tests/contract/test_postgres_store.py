@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from tests.commits import begin, birth, change, elsewhere, go_on, request
 from tests.cutting_proxy import CuttingProxy
+from tests.long_version import IS_LONG
 from tests.postgres_server import NAMED, OwnServer, in_database
 from tests.waiting import PATIENCE, comes_true
 
@@ -30,7 +31,6 @@ from acorn.stores.postgres.schema import TABLES, prepare
 from acorn.stores.postgres.store import PostgresStore
 
 ROOT = Path(__file__).parents[2]
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_commit_after_cut_connection_opens_new_connection(store: PostgresStore, 
 
 
 def test_commits_during_cut_connections_store_each_entry_exactly_once(store: PostgresStore, postgres: str) -> None:
-    steps = 300 if TORTURE else 60
+    steps = 300 if IS_LONG else 60
     done: list[int] = []
 
     def drive(run_id: str) -> None:
@@ -366,7 +366,7 @@ def test_commits_during_server_restart_are_retried() -> None:
         with closing(PostgresStore(server.url)) as store:
             begin(store, "r")
             done: list[int] = []
-            steps = 300 if TORTURE else 60
+            steps = 300 if IS_LONG else 60
 
             def drive() -> None:
                 for since in range(1, steps):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -277,7 +276,7 @@ def test_requests_granted_to_dead_process_become_available_again(postgres: str, 
     assert most_in_any_window(others.sent(), 2.0)[0] <= 5
 
 
-@pytest.mark.skipif(not os.environ.get("ACORN_TORTURE"), reason="long, and no test of ordinary days: it judges speed")
+@pytest.mark.torture  # It judges speed.
 @pytest.mark.parametrize("limit", [{"requests": 300, "per": 20.0}, {"tokens": 30_000, "per": 20.0}])
 def test_eight_processes_together_use_95_percent_of_shared_rate_limit(
     postgres: str, tmp_path: Path, limit: dict[str, Any]

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from tests.commits import begin, birth, change, go_on
 from tests.ctrl_c import Strike
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import DeclarationError, StoreError
@@ -31,8 +32,6 @@ from acorn.stores.open import open_store
 from acorn.stores.port import Commit
 from acorn.stores.sqlite.schema import TABLES, file_system, open_file
 from acorn.stores.sqlite.store import SQLiteStore
-
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 
 
 @pytest.fixture
@@ -344,15 +343,15 @@ def assert_holds_a_prefix(folder: Path, most: int) -> int:
 
 
 def test_truncated_write_ahead_log_yields_only_earlier_complete_commits(path: Path, tmp_path: Path) -> None:
-    commits = 40 if TORTURE else 12
+    commits = 40 if IS_LONG else 12
     committed(path, commits)
     log = (tmp_path / "live" / "runs.db-wal").read_bytes()
     (size,) = struct.unpack(">I", log[8:12])
     frames = list(range(32, len(log) + 1, FRAME + size))
     seed = random.Random(17)
-    cuts = frames + [seed.randrange(len(log) + 1) for _ in range(1000 if TORTURE else 25)]
+    cuts = frames + [seed.randrange(len(log) + 1) for _ in range(1000 if IS_LONG else 25)]
     found: dict[int, int] = {}
-    for number, cut in enumerate([*cuts, len(log)] if TORTURE else [*frames[::3], *cuts[len(frames) :], len(log)]):
+    for number, cut in enumerate([*cuts, len(log)] if IS_LONG else [*frames[::3], *cuts[len(frames) :], len(log)]):
         folder = tmp_path / f"cut{number}"
         folder.mkdir()
         shutil.copy(tmp_path / "live" / "runs.db", folder / "runs.db")
@@ -426,7 +425,7 @@ def test_run_with_values_of_three_megabytes_is_stored_and_read(store: SQLiteStor
 def test_ctrl_c_at_any_line_of_commit_leaves_store_usable(store: SQLiteStore) -> None:
     """Check that the commit is written or not, and that later commits follow it."""
     begin(store, "r")
-    for at in range(1, 1_000_000, 1 if TORTURE else 3):
+    for at in range(1, 1_000_000, 1 if IS_LONG else 3):
         since = len(store.read("r")[0].entries)
         strike = Strike(at)
         with suppress(KeyboardInterrupt):
@@ -441,7 +440,7 @@ def test_ctrl_c_at_any_line_of_commit_leaves_store_usable(store: SQLiteStore) ->
 
 def test_ctrl_c_at_any_line_of_list_leaves_store_usable(store: SQLiteStore) -> None:
     begin(store, "r")
-    for at in range(1, 1_000_000, 1 if TORTURE else 3):
+    for at in range(1, 1_000_000, 1 if IS_LONG else 3):
         strike = Strike(at)
         with suppress(KeyboardInterrupt):
             strike(store.list)

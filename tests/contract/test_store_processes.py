@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.commits import begin, birth, change, elsewhere, go_on
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError
@@ -23,7 +24,6 @@ from acorn.stores.port import Commit, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 ROOT = Path(__file__).parents[2]
 
 
@@ -91,10 +91,10 @@ def start(path: str) -> Iterator[Callable[..., Child]]:
 def test_eight_processes_commit_concurrently_to_one_store(store: Store, path: str, start: Callable[..., Child]) -> None:
     children = [start() for _ in range(8)]
     for child in children:
-        child.tell("work", 12, 10 if TORTURE else 0)
+        child.tell("work", 12, 10 if IS_LONG else 0)
     done = [child.hear() for child in children]
     assert all(isinstance(count, int) for count in done), done
-    if TORTURE:
+    if IS_LONG:
         assert min(done) * 3 >= statistics.median(done), done
     for child, count in zip(children, done, strict=True):
         (kept,) = store.read(f"run-{child.process.pid}")

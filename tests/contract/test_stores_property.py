@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.commits import NOON, birth, change, dead_here, elsewhere, request
+from tests.long_version import IS_LONG
 
 from acorn import StoreError
 from acorn.stores.lease import this_process
@@ -24,7 +24,7 @@ from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
 from acorn.types import Usage
 
-RUNS = 4_000 if os.environ.get("ACORN_TORTURE") == "1" else 60
+RUNS = 4_000 if IS_LONG else 60
 HOLDERS = [this_process(), elsewhere(), dead_here()]
 ROOTS = ["r", "ro", "é"]
 BRANCHES = ["b", "b2", "r/b"]

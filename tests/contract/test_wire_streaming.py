@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.contract.conftest import Wire
+from tests.long_version import IS_LONG
 from tests.loopback import EVENTS, Fault, Loopback, Request
 from tests.provider_rules import assert_complete
 from tests.waiting import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
@@ -28,7 +28,7 @@ from acorn.types import Usage
 Json = dict[str, Any]
 Chunk = StreamChunk[Any]
 
-EVERY_WAY = os.environ.get("ACORN_TORTURE") == "1"
+EVERY_WAY = IS_LONG
 
 
 class Question(BaseModel):

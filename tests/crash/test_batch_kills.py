@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true
 
 import acorn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 PROGRAM = Path(__file__).with_name("batch_victim.py")
 
 
@@ -58,7 +57,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 def test_batch_killed_three_times_executes_every_row_once(tmp_path: Path, url: str | None) -> None:
-    count = 200 if TORTURE else 60
+    count = 200 if IS_LONG else 60
     office = Office(tmp_path, url)
     for kill in range(1, 4):
         goal = kill * count // 4
@@ -78,7 +77,7 @@ def test_batch_killed_three_times_executes_every_row_once(tmp_path: Path, url: s
 def test_approved_tool_call_of_killed_process_is_never_executed_twice(
     tmp_path: Path, url: str | None, approved: bool
 ) -> None:
-    for round in range(6 if TORTURE else 1):
+    for round in range(6 if IS_LONG else 1):
         directory = tmp_path / str(round)
         directory.mkdir()
         office = Office(directory, url)

@@ -6,7 +6,6 @@ The killed program logs its effects itself, so that the tests do not depend on t
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 from tests.crash.copies import restore
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE
 
 import acorn
@@ -27,7 +27,6 @@ from acorn.journal import ModelResponded, ToolFinished
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 VICTIM = [sys.executable, "-m", "tests.crash.victim"]
 ROOT = Path(__file__).parents[2]
 
@@ -183,7 +182,7 @@ def test_run_resumed_from_each_commit_returns_same_output(tmp_path: Path, url: s
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
     found = sorted(copies.iterdir())
     assert len(found) > 30
-    for copied in found if TORTURE else found[:: len(found) // 3]:
+    for copied in found if IS_LONG else found[:: len(found) // 3]:
         scene = Scene(tmp_path, way, url or str(tmp_path / f"{copied.name}.db"))
         scene.log = tmp_path / f"{copied.name}.log"
         scene.log.touch()
@@ -201,7 +200,7 @@ def test_run_whose_processes_are_killed_finishes(
 ) -> None:
     chance = random.Random(17)
     seen: Counter[str] = Counter()
-    for round in range(25 if TORTURE else 1):
+    for round in range(25 if IS_LONG else 1):
         directory = tmp_path / str(round)
         directory.mkdir()
         scene = Scene(directory, way, url)
@@ -217,7 +216,7 @@ def test_run_whose_processes_are_killed_finishes(
                 break
         assert scene.finish() == {"name": "one", "turns": 5}
         seen.update(dict(judge(scene)))
-    if TORTURE:
+    if IS_LONG:
         with capsys.disabled():
             sys.stdout.write(f"\n{way}: " + ", ".join(f"{count} {what}" for what, count in seen.items()) + "\n")
         assert seen["between an effect and its commit"] >= 15

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
 import signal
 import sys
 import threading
@@ -41,8 +40,7 @@ from acorn.testing import Failure, ScriptedModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-torture = pytest.mark.skipif(not TORTURE, reason="takes minutes: ACORN_TORTURE=1")
+torture = pytest.mark.torture
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.waiting import PATIENCE, comes_true
 import acorn
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides"
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 SCRIPT = "from acorn.testing import AnyModel\n"
 
 
@@ -53,7 +52,7 @@ def _recipe(name: str) -> str:
     return text.partition("```python\n")[2].partition("```")[0]
 
 
-@pytest.mark.skipif(not TORTURE, reason="installs packages: ACORN_TORTURE=1")
+@pytest.mark.torture
 @pytest.mark.parametrize(("name", "package"), [("Celery", "celery"), ("DBOS", "dbos")])
 def test_runs_are_delivered_by_celery_and_dbos_as_in_guide(name: str, package: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)

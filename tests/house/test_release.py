@@ -5,7 +5,6 @@ The long version of the tests also builds and installs the package.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -186,7 +185,7 @@ def test_failed_release_command_error_contains_output_without_path() -> None:
     assert sys.executable not in str(caught.value)
 
 
-@pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
+@pytest.mark.release
 def test_release_rehearsal_creates_wheel_source_archive_and_bill_of_materials(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "acorn")], check=True, timeout=120)
     command = [sys.executable, "tools/release.py", "--rehearse"]
@@ -260,7 +259,7 @@ def test_lock_file_lines_have_version_and_hashes() -> None:
         assert re.fullmatch(r"[\w.-]+==[\w.]+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", each), each[:200]
 
 
-@pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
+@pytest.mark.release
 def test_environment_installed_from_lock_file_passes_pip_check(tmp_path: Path) -> None:
     python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)

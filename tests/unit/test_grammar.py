@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from datetime import date, datetime, time, timedelta
@@ -16,6 +15,7 @@ from uuid import UUID
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import UUID4, AnyUrl, AwareDatetime, BaseModel, Field, NaiveDatetime, RootModel, TypeAdapter
+from tests.long_version import IS_LONG
 from tests.unit.gbnf import Grammar
 from tests.unit.random_schemas import PATTERNS, hostile, schema
 
@@ -24,8 +24,7 @@ from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, g
 from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.local.model import to_text_messages
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-ROUNDS = 2000 if TORTURE else 200
+ROUNDS = 2000 if IS_LONG else 200
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -229,7 +228,7 @@ def test_declared_max_length_replaces_default_length_limit() -> None:
 @pytest.mark.parametrize(("low", "high"), [(0, 1000), (0, 1001), (0, 3999), (999, 2000), (3000, 4000), (4500, 4500)])
 def test_long_generated_strings_reach_exact_length_limits(low: int, high: int) -> None:
     found = {
-        len(value) for value in values({"type": "string", "minLength": low, "maxLength": high}, 60 if TORTURE else 12)
+        len(value) for value in values({"type": "string", "minLength": low, "maxLength": high}, 60 if IS_LONG else 12)
     }
     assert min(found) == low
     assert max(found) == high

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pickle
 import random
 import re
@@ -32,6 +31,7 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
+from tests.long_version import IS_LONG
 from tests.unit.json_documents import (
     Cat,
     City,
@@ -55,8 +55,7 @@ from acorn.partial import Partial
 
 P: Any = Partial
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-DOCUMENTS = documents(6_000 if TORTURE else 220)
+DOCUMENTS = documents(6_000 if IS_LONG else 220)
 
 # The oracle, first part: a prefix as data.
 
@@ -438,7 +437,7 @@ def test_partial_value_read_at_end_has_state_of_its_creation(cases: Cases) -> No
 
 def test_document_fed_in_two_parts_matches_reference_parser(cases: Cases) -> None:
     for model, text, expected in cases:
-        step = 1 if TORTURE else 2 if len(text) < 300 else 7  # The long ones are repetitive.
+        step = 1 if IS_LONG else 2 if len(text) < 300 else 7  # The long ones are repetitive.
         for cut in range(0, len(text), step):
             parser = PushParser(expectation_of(model))
             parser.feed(text[:cut])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from tests.long_version import IS_LONG
 from tests.unit.machines import run
 from tests.windows import most_in_any_window
 
 from acorn._declare.settings import RateLimit
 
 PER = 10.0
-WINDOWS = 40 if os.environ.get("ACORN_TORTURE") else 6
+WINDOWS = 40 if IS_LONG else 6
 REQUESTS = RateLimit(requests=600, tokens=None, per=PER)
 TOKENS = RateLimit(requests=None, tokens=60_000, per=PER)
 BOTH = RateLimit(requests=600, tokens=60_000, per=PER)

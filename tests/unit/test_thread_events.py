@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from tests.long_version import IS_LONG
 from tests.unit.random_threads import some_events
 
 from acorn.thread import (
@@ -25,7 +25,7 @@ from acorn.thread import (
     parse_events,
 )
 
-THREADS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 800
+THREADS = 40_000 if IS_LONG else 800
 
 Plain = dict[str, Any]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import OrderedDict
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.long_version import IS_LONG
 from tests.unit.random_threads import some_events, some_messages
 
 from acorn import InputError
@@ -31,7 +31,7 @@ from acorn.thread import (
     to_messages,
 )
 
-CONVERSATIONS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 1_000
+CONVERSATIONS = 40_000 if IS_LONG else 1_000
 
 Message = Any  # A message as a user may write it: any dict.
 

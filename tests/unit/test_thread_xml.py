@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Iterable
 from datetime import date
@@ -13,6 +12,7 @@ from xml.parsers import expat
 import pytest
 from lxml import etree
 from pydantic import BaseModel, ValidationError
+from tests.long_version import IS_LONG
 from tests.unit.random_threads import LETTERS, TEXTS, some_events, some_text
 from tests.unit.xml_schemas import FORBIDDEN
 
@@ -34,9 +34,8 @@ from acorn.thread import (
     to_messages,
 )
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-THREADS = 40_000 if TORTURE else 300
-MUTANTS = 200_000 if TORTURE else 2_500
+THREADS = 40_000 if IS_LONG else 300
+MUTANTS = 200_000 if IS_LONG else 2_500
 
 EXAMPLE = """\
 <thread>

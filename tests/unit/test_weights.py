@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.long_version import IS_LONG
 
 from acorn import ModelError
 from acorn.models.local.download import (
@@ -250,7 +251,7 @@ def test_password_of_index_is_not_in_error(
 
 
 ADDRESSES = ["http://[::1", "https://u:S3CR/T4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"]
-if os.environ.get("ACORN_TORTURE") == "1":  # Each download starts a pip process.
+if IS_LONG:  # Each download starts a pip process.
     ADDRESSES += ["no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"]
     ADDRESSES += ["http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"]
     ADDRESSES += ["http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x"]

@@ -13,7 +13,6 @@ import dataclasses
 import enum
 import itertools
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ import pytest
 from lxml import etree
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
 from pydantic_core import to_json
+from tests.long_version import IS_LONG
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 from tests.waiting import waiting_for_nothing
 
@@ -38,9 +38,8 @@ from acorn._formats.xml.encode import XmlStyle, encode_xml, error_document, skel
 from acorn._formats.xml.parse import parse_xml
 from acorn.errors import AcornError
 
-TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-VALUES = 100_000 if TORTURE else 2_000
-MUTANTS = 20_000 if TORTURE else 1_000
+VALUES = 100_000 if IS_LONG else 2_000
+MUTANTS = 20_000 if IS_LONG else 1_000
 
 EVIL = "</x><evil a='1'/><!-- --><![CDATA[ ]]>&lol;"
 TEXTS = [
@@ -558,7 +557,7 @@ LISTED = UNITS[:7]
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
 def test_xml_decoding_time_grows_linearly_with_answer_length(unit: str) -> None:
     for frame in FRAMES.values():
-        size = 999_900 if TORTURE else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
+        size = 999_900 if IS_LONG else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
         document = frame.format(unit * (size // len(unit)))
         with waiting_for_nothing(time.process_time), contextlib.suppress(ValidationError, AcornError):
             decode_xml(document, NOTE, "output")

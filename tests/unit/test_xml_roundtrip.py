@@ -6,18 +6,18 @@ trying. The test counts, prints (`-s`) and limits both. All other values must be
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from tests.long_version import IS_LONG
 from tests.unit.xml_schemas import IF_WRITTEN, NONE_OMITTED, Made, clean, contents, is_object, some_shape
 
 from acorn._formats.xml.decode import decode_xml
 from acorn._formats.xml.encode import XmlStyle, encode_xml
 
-SCHEMAS = 12_000 if os.environ.get("ACORN_TORTURE") == "1" else 400
+SCHEMAS = 12_000 if IS_LONG else 400
 VALUES = 5
 
 STYLES = [

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 from pydantic import BaseModel
 
+from acorn._base.clock import current_clock
 from acorn._base.interrupts import StopSignal, is_signal
 from acorn._base.log import logger
 from acorn._declare.module_base import current_places, remember_run
@@ -75,6 +75,7 @@ class Tree:
         """A dict that maps the id of a run to the ids of its direct branches."""
         self.siblings = SiblingBranches()
         self._lock = threading.RLock()
+        self._clock = current_clock()
         self.fatal_error: Exception | None = None
         """The error of a vital listener or of the store, or a cancellation. It stops all runs of the tree."""
         self.root = root.run.id
@@ -92,7 +93,7 @@ class Tree:
         The clock runs only while a driver drives the run.
         """
         driven = self._driven.get(run_id)
-        return self.machines[run_id].run.seconds if driven is None else monotonic() - driven.clock_start
+        return self.machines[run_id].run.seconds if driven is None else self._clock.monotonic() - driven.clock_start
 
     # Driving one run
 
@@ -102,7 +103,7 @@ class Tree:
             machine, committer = self._running(run_id), self.committer
             run = machine.run
             run.started = run.started or datetime.now(UTC)
-            clock_start = monotonic() - run.seconds
+            clock_start = self._clock.monotonic() - run.seconds
             add_to_captures(run)
             subscribers = current_subscribers()
             if logger.isEnabledFor(logging.INFO):
@@ -125,7 +126,7 @@ class Tree:
                 len(run.journal.entries),
                 is_observed=bool(subscribers) or committer is not None,
             )
-            now = monotonic() - clock_start
+            now = self._clock.monotonic() - clock_start
             try:
                 machine.start(now, datetime.now(UTC))
             except StoreError as error:  # The stored run does not fit its class. It stays stored for a class that fits.
@@ -152,7 +153,7 @@ class Tree:
         error = machine.run.error
         if error is not None and is_signal(error, "parent_ended"):
             raise error  # Otherwise the run would seem to have ended without an error.
-        return machine.listed(monotonic() - self._driven[run_id].clock_start)
+        return machine.listed(self._clock.monotonic() - self._driven[run_id].clock_start)
 
     def begin(self, run_id: str, ask_id: str) -> None:
         """Record in the state machine of a run that a driver begins to perform an ask (a requested operation)."""
@@ -161,7 +162,7 @@ class Tree:
             machine = self._running(run_id)
             if self.fatal_error is not None:
                 raise self.fatal_error
-            machine.begin(ask_id, monotonic() - driven.clock_start)
+            machine.begin(ask_id, self._clock.monotonic() - driven.clock_start)
             if driven.is_observed:
                 self._publish(run_id)
 
@@ -173,7 +174,7 @@ class Tree:
         """
         driven = self._driven[run_id]
         with self._lock:
-            machine, now = self.machines[run_id], monotonic() - driven.clock_start
+            machine, now = self.machines[run_id], self._clock.monotonic() - driven.clock_start
             ask = machine.only_ask(now)
             if not isinstance(ask, kinds) or (self.stop_event is not None and self.stop_event.is_set()):
                 return None
@@ -198,7 +199,7 @@ class Tree:
             if self.fatal_error is not None:
                 raise self.fatal_error
             try:
-                machine.tell(ask_id, outcome, monotonic() - driven.clock_start)
+                machine.tell(ask_id, outcome, self._clock.monotonic() - driven.clock_start)
             except StoreError as error:
                 self.abort(error)
                 raise
@@ -237,7 +238,7 @@ class Tree:
         driven, machine = self._driven.get(run_id), self.machines[run_id]
         if driven is not None and not driven.is_closed:
             driven.is_closed, run = True, machine.run
-            run.seconds = monotonic() - driven.clock_start
+            run.seconds = self._clock.monotonic() - driven.clock_start
             if run.error is not None:
                 attach_run(run.error, run)
             remember_run(run, machine.plan.agent, driven.places)

@@ -16,13 +16,13 @@ the model is unknown, for example in a loaded run, acorn assumes that the first 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from pydantic_core import to_json
 
+from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn._formats.redact import redact
 from acorn.errors import ModelError
@@ -293,7 +293,8 @@ class _ChainAttempts:
         self.original_request = request
         self.fallbacks: tuple[Fallback, ...] = ()
         self._failed: list[_FailedLink] = []
-        self._started = time.monotonic()
+        self._clock = current_clock()
+        self._started = self._clock.monotonic()
         self._next: _ChainAttempt | None = None
 
     def __iter__(self) -> Iterator[_ChainAttempt]:
@@ -311,7 +312,7 @@ class _ChainAttempts:
     def time_left(self) -> float | None:
         """The seconds that the run has left, or None if it has no time limit."""
         timeout = self.original_request.timeout
-        return None if timeout is None else timeout - (time.monotonic() - self._started)
+        return None if timeout is None else timeout - (self._clock.monotonic() - self._started)
 
     def _find(self, start: int) -> _ChainAttempt | None:
         """Return an attempt with the next model whose circuit allows a request, or None if no model is left.

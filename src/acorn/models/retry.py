@@ -9,15 +9,14 @@ seconds. This module decides whether and when to retry. A stream is retried only
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
+from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.port import (
@@ -46,7 +45,7 @@ def parse_retry_after(header: str | None) -> float | None:
         seconds = float(header)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+            seconds = parsedate_to_datetime(header).timestamp() - current_clock().time()
         except (ValueError, OverflowError):
             return None
     return None if math.isnan(seconds) else max(0.0, seconds)
@@ -185,7 +184,7 @@ def _send(send: Callable[[ModelRequest], T], attempts: _RetryAttempts) -> T:
             wait = attempts.wait_after(error)
             if wait is None:
                 raise
-        time.sleep(wait)  # Sleep outside the handler, so that the next error is not chained to this one.
+        attempts.clock.sleep(wait)  # Sleep outside the handler, so that the next error is not chained to this one.
 
 
 async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryAttempts) -> T:
@@ -196,7 +195,7 @@ async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryA
             wait = attempts.wait_after(error)
             if wait is None:
                 raise
-        await asyncio.sleep(wait)
+        await attempts.clock.asleep(wait)
 
 
 class _RetryAttempts:
@@ -209,7 +208,8 @@ class _RetryAttempts:
         self._model = model
         self._request = request
         self._waits: tuple[float, ...] = ()
-        self._started = time.monotonic()
+        self.clock = current_clock()
+        self._started = self.clock.monotonic()
 
     def next_request(self) -> ModelRequest:
         """Return the request for the next attempt.
@@ -223,7 +223,7 @@ class _RetryAttempts:
     def _time_left(self) -> float | None:
         """The seconds that the run has left, or None if it has no time limit."""
         timeout = self._request.timeout
-        return None if timeout is None else timeout - (time.monotonic() - self._started)
+        return None if timeout is None else timeout - (self.clock.monotonic() - self._started)
 
     def wait_after(self, error: ModelError) -> float | None:
         """Return the seconds to wait before the next attempt, or None if the request must not be retried.

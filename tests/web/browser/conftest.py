@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE
 from tests.web.browser.find_browser import browser, is_required
 from tests.web.desk import KEY, Desk
@@ -27,7 +28,7 @@ from acorn.web.server import Server, bind_socket
 Allowed = Callable[[str], None]
 LOOKS = [(320, True), (1280, False)]
 """Page widths, and whether the colors are dark. The width affects the layout, and the colors affect the contrast."""
-if os.environ.get("ACORN_TORTURE") == "1":
+if IS_LONG:
     LOOKS += [(320, False), (1280, True)]
 
 

@@ -26,6 +26,7 @@ from typing import Any, cast
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from acorn._base.clock import current_clock
 from acorn.models.lanes.http_response import FastHTTPResponse
 
 _IDLE_SECONDS = 50.0
@@ -67,7 +68,7 @@ class Post:
         """
         if self.deadline is None:
             return seconds
-        left = self.deadline - time.monotonic()
+        left = self.deadline - current_clock().monotonic()
         if left <= 0:
             raise ResponseTimeoutError("The response did not arrive before the deadline of the request.")
         return left if seconds is None else min(seconds, left)

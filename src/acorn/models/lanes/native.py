@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NoReturn
 
 from pydantic_core import from_json
 
+from acorn._base.clock import current_clock
 from acorn._formats.redact import redact
 from acorn.errors import ModelError
 from acorn.models.failures import (
@@ -199,7 +199,7 @@ class NativeModel:
             body = self.lane.body(without_rejected_strict(request, left_out), left_out, is_stream=is_stream)
         except ProviderError as error:
             self.raise_failure(FailureDetails(), str(error), error, attempt, is_rejected=True)
-        deadline = None if request.timeout is None else time.monotonic() + request.timeout
+        deadline = None if request.timeout is None else current_clock().monotonic() + request.timeout
         return Post(url, headers, body, self._connect_timeout, self._timeout, deadline)
 
     def _read_response(self, data: bytes, attempt: _NativeAttempt) -> ModelResponse:

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json
 
+from acorn._base.clock import current_clock
 from acorn._formats.json import copy_json
 from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
@@ -418,7 +418,7 @@ class LiteLLMModel:
 
 def _deadline_of(request: ModelRequest) -> float | None:
     """Return the monotonic time by which a request must end if it starts now, or None for no time limit."""
-    return None if request.timeout is None else monotonic() + request.timeout
+    return None if request.timeout is None else current_clock().monotonic() + request.timeout
 
 
 def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from time import monotonic
 from typing import Any
 
 import aiohttp
 import httpx
 from yarl import URL
 
+from acorn._base.clock import current_clock
 from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureDetails, error_chain
 from acorn.models.lanes.http import proxy_of
 from acorn.models.lanes.http_async import current_session
@@ -205,7 +205,7 @@ class RawStream:
         The timeout of httpx is not enough: it limits only the wait for the next bytes, and a server may send keep-alive
         comments forever.
         """
-        if self._deadline is not None and monotonic() > self._deadline:
+        if self._deadline is not None and current_clock().monotonic() > self._deadline:
             raise httpx.ReadTimeout("The complete response did not arrive before the deadline.")
 
     def _decode_line(self, line: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as system
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -50,7 +50,7 @@ current_clock = _clock.get
 
 
 @contextmanager
-def use_clock(clock: Clock) -> Iterator[None]:
+def use_clock(clock: Clock) -> Generator[None]:
     """Use another clock in the block, and in the threads and tasks that acorn starts in it."""
     token = _clock.set(clock)
     try:

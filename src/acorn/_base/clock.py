@@ -42,7 +42,7 @@ class SystemClock:
         await sleep(seconds)
 
 
-SYSTEM_CLOCK = SystemClock()
+SYSTEM_CLOCK: Clock = SystemClock()
 _clock: ContextVar[Clock] = ContextVar("acorn_clock", default=SYSTEM_CLOCK)
 
 current_clock = _clock.get

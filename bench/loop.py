@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from acorn import Step, Usage, module, tool
 from acorn.models import ModelRequest, ModelResponse, RawCall
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog. " * 4

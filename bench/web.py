@@ -25,7 +25,7 @@ import acorn.web
 from acorn import module, tool
 from acorn.models.port import Delta
 from acorn.models.request import ModelRequest
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.web.page.routes import view_json
 from acorn.web.page.run_index import load_saved_run

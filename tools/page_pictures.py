@@ -25,7 +25,7 @@ import acorn.web  # noqa: E402
 from acorn import module, tool  # noqa: E402
 from acorn.models import ModelRequest  # noqa: E402
 from acorn.models.port import Delta, Price  # noqa: E402
-from acorn.stores.memory import MemoryStore  # noqa: E402
+from acorn.stores import MemoryStore  # noqa: E402
 from acorn.testing import Reply, ScriptedModel, call, finish  # noqa: E402
 from acorn.web.server import Server, bind_socket  # noqa: E402
 

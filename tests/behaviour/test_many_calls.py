@@ -16,7 +16,7 @@ from tests.behaviour.conftest import Call
 
 import acorn
 from acorn import module, tool
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.stores.port import Commit
 from acorn.stores.sqlite.store import SQLiteStore
 from acorn.testing import Reply, ScriptedModel, call, finish

@@ -15,7 +15,7 @@ import pytest
 
 from acorn import File, Image, Run, runs
 from acorn._history.saved_form import decode_entries, encode_entry
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing.as_python import as_python
 
 AGENTS = '''

@@ -25,9 +25,9 @@ from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import DeclarationError, StoreError
+from acorn.stores import MemoryStore
 from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION
 from acorn.stores.lease import this_process
-from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
 from acorn.stores.sqlite.schema import TABLES, file_system, open_file

@@ -14,8 +14,8 @@ from tests.commits import NOON, begin, birth, change, dead_here, elsewhere, go_o
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError, Usage
+from acorn.stores import MemoryStore
 from acorn.stores.lease import start_heartbeat, stop_heartbeat, this_process
-from acorn.stores.memory import MemoryStore
 from acorn.stores.port import Commit, MediaBlob, Process, QueuedRun, RunCancelledError, RunClaimedError, Status, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore

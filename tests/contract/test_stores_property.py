@@ -16,8 +16,8 @@ from tests.commits import NOON, birth, change, dead_here, elsewhere, request
 from tests.long_version import IS_LONG
 
 from acorn import StoreError
+from acorn.stores import MemoryStore
 from acorn.stores.lease import this_process
-from acorn.stores.memory import MemoryStore
 from acorn.stores.port import Commit, Process, RunFacts, Store, StoredRun
 from acorn.stores.postgres.connection import Transaction
 from acorn.stores.postgres.store import PostgresStore

@@ -8,7 +8,7 @@ import pytest
 from tests.web.desk import Check, Desk, begin, ended, events, get, post, site
 
 import acorn
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.web.page.routes import make_router
 from acorn.web.page.site import make_site
 

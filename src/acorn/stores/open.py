@@ -66,7 +66,7 @@ def _new_store(module: str, name: str, *arguments: str) -> Store:
 def _memory_store() -> Store:
     with _guard:
         if not _memory:
-            _memory.append(_new_store("acorn.stores.memory", "MemoryStore"))
+            _memory.append(_new_store("acorn.stores.sqlite.store", "MemoryStore"))
         return _memory[0]
 
 

@@ -12,7 +12,7 @@ from tests.web.browser.conftest import LOOKS
 from tests.web.browser.test_play import assert_good, status
 from tests.web.desk import Desk
 
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 
 Open = Callable[..., Any]
 expect.set_options(timeout=PATIENCE * 1000)

@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE
 from tests.web.browser.test_play import assert_good
 from tests.web.desk import HOSTILE, Desk
 
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.web.page.files import single_page
 from acorn.web.page.run_index import StoreRunIndex
 from acorn.web.redact import PageRedactor

@@ -15,7 +15,7 @@ from tests.web.browser.test_play import assert_good
 from tests.web.desk import GATES, HOSTILE, KEY, Desk
 
 import acorn.web
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 
 Open = Callable[..., Any]
 expect.set_options(timeout=PATIENCE * 1000)

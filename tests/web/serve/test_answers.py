@@ -16,7 +16,7 @@ from tests.web.serve.server import KEY, app, asked, events, get, post
 
 from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.web.serve.app import ServiceRoutes
 from acorn.web.serve.service import Service

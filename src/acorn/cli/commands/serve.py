@@ -32,7 +32,7 @@ from acorn.cli.targets import (
     open_checked_store,
     open_chosen_store,
 )
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.stores.port import Store
 
 SERVICE_PORT = 2679

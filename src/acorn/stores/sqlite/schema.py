@@ -170,6 +170,13 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.
         raise explain(error, name) from error
 
 
+def open_memory() -> sqlite3.Connection:
+    """Create a database in memory and return its connection."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+    _create_tables(connection, TABLES)
+    return connection
+
+
 def _check_path(path: Path, name: str) -> bool:
     """Return True if the file of a store does not exist yet.
 

@@ -1,6 +1,7 @@
 """The SQLite store: runs in one file, for many threads and processes on one machine.
 
-Reads and writes use separate connections. The writer puts many writes into one transaction.
+Reads and writes use separate connections. The writer puts many writes into one transaction. The memory store uses
+the same code with a database in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Commit, Process, QueuedRun
 from acorn.stores.sqlite import reads, writes
-from acorn.stores.sqlite.schema import explain, open_file, retry_delay, retry_while_busy
+from acorn.stores.sqlite.schema import explain, open_file, open_memory, retry_delay, retry_while_busy
 
 T = TypeVar("T")
 
@@ -62,6 +63,26 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
         return status.st_dev, status.st_ino
 
 
+class MemoryConnection(SharedConnection[sqlite3.Connection]):
+    """A connection to a SQLite database in memory, which exists as long as the connection.
+
+    Reads and writes share the connection. After a fork, the child has a copy of the database.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(open_memory)
+
+    def drop(self) -> None:
+        """Undo an interrupted transaction, because a closed connection would lose the runs."""
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.rollback()
+
+    def close(self) -> None:
+        """Close the connection and delete the database."""
+        with self._lock:
+            super().drop()
+
+
 class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
     """A writer that executes many jobs in one transaction of a SQLite file.
 
@@ -69,7 +90,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
     if other processes also write to the file.
     """
 
-    def __init__(self, connection: FileConnection, name: str) -> None:
+    def __init__(self, connection: SharedConnection[sqlite3.Connection], name: str) -> None:
         super().__init__(connection, name)
         self._has_seen_others = False
         """Whether another process has written since the last pause."""
@@ -157,12 +178,17 @@ class SQLiteStore(DatabaseStore[sqlite3.Connection]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
-        super().__init__(name, reads, writes, writes)
         absolute = Path(os.path.realpath(os.path.expanduser(name)))
-        self._read_connection, self._write_connection = FileConnection(absolute, name), FileConnection(absolute, name)
-        self._writer = SQLiteWriter(self._write_connection, name)
+        self._use(name, FileConnection(absolute, name), FileConnection(absolute, name))
+
+    def _use(
+        self, name: str, read: SharedConnection[sqlite3.Connection], write: SharedConnection[sqlite3.Connection]
+    ) -> None:
+        super().__init__(name, reads, writes, writes)
+        self._read_connection, self._write_connection = read, write
+        self._writer = SQLiteWriter(write, name)
         # Also closes the store at the end of the program, and when no reference to the store is left.
-        weakref.finalize(self, _close, self._writer, self._write_connection, self._read_connection)
+        weakref.finalize(self, _close, self._writer, write, read)
 
     def commit(self, commit: Commit) -> Future[None]:
         return self._writer.submit(partial(writes.commit, commit=commit, name=self._name))
@@ -201,7 +227,22 @@ class SQLiteStore(DatabaseStore[sqlite3.Connection]):
                 connection.execute("ROLLBACK")
 
 
-def _close(writer: SQLiteWriter, *connections: FileConnection) -> None:
+class MemoryStore(SQLiteStore):
+    """A store in the memory of this process.
+
+    Its runs are lost when the process ends.
+    """
+
+    def __init__(self) -> None:
+        connection = MemoryConnection()
+        self._use("memory", connection, connection)
+
+    def close(self) -> None:
+        """Finish pending writes. The runs remain in memory."""
+        self._writer.close()
+
+
+def _close(writer: SQLiteWriter, *connections: SharedConnection[sqlite3.Connection]) -> None:
     writer.close()
     for connection in connections:
         connection.close()

@@ -22,7 +22,7 @@ from acorn import AcornError, DeclarationError, InputError, StoreError, StreamCh
 from acorn._inside import agent_name, describe_error, is_instance, record_to_json
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
 from acorn.testing.as_python import as_python

@@ -23,10 +23,11 @@ from stored_steps import (
     whole_step_over_raw,
 )
 
-from acorn.stores import rules
+from acorn.stores import statements
 from acorn.stores.lease import this_process
-from acorn.stores.postgres.store import WRITE_NUMBER, PostgresStore
-from acorn.stores.postgres.writes import UPDATE_RUNNING_ROOT
+from acorn.stores.postgres import PostgresStore
+from acorn.stores.postgres.statements import UPDATE_RUNNING_ROOT
+from acorn.stores.postgres.writer import WRITE_NUMBER
 
 
 def raw(
@@ -55,7 +56,7 @@ def raw(
 
 
 def lines() -> list[Line]:
-    assert len(rules.CHANGE_COLUMNS.split(", ")) == 14, "the same columns"
+    assert len(statements.CHANGE_COLUMNS.split(", ")) == 14, "the same columns"
     with database() as url, tempfile.TemporaryDirectory() as folder:
         if url is None:
             return []

@@ -23,7 +23,7 @@ from measure import cpu
 from acorn import module, tool
 from acorn.stores.lease import this_process
 from acorn.stores.port import Change, Commit, RunHeader, Store
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.sqlite import SQLiteStore
 from acorn.testing import ScriptedModel, call, finish
 from acorn.types import Usage
 

@@ -26,7 +26,7 @@ from stored_steps import (
 
 from acorn.stores.lease import this_process
 from acorn.stores.port import Commit
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.sqlite import SQLiteStore
 
 
 def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:

@@ -220,8 +220,11 @@ def describe_function(node: Any, owner: str) -> Iterator[str]:
 
 
 def format_signature(name: str, arguments: str, returns: str) -> str:
-    """Return a function signature without `self`, on several lines if it has more than 80 characters."""
-    visible = re.sub(r"^(?:self|cls)(?:, )?(?:/(?:, )?)?", "", arguments)
+    """Return a function signature without `self`, on several lines if it has more than 80 characters.
+
+    The transaction of a store method is also omitted, because the decorator of the method passes it.
+    """
+    visible = re.sub(r"^(?:self|cls)(?:, )?(?:transaction: Transaction(?:, )?)?(?:/(?:, )?)?", "", arguments)
     visible = re.sub(r"(: [^=]*?)=(?=[^=])", r"\1 = ", visible.replace("_UNSET", "..."))
     one_line = f"{name}({visible}){returns}"
     if len(one_line) <= 80:

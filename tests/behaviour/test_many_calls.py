@@ -18,7 +18,7 @@ import acorn
 from acorn import module, tool
 from acorn.stores import MemoryStore
 from acorn.stores.port import Commit
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.sqlite import SQLiteStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 HERE = str(Path(acorn.__file__).parent)

@@ -14,7 +14,7 @@ from tests.loopback import Fault, Loopback
 from acorn import ModelError, Run, Step, module, tool
 from acorn.journal import ModelResponded
 from acorn.models.port import Price
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.sqlite import SQLiteStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.types import Usage
 

@@ -23,12 +23,12 @@ from tests.waiting import PATIENCE, comes_true
 
 import acorn
 from acorn import DeclarationError, StoreError
-from acorn.stores.database import SCHEMA_VERSION
 from acorn.stores.lease import start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
-from acorn.stores.postgres.schema import TABLES, prepare
-from acorn.stores.postgres.store import PostgresStore
+from acorn.stores.postgres import PostgresStore
+from acorn.stores.postgres.statements import TABLES, prepare
+from acorn.stores.statements import SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,12 +26,13 @@ from tests.waiting import PATIENCE, comes_true
 
 from acorn import DeclarationError, StoreError
 from acorn.stores import MemoryStore
-from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION
 from acorn.stores.lease import this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
-from acorn.stores.sqlite.schema import TABLES, file_system, open_file
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite.connection import file_system, open_file
+from acorn.stores.sqlite.statements import TABLES
+from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -218,8 +219,8 @@ NOBODY = """
 import os, sys
 from tests.commits import begin
 from acorn import StoreError
-from acorn.stores.sqlite.store import SQLiteStore
-import acorn.stores.sqlite.schema, encodings.idna
+from acorn.stores.sqlite import SQLiteStore
+import encodings.idna
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -249,7 +250,7 @@ FULL = """
 import resource, sys
 from tests.commits import begin, go_on
 from acorn import StoreError
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 begin(store, "r")
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))

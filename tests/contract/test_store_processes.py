@@ -21,8 +21,8 @@ from tests.waiting import PATIENCE, comes_true
 from acorn import StoreError
 from acorn.stores.lease import claim_run, shared_claim, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Commit, Store
-from acorn.stores.postgres.store import PostgresStore
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.postgres import PostgresStore
+from acorn.stores.sqlite import SQLiteStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,7 +160,7 @@ def test_process_that_executes_run_renews_its_lease(store: Store, start: Callabl
 def heard(store: Store, holder: str = "%") -> list[Any]:
     """Return the last heartbeat of processes, by any clock."""
     if isinstance(store, PostgresStore):
-        sql = b"SELECT last_heartbeat FROM acorn.processes WHERE id LIKE $1"
+        sql = "SELECT last_heartbeat FROM processes WHERE id LIKE $1"
         return [when for (when,) in store.transact(lambda transaction: transaction.execute(sql, [holder]).fetchall())]
     assert isinstance(store, SQLiteStore)
     sql_of_file = "SELECT last_heartbeat FROM processes WHERE id LIKE ?"

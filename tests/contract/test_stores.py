@@ -17,8 +17,8 @@ from acorn import StoreError, Usage
 from acorn.stores import MemoryStore
 from acorn.stores.lease import start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Commit, MediaBlob, Process, QueuedRun, RunCancelledError, RunClaimedError, Status, Store
-from acorn.stores.postgres.store import PostgresStore
-from acorn.stores.sqlite.store import SQLiteStore
+from acorn.stores.postgres import PostgresStore
+from acorn.stores.sqlite import SQLiteStore
 
 STORES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
     "memory": lambda _: MemoryStore(),

@@ -53,7 +53,7 @@ from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
-from acorn.stores import rules
+from acorn.stores.errors import run_not_found_error
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
@@ -233,7 +233,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     store, origin = store_of(plan.spec), origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
     if stored_runs is None:
-        raise rules.run_not_found_error(run_id, store.name)
+        raise run_not_found_error(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
 
 

@@ -18,7 +18,7 @@ from acorn._machine.saved_run import attach_branch_records
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores import rules
+from acorn.stores.errors import run_not_found_error
 from acorn.stores.open import open_store
 from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
@@ -75,7 +75,7 @@ class Runs:
         """
         stored_runs = self._store.read(run_id)
         if not stored_runs:
-            raise rules.run_not_found_error(run_id, self._store.name)
+            raise run_not_found_error(run_id, self._store.name)
         root, *branches = stored_runs
         with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
@@ -146,7 +146,7 @@ def read_new_entries(
     """Return whether a run is over, the number of its last journal entry, and its entries after number `position`."""
     status, rows = store.follow(run_id, position)
     if status is None:
-        raise rules.run_not_found_error(run_id, store.name)
+        raise run_not_found_error(run_id, store.name)
     blobs = BlobReader(store.media)
     entries = decode_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

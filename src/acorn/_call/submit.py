@@ -31,7 +31,7 @@ from acorn._machine.state import MODEL_OBJECT
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores import rules
+from acorn.stores.errors import run_not_found_error
 from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store
 from acorn.types import JsonObject, Paused
 
@@ -294,7 +294,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
         return None
     stored_runs = store.read(run_id)
     if not stored_runs:
-        raise rules.run_not_found_error(run_id, store.name)
+        raise run_not_found_error(run_id, store.name)
     root, *branches = stored_runs
     if root.facts.status != status:  # The run was resumed after the status query.
         return None
@@ -317,7 +317,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
 def _status(store: Store, run_id: str) -> Status:
     statuses = store.statuses([run_id])
     if run_id not in statuses:
-        raise rules.run_not_found_error(run_id, store.name)
+        raise run_not_found_error(run_id, store.name)
     return statuses[run_id]
 
 

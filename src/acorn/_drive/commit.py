@@ -23,9 +23,9 @@ from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
+from acorn.stores.errors import claim_lost_error
 from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
 from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
-from acorn.stores.rules import claim_lost_error
 from acorn.types import JsonObject, JsonValue
 
 _SECONDS_TO_COMMIT = 5.0

@@ -16,7 +16,7 @@ from acorn import module
 from acorn._inside import StopSignal, agent_name, describe_error, excerpt, is_agent
 from acorn._inside.runs import ClaimedRun
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores import rules
+from acorn.stores.errors import run_not_found_error
 from acorn.stores.lease import (
     claim_run,
     is_driven_through_other_store,
@@ -124,7 +124,7 @@ class _Delivery:
         """Return the status of the run if the run has ended, and None if it has not ended."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
-            raise rules.run_not_found_error(self._run_id, self._store.name)
+            raise run_not_found_error(self._run_id, self._store.name)
         return cast(Ended, status) if status in _ENDED else None
 
     def __enter__(self) -> None:
@@ -168,7 +168,7 @@ class _Delivery:
                 raise _AlreadyEndedError("failed") from None
             raise
         if tree is None:
-            raise rules.run_not_found_error(run_id, self._store.name)
+            raise run_not_found_error(run_id, self._store.name)
         return list(tree)
 
     def _agent(self, stored: StoredRun) -> Any:

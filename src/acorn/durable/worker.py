@@ -25,8 +25,8 @@ from acorn.durable.perform import DeliverAgainError, Ended, agents_by_name, perf
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.lease import lease_seconds, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Store
+from acorn.stores.postgres import PostgresStore
 from acorn.stores.postgres.queue import TASK, queue_of
-from acorn.stores.postgres.store import PostgresStore
 
 _REQUEST_TIMEOUT = 10.0
 """The maximum seconds to wait for the lines of an HTTP request."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from acorn.stores.port import RunFacts, Store
 
 if TYPE_CHECKING:
-    from acorn.stores.postgres.store import PostgresStore as PostgresStore
-    from acorn.stores.sqlite.store import MemoryStore as MemoryStore
-    from acorn.stores.sqlite.store import SQLiteStore as SQLiteStore
+    from acorn.stores.postgres import PostgresStore as PostgresStore
+    from acorn.stores.sqlite import MemoryStore as MemoryStore
+    from acorn.stores.sqlite import SQLiteStore as SQLiteStore
 
 __all__ = ["MemoryStore", "PostgresStore", "RunFacts", "SQLiteStore", "Store"]
 
 # These classes are loaded at their first use, because they import database packages and `import acorn` must be fast.
-_LAZY = {"MemoryStore": "sqlite.store", "PostgresStore": "postgres.store", "SQLiteStore": "sqlite.store"}
+_LAZY = {"MemoryStore": "sqlite", "PostgresStore": "postgres", "SQLiteStore": "sqlite"}
 
 
 def __getattr__(name: str) -> object:

@@ -23,6 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
+from acorn.stores.statements import Transaction
 
 _IDLE = 2.0
 """Seconds without pending jobs after which the writer thread ends."""
@@ -37,8 +38,13 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
-J = TypeVar("J", bound="CommitJob")
 T = TypeVar("T")
+SendFirst = Callable[[Transaction], Callable[[], bool]]
+"""A function that sends the statements of a simple job.
+
+It returns a function that waits for the result and returns whether the job is complete. If the job is not complete,
+nothing was written.
+"""
 
 
 class SharedConnection(Generic[C]):
@@ -128,10 +134,16 @@ class CommitJob(Future[Any]):
     The job is also a future. The future is done when the written data would survive a crash.
     """
 
-    def __init__(self, writer: GroupCommitWriter[Any, Any], operation: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        writer: GroupCommitWriter[Any],
+        operation: Callable[[Transaction], Any],
+        key: str | None,
+        send_first: SendFirst | None,
+    ) -> None:
         super().__init__()
         self._condition = _Condition()
-        self.operation = operation
+        self.operation, self.key, self.send_first = operation, key, send_first
         self.outcome: CommitResult | None = None
         """Set before the waiting callers are notified."""
         self.is_written_by_caller = False
@@ -174,7 +186,7 @@ class CommitJob(Future[Any]):
                 self.set_result(self.outcome.value)
             else:
                 self.set_exception(self.outcome.error)
-        self.operation = _do_nothing  # The function may have the last reference to large objects.
+        self.operation, self.send_first = _do_nothing, None  # They may have the last reference to large objects.
 
 
 def _do_nothing(*_: object) -> None: ...
@@ -192,7 +204,7 @@ def _copy_error(error: Exception) -> Exception:
     return copied
 
 
-class GroupCommitWriter(ABC, Generic[C, J]):
+class GroupCommitWriter(ABC, Generic[C]):
     """A queue of commit jobs that are written in order, many jobs in one transaction.
 
     The writer also writes jobs that no caller waits for.
@@ -209,7 +221,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
         close_at_fork(self)
 
     def _reset_queue(self) -> None:
-        self._pending: deque[J] = deque()
+        self._pending: deque[CommitJob] = deque()
         """Jobs without an outcome. Only the thread that uses the connection removes jobs."""
         self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
         """Messages to the writer thread. True: write now. False: end when no job is pending."""
@@ -217,7 +229,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
     # Implemented for each database
 
     @abstractmethod
-    def _transact(self, jobs: list[J]) -> None:
+    def _transact(self, jobs: list[CommitJob]) -> None:
         """Execute jobs in one transaction and set the `outcome` of each job.
 
         If this method raises an exception, each job without an `outcome` fails with this exception.
@@ -232,8 +244,15 @@ class GroupCommitWriter(ABC, Generic[C, J]):
 
     # Shared by all databases
 
-    def _put(self, job: J) -> J:
-        """Append a job to the queue, start the writer thread if it does not run, and return the job."""
+    def submit(
+        self, operation: Callable[[Transaction], T], key: str | None = None, send_first: SendFirst | None = None
+    ) -> Future[T]:
+        """Add a job that calls a function in a transaction with other jobs, and return the future of the job.
+
+        `key` is the id of the run that the job writes to. `send_first` is called first. The writer may call it before
+        the results of earlier jobs are known, but only if no earlier job in the transaction has the same `key`.
+        """
+        job = CommitJob(self, operation, key, send_first)
         with self._lock:
             self._pending.append(job)
             if self._thread is None:
@@ -307,7 +326,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
 
     def _write(self, max_jobs: int) -> None:
         """Write the oldest pending jobs in one transaction, and give the results to the waiting callers."""
-        jobs: list[J] = []
+        jobs: list[CommitJob] = []
         pause = self._not_before - time.monotonic()
         if pause > 0:
             time.sleep(pause)
@@ -317,7 +336,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             for job in jobs:
                 job.publish()
 
-    def _write_oldest(self, jobs: list[J], max_jobs: int) -> None:
+    def _write_oldest(self, jobs: list[CommitJob], max_jobs: int) -> None:
         """Write the oldest pending jobs in one transaction, and append these jobs to the list `jobs`.
 
         Call this method only inside `use`.
@@ -338,7 +357,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             while self._pending and self._pending[0].outcome is not None:
                 self._pending.popleft()
 
-    def _set_outcomes(self, jobs: list[J], outcomes: list[CommitResult]) -> None:
+    def _set_outcomes(self, jobs: list[CommitJob], outcomes: list[CommitResult]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.outcome = outcome
 

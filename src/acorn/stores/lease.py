@@ -25,8 +25,7 @@ from weakref import WeakValueDictionary
 
 from acorn._base.log import logger
 from acorn.errors import DeclarationError
-from acorn.stores.port import NotifyingStore, PollableStore, Process, Store, StoredRun
-from acorn.stores.rules import FINAL_STATUSES
+from acorn.stores.port import FINAL_STATUSES, NotifyingStore, PollableStore, Process, Store, StoredRun
 
 _LEASE = 20.0
 _BEATS_PER_LEASE = 4
@@ -70,9 +69,9 @@ def this_process() -> Process:
         return _this_process
 
 
-def is_alive(process: Process, lease_expires: float, now: float) -> bool:
-    """Return True if the lease of a process is still valid and the process is not known to have ended."""
-    return lease_expires > now and not _has_ended(process)
+def is_alive(process: Process, lease_left: float) -> bool:
+    """Return True if the lease of a process has some seconds left and the process is not known to have ended."""
+    return lease_left > 0 and not _has_ended(process)
 
 
 def _has_ended(process: Process) -> bool:

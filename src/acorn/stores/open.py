@@ -6,11 +6,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from importlib import import_module
 from weakref import WeakValueDictionary
 
 from typing_extensions import TypeIs
 
+from acorn import stores
 from acorn.errors import DeclarationError
 from acorn.stores.port import Store
 
@@ -37,14 +37,14 @@ def open_store(declared: object, owner: str) -> Store:
     scheme, separator, _ = text.partition("://")
     if isinstance(declared, str) and separator:
         if scheme in ("postgresql", "postgres"):
-            return _open_once(text, lambda: _new_store("acorn.stores.postgres.store", "PostgresStore", text))
+            return _open_once(text, lambda: stores.PostgresStore(text))
         raise _invalid_store(f"{scheme}://...", owner)
     if not text or text == ":memory:" or "\0" in text:
         raise _invalid_store(declared, owner)
     if declared == "memory":
         return _memory_store()
     absolute = os.path.realpath(os.path.expanduser(text))
-    return _open_once(absolute, lambda: _new_store("acorn.stores.sqlite.store", "SQLiteStore", text))
+    return _open_once(absolute, lambda: stores.SQLiteStore(text))
 
 
 def _is_path(value: object) -> TypeIs[str | os.PathLike[str] | os.PathLike[bytes]]:
@@ -58,15 +58,10 @@ def _invalid_store(declared: object, owner: str) -> DeclarationError:
     )
 
 
-def _new_store(module: str, name: str, *arguments: str) -> Store:
-    store: Store = getattr(import_module(module), name)(*arguments)
-    return store
-
-
 def _memory_store() -> Store:
     with _guard:
         if not _memory:
-            _memory.append(_new_store("acorn.stores.sqlite.store", "MemoryStore"))
+            _memory.append(stores.MemoryStore())
         return _memory[0]
 
 

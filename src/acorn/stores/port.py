@@ -27,6 +27,8 @@ Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "c
 
 NOT_STARTED = "null"
 """The JSON text of the record and of the state of a queued run that no process has started."""
+FINAL_STATUSES: tuple[Status, ...] = ("done", "cancelled")
+"""The statuses of runs that no process drives again."""
 
 
 class RunCancelledError(StoreError):

@@ -1,178 +1,541 @@
-"""Row formats, rules and errors that all stores share.
+"""The rules of a store, written once for all databases: claim, commit, release, answer, cancel, delete and requeue.
 
-This file converts table rows to the objects of `port.py`, and these objects to table rows. Its rules decide whether a
-commit fits the stored runs, which status a run has, and how much of a shared rate limit is available. Every store
-reports a problem with the same error.
+Each method of `DatabaseStore` executes one transaction. The statements are in `statements.py`, and those that differ
+between databases are in the folder of each database. A transaction that writes to a run first locks the table row of
+its root run until the transaction ends. This fixed order prevents deadlocks.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from functools import update_wrapper
 from math import inf
-from operator import attrgetter
-from typing import Any, NamedTuple
+from operator import methodcaller
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from acorn.errors import StoreError
+from acorn.stores import errors
+from acorn.stores import statements as sql
+from acorn.stores.group_commit import Closable, GroupCommitWriter
+from acorn.stores.lease import lease_seconds
 from acorn.stores.port import (
-    Change,
+    FINAL_STATUSES,
     Commit,
+    JournalRow,
+    MediaBlob,
     Process,
     QueuedRun,
-    RunCancelledError,
-    RunClaimedError,
     RunFacts,
-    RunHeader,
     Status,
     StoredAnswer,
     StoredRun,
     WindowOrder,
     WindowSlice,
 )
-from acorn.types import Request, Usage
+from acorn.stores.statements import ProcessRow, RootRow, RunRow, Transaction
+from acorn.types import Request
 
-FINAL_STATUSES: tuple[Status, ...] = ("done", "cancelled")
-"""The statuses of runs that no process drives again."""
 MAX_TAKEOVERS = 5
 """The number of processes that die at the same step of a run before the run fails."""
 
-# Columns and rows
-
-Row = tuple[Any, ...]
-FACTS_COLUMNS = (
-    "id, agent, status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, "
-    "cache_write_tokens, cost, started, updated, seconds, batch, stop_reason, error, parent, item"
-)
-HEADER_COLUMNS = "id, root, parent, agent, started, batch, item"
-_CHANGE_FIELDS = {
-    "model": "model",
-    "steps": "steps",
-    "input_tokens": "usage.input_tokens",
-    "output_tokens": "usage.output_tokens",
-    "cached_tokens": "usage.cached_tokens",
-    "reasoning_tokens": "usage.reasoning_tokens",
-    "requests": "usage.requests",
-    "cache_write_tokens": "usage.cache_write_tokens",
-    "cost": "cost",
-    "seconds": "seconds",
-    "stop_reason": "stop_reason",
-    "error": "error",
-}
-"""A dict that maps columns of `runs` to the fields of a `Change`."""
-CHANGE_COLUMNS = f"status, {', '.join(_CHANGE_FIELDS)}, entry_count"
-change_values: Callable[[Change], Row] = attrgetter(*_CHANGE_FIELDS.values())
-"""Return the values of `CHANGE_COLUMNS` except the first and the last column, which each store computes."""
-REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, asked, choices"
+D = TypeVar("D", bound="DatabaseStore")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def to_datetime(value: float | datetime) -> datetime:
-    """Convert a stored time to a datetime.
+def _without_transaction(rule: Callable[..., Any]) -> Callable[[T], T]:
+    """Copy the name, the docstring and the signature of a rule to a method that passes the transaction itself."""
+    signature = inspect.signature(rule)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "transaction"]
 
-    SQLite stores the seconds since 1970, and PostgreSQL stores timestamps.
+    def apply(method: T) -> T:
+        update_wrapper(method, rule).__signature__ = signature.replace(parameters=parameters)  # type: ignore[arg-type, attr-defined]
+        return method
+
+    return apply
+
+
+def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
+    """Make a method of a store that executes its body in a transaction, which may also contain other writes.
+
+    If the method raises `StoreError`, only its own writes are undone.
     """
-    return value if isinstance(value, datetime) else datetime.fromtimestamp(value, UTC)
+
+    @_without_transaction(rule)
+    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
+        first = arguments[0] if arguments else options.get("run_id")
+        key = first if isinstance(first, str) else None
+        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options), key)
+
+    return method
 
 
-def times_to_seconds(row: Row) -> Row:
-    """Convert all datetimes in a row to seconds since 1970 for SQLite, which has no data type for times."""
-    return tuple(value.timestamp() if isinstance(value, datetime) else value for value in row)
+def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
+    """Make a method of a store that executes its body in a read transaction.
 
-
-def run_facts(row: Row, root: str, status: Status) -> RunFacts:
-    """Convert a table row with the columns of `FACTS_COLUMNS` to a `RunFacts` object."""
-    (
-        run_id, agent, _, model, steps, input_tokens, output_tokens, cached, reasoning, requests,
-        written, cost, started, updated, seconds, batch, stop_reason, error, parent, item,
-    ) = row  # fmt: skip
-    usage = Usage(input_tokens, output_tokens, cached, reasoning, requests, written)
-    return RunFacts(
-        run_id, agent, status, model, steps, usage, cost, to_datetime(started), to_datetime(updated), seconds,
-        batch, stop_reason, error, root, parent, item,
-    )  # fmt: skip
-
-
-def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> StoredRun:
-    """Convert a table row to a `StoredRun` object.
-
-    The row has the columns of `FACTS_COLUMNS`, and then branch, input, overrides, record and state.
+    All statements of the method see the same snapshot of the database.
     """
-    *facts_row, branch, input_, overrides, record, state = row
-    facts = run_facts(tuple(facts_row), root, status)
-    header = RunHeader(facts.agent, facts.parent, branch, input_, facts.started, overrides, facts.batch, facts.item)
-    return StoredRun(facts, header, entries, record, state)
+
+    @_without_transaction(rule)
+    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self.read_transaction(lambda transaction: rule(self, transaction, *arguments, **options))
+
+    return method
 
 
-def request_row(request: Request) -> Row:
-    """Convert a request for human input to a table row with the columns of `REQUEST_COLUMNS`."""
-    choices = None if request.choices is None else json.dumps(request.choices)
-    return (
-        request.id, request.run_id, request.kind, request.question, request.tool, json.dumps(request.arguments),
-        request.branch, request.asked, choices,
-    )  # fmt: skip
+class DatabaseStore(ABC):
+    """A store in a database."""
+
+    def __init__(self, name: str, writer: GroupCommitWriter[Any], *parts: Closable) -> None:
+        """Initialize the store.
+
+        `parts` are all objects that `close` closes, including the writer, in this order.
+        """
+        self._name, self._writer, self._parts = name, writer, parts
+        # Also closes the store at the end of the program, and when no reference to the store is left.
+        weakref.finalize(self, _close, parts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def transact(self, operation: Callable[[Transaction], T], key: str | None = None) -> T:
+        """Call a function in a transaction that may also contain other writes, and return the result of the function.
+
+        If the function raises `StoreError`, only its own writes are undone. `key` is the id of the root run that the
+        function writes to.
+        """
+        return self._writer.submit(operation, key).result()
+
+    @abstractmethod
+    def read_transaction(self, operation: Callable[[Transaction], T]) -> T:
+        """Call a function in a read transaction and return the result of the function."""
+
+    @abstractmethod
+    def _prepare_delivery(self) -> None:
+        """Prepare the database for the delivery of runs to workers. Raise `StoreError` if it has no workers."""
+
+    def close(self) -> None:
+        _close(self._parts)
+
+    # Called by the process that drives a run
+
+    def commit(self, commit: Commit) -> Future[None]:
+        send_first = methodcaller("send_simple_commit", commit) if is_simple(commit) else None
+        return self._writer.submit(lambda transaction: self._commit(transaction, commit), commit.root, send_first)
+
+    def _commit(self, transaction: Transaction, commit: Commit) -> None:
+        is_new, branches = creates_root(commit), branches_of_commit(commit)
+        # Send both statements before the first result is read.
+        locked = _send_lock(transaction, commit.root)
+        known = transaction.execute(sql.KNOWN_RUNS, [branches]) if branches else None
+        root = _to_run(locked.fetchone())
+        if not is_new:
+            root = self._check_claim(transaction, commit, root)
+        elif root is not None:
+            raise errors.run_exists_error(commit.root, self._name, *_status_and_driver(transaction, commit.root, root))
+        known_runs = {} if root is None else {commit.root: KnownRun(commit.root, root.entry_count)}
+        if known is not None:
+            known_runs |= {run_id: KnownRun(top, entry_count) for run_id, top, entry_count in known.fetchall()}
+        check_commit(commit, known_runs, self._name)
+        if is_new:
+            transaction.set_lease(commit.process, lease_seconds())
+        is_root_changed = is_queued = False
+        for change in commit.changes:
+            status, process = change.status, None
+            if change.run_id == commit.root:
+                if root is not None and root.cancel_requested:
+                    status = status_after_cancel(status)
+                process = commit.process.id if status == "running" else None
+                is_root_changed, is_queued = True, status == "queued"
+            if change.header is None:
+                transaction.update_run(change, status, process)
+            else:
+                transaction.insert_run(change, change.header, commit.root, status, process)
+        if commit.media:
+            _store_media(transaction, [(blob, commit.root) for blob in commit.media])
+        if not is_root_changed:
+            transaction.execute(sql.TOUCH_RUN, [commit.root])
+        if commit.requests or (root is not None and root.open_requests):
+            _set_open_requests(transaction, commit.root, commit.requests)
+        if root is not None:
+            if root.is_delivered and is_queued:
+                transaction.execute(sql.ADD_JOBS, [[commit.root]])
+            _notify_watchers(transaction, root)
+
+    def _check_claim(self, transaction: Transaction, commit: Commit, root: RunRow | None) -> RunRow:
+        """Check that a commit may write to its root run, and return the row of the root run.
+
+        Raise `StoreError` if the process of the commit no longer drives the root run, if the root run has a cancel
+        request, or if it was deleted.
+        """
+        if root is None:
+            raise errors.run_deleted_error(commit.root, self._name)
+        if root.process != commit.process.id:
+            new = _read_process(transaction, root.process)
+            raise errors.taken_over_error(commit.root, new and new.process, root.heartbeat_age, root.status)
+        if root.cancel_requested and not ends_root(commit):
+            raise errors.run_cancelled_error(commit.root)
+        return root
+
+    def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
+        claimed = self._claim(run_id, process)
+        if isinstance(claimed, StoreError):
+            raise claimed
+        return claimed
+
+    @in_transaction
+    def _claim(
+        self, transaction: Transaction, run_id: str, process: Process
+    ) -> Sequence[StoredRun] | StoreError | None:
+        """Claim a root run for a process, and return the run and all its branches.
+
+        If the run fails because too many processes have died while they drove it, return the error instead of raising
+        it, because an exception would undo the status `failed`.
+        """
+        run = lock_run(transaction, run_id)
+        if run is None:
+            return None
+        _refuse_branch(transaction, run_id, run)
+        status, driver = _status_and_driver(transaction, run_id, run)
+        if driver is not None:
+            raise driver
+        tree = _read_tree(transaction, run_id)
+        if status in FINAL_STATUSES:
+            return tree
+        heartbeat_age = 0.0
+        if run.status == "running":
+            steps = sum(member.facts.steps for member in tree)
+            takeovers = run.takeovers + 1 if run.takeover_steps == steps else 1
+            transaction.execute(sql.SET_TAKEOVERS, [takeovers, steps, run.number])
+            if takeovers >= MAX_TAKEOVERS:
+                error = errors.too_many_crashes_text(run_id)
+                set_status(transaction, run_id, run, "failed", error)
+                return StoreError(error)
+            previous = _read_process(transaction, run.process)
+            heartbeat_age = previous.heartbeat_age if previous is not None else 0.0
+        transaction.set_lease(process, lease_seconds())
+        transaction.execute(sql.SET_CLAIM, [process.id, heartbeat_age, run.number])
+        _notify_watchers(transaction, run)
+        return tree
+
+    @in_transaction
+    def release(self, transaction: Transaction, run_id: str, process: Process, status: Status) -> None:
+        run = lock_run(transaction, run_id)
+        if run is None or run.process != process.id:
+            return
+        if run.cancel_requested:
+            status = status_after_cancel(status)
+        set_status(transaction, run_id, run, status, None if status == "queued" else run.error)
+        # A failed run that is tried again has lost its job and needs a new job. A run without an error still has its
+        # job, and a second job would deliver the run again immediately.
+        if status == "queued" and run.error is not None and run.is_delivered:
+            transaction.execute(sql.ADD_JOBS, [[run_id]])
+
+    @in_snapshot
+    def answers(self, transaction: Transaction, run_id: str) -> Sequence[StoredAnswer]:
+        return [sql.to_answer(row) for row in transaction.execute(sql.ANSWERS, [run_id]).fetchall()]
+
+    @in_transaction
+    def renew_lease(self, transaction: Transaction, process: Process, seconds: float) -> Sequence[str]:
+        transaction.set_lease(process, seconds)
+        return [run_id for (run_id,) in transaction.execute(sql.CANCEL_REQUESTED, [process.id]).fetchall()]
+
+    # Called by processes that submit runs for other processes
+
+    def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
+        if deliver:
+            self._prepare_delivery()
+
+        def insert(transaction: Transaction) -> Sequence[str]:
+            # Of several runs with the same id, insert only the first run.
+            unique = list({run.run_id: run for run in reversed(runs)}.values())[::-1]
+            new = set(transaction.insert_queued(unique, deliver))
+            _store_media(transaction, [(blob, run.run_id) for run in unique if run.run_id in new for blob in run.media])
+            return [run.run_id for run in unique if run.run_id in new]
+
+        return self.transact(insert)
+
+    @in_snapshot
+    def statuses(self, transaction: Transaction, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        is_alive: dict[str | None, bool] = {}
+        by_id: dict[str, Status] = {}
+        for run_id, status, cancel_requested, *process_row in transaction.execute(
+            sql.STATUSES, [[*run_ids]]
+        ).fetchall():
+            process_id = process_row[0]
+            if process_id not in is_alive:
+                process = sql.to_process(process_row)
+                is_alive[process_id] = process is not None and process.is_alive()
+            by_id[run_id] = visible_status(status, cancel_requested, is_alive[process_id])
+        return by_id
+
+    # Called by processes that inspect runs
+
+    @in_snapshot
+    def read(self, transaction: Transaction, run_id: str) -> Sequence[StoredRun]:
+        return _read_tree(transaction, run_id)
+
+    @in_snapshot
+    def media(self, transaction: Transaction, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        return dict(transaction.execute(sql.MEDIA, [[*wanted]]).fetchall())
+
+    @in_snapshot
+    def find(self, transaction: Transaction, prefix: str) -> Sequence[str]:
+        rows = transaction.execute(sql.FIND, [prefix, f"{prefix}\U0010ffff"]).fetchall()
+        ids = [run_id for (run_id,) in rows]
+        return [prefix] if prefix in ids else ids
+
+    @in_snapshot
+    def list(
+        self,
+        transaction: Transaction,
+        *,
+        status: Sequence[Status] = (),
+        agent: str | None = None,
+        batch: str | None = None,
+        before: datetime | None = None,
+        limit: int | None = 50,
+    ) -> Sequence[RunFacts]:
+        driving = [sql.to_process(row) for row in transaction.execute(sql.DRIVING_PROCESSES).fetchall()]
+        values: Any = [[row.process.id for row in driving if row is not None and row.is_alive()]]
+        conditions = ["true"]
+
+        def add(condition: str, value: object) -> None:
+            values.append(value)
+            conditions.append(condition.replace("$", f"${len(values)}"))
+
+        if status:
+            add("visible_status = ANY($::text[])", [*status])
+        if agent is not None:
+            add(sql.HAS_AGENT, agent)
+        if batch is not None:
+            add("batch = $", batch)
+        if before is not None:
+            add("started < $", transaction.to_time(before))
+        text = f"{sql.LIST} WHERE {' AND '.join(conditions)} ORDER BY started DESC, number DESC"
+        if limit is not None:
+            values.append(max(limit, 0))
+            text += f" LIMIT ${len(values)}"
+        rows = transaction.execute(text, values).fetchall()
+        return [sql.run_facts(tuple(row), row[0], visible) for *row, visible in rows]
+
+    @in_snapshot
+    def search(self, transaction: Transaction, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        rows = transaction.execute(sql.SEARCH, [[*run_ids], sql.like_pattern(text)]).fetchall()
+        return [run_id for (run_id,) in rows]
+
+    @in_snapshot
+    def follow(
+        self, transaction: Transaction, run_id: str, after: int = 0
+    ) -> tuple[Status | None, Sequence[JournalRow]]:
+        root = _read_root(transaction, run_id)
+        if root is None:
+            return None, []
+        rows = transaction.execute(sql.JOURNAL, [root.number, after]).fetchall()
+        numbers = _run_and_below(transaction, run_id, root)
+        entries = [JournalRow(position, entry) for run, position, entry in rows if numbers is None or run in numbers]
+        return visible_status(root.run_status, root.cancel_requested, root.is_driven), entries
+
+    @in_snapshot
+    def requests(self, transaction: Transaction, run_id: str | None = None) -> Sequence[Request]:
+        statement, values = (sql.OPEN_REQUESTS, []) if run_id is None else (sql.TREE_REQUESTS, [run_id])
+        return [sql.to_request(row) for row in transaction.execute(statement, values).fetchall()]
+
+    def answer(self, request_id: str, value: Any) -> Request:
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise errors.answer_not_json_error(request_id, error) from error
+        return self._answer(request_id, text)
+
+    @in_transaction
+    def _answer(self, transaction: Transaction, request_id: str, text: str) -> Request:
+        of_request = "WHERE number = (SELECT root FROM requests WHERE id = $1) FOR UPDATE"
+        locked = transaction.execute(f"{transaction.select_run} {of_request}", [request_id])
+        row = transaction.execute(sql.READ_REQUEST, [request_id]).fetchone()
+        root = _to_run(locked.fetchone())
+        if row is None or root is None:
+            raise errors.request_not_open_error(request_id, self._name)
+        *request_row, answered = row
+        if answered is not None:
+            raise errors.already_answered_error(request_id, sql.to_datetime(answered))
+        transaction.execute(sql.SET_ANSWER, [text, root.number, request_id])
+        # A worker continues a delivered run after the first answer.
+        status = "queued" if root.is_delivered and root.status == "waiting" else root.status
+        (run_id,) = transaction.execute(sql.COUNT_ANSWER, [status, root.number]).fetchone()
+        if root.is_delivered and status == "queued":
+            transaction.execute(sql.ADD_JOBS, [[run_id]])
+        return sql.to_request(tuple(request_row))
+
+    @in_transaction
+    def cancel(self, transaction: Transaction, run_id: str) -> None:
+        run = self._lock_root(transaction, run_id)
+        status, driver = _status_and_driver(transaction, run_id, run)
+        if status == "done":
+            raise errors.already_finished_error(run_id, status)
+        if driver is None:
+            set_status(transaction, run_id, run, "cancelled", run.error)
+        else:
+            transaction.execute(sql.REQUEST_CANCEL, [run.number])
+            transaction.notify(sql.CANCEL_CHANNEL, str(run.process))
+
+    @in_transaction
+    def delete(self, transaction: Transaction, run_id: str) -> None:
+        run = self._lock_root(transaction, run_id)
+        _, driver = _status_and_driver(transaction, run_id, run)
+        if driver is not None:
+            raise driver
+        transaction.delete_entries(run.number)
+        for statement in sql.DELETE_RUN:
+            transaction.execute(statement, [run.number])
+        _notify_watchers(transaction, run)
+
+    def _lock_root(self, transaction: Transaction, run_id: str) -> RunRow:
+        run = lock_run(transaction, run_id)
+        if run is None:
+            raise errors.run_not_found_error(run_id, self._name)
+        _refuse_branch(transaction, run_id, run)
+        return run
 
 
-def to_request(row: Row) -> Request:
-    """Convert a table row with the columns of `REQUEST_COLUMNS` to a request for human input."""
-    request_id, run_id, kind, question, tool, arguments, branch, asked, choices = row
-    offered = None if choices is None else tuple(json.loads(choices))
-    return Request(
-        request_id, run_id, kind, question, tool, json.loads(arguments), branch, to_datetime(asked), offered
-    )  # fmt: skip
+def _close(parts: Sequence[Closable]) -> None:
+    for part in parts:
+        part.close()
 
 
-def to_answer(row: Row) -> StoredAnswer:
-    """Convert a table row to a `StoredAnswer` object.
+# Runs and processes
 
-    The row has the columns of `REQUEST_COLUMNS`, and then the answer and the time of the answer.
+
+def _send_lock(transaction: Transaction, run_id: str) -> sql.Cursor:
+    return transaction.execute(f"{transaction.select_run} WHERE id = $1 FOR UPDATE", [run_id])
+
+
+def _to_run(row: sql.Row | None) -> RunRow | None:
+    return None if row is None else RunRow(*row)
+
+
+def lock_run(transaction: Transaction, run_id: str) -> RunRow | None:
+    """Lock the table row of a run until the end of the transaction, and return the row.
+
+    Return None if the run does not exist.
     """
-    *request, value, answered = row
-    return StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
+    return _to_run(_send_lock(transaction, run_id).fetchone())
 
 
-def encodable(values: Iterable[Any]) -> Row:
-    """Replace lone surrogates, which UTF-8 cannot encode, with their JSON escapes in all strings of a row."""
-    return tuple(
-        value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
-        for value in values
-    )
+def _read_process(transaction: Transaction, process_id: str | None) -> ProcessRow | None:
+    row = transaction.execute(sql.PROCESS, [process_id]).fetchone() if process_id else None
+    return None if row is None else sql.to_process(row)
 
 
-_NOT_LITERAL = re.compile(r"[^ !#$&-\[\]^`-~]+")
-"""Characters that JSON may escape, that are wildcards of `LIKE`, or whose case SQL does not ignore."""
+def _status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tuple[Status, StoreError | None]:
+    """Return the reported status of a run and an error.
 
-
-def like_pattern(text: str) -> str:
-    """Return an SQL `LIKE` pattern that matches every JSON document with a given text inside.
-
-    The pattern may also match documents without the text, because it contains wildcards instead of special characters.
+    The error is a `RunClaimedError` if a live process drives the run, and None otherwise.
     """
-    return f"%{_NOT_LITERAL.sub('%', text)}%"
+    driver = _read_process(transaction, run.process) if run.status == "running" else None
+    is_driven = driver is not None and driver.is_alive()
+    status = visible_status(run.status, run.cancel_requested, is_driven)
+    if driver is None or not is_driven:
+        return status, None
+    return status, errors.run_claimed_error(run_id, driver.process, driver.heartbeat_age)
 
 
-def answer_text(request_id: str, value: object) -> str:
-    """Convert the answer to a request for human input to JSON text.
+def _refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
+    """Raise `StoreError` if a run is a branch, because only root runs can be claimed, cancelled and deleted."""
+    if run.root is not None:
+        (root,) = transaction.execute(sql.RUN_ID, [run.root]).fetchone()
+        raise errors.branch_id_error(run_id, root)
 
-    Raise `StoreError` if JSON cannot represent the answer.
+
+def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Status, error: str | None) -> None:
+    """Set the status and the error of a root run, and remove the claim of its process."""
+    transaction.execute(sql.SET_STATUS, [status, error, run.number])
+    if status == "cancelled":
+        _set_open_requests(transaction, run_id, ())
+    _notify_watchers(transaction, run)
+
+
+def _notify_watchers(transaction: Transaction, root: RunRow) -> None:
+    """Send a notification that a root run or one of its branches changed, if a process watches the root run."""
+    if root.is_watched:
+        transaction.notify(sql.CHANGE_CHANNEL, str(root.number))
+
+
+def _set_open_requests(transaction: Transaction, root: str, requests: Sequence[Request]) -> None:
+    """Replace the unanswered requests for human input of a root run and its branches.
+
+    Answered requests remain unchanged.
     """
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise answer_not_json_error(request_id, error) from error
+    transaction.execute(sql.WITHDRAW_REQUESTS, [root, [request.id for request in requests]])
+    for request in requests:
+        choices = None if request.choices is None else json.dumps(request.choices)
+        values = (
+            root, request.id, request.run_id, request.kind, request.question, request.tool,
+            json.dumps(request.arguments), request.branch, transaction.to_time(request.asked), choices,
+        )  # fmt: skip
+        transaction.execute(sql.INSERT_REQUEST, values)
+    transaction.execute(sql.COUNT_REQUESTS, [root])
 
 
-def has_class_name(agent: str, name: str) -> bool:
-    """Return True if `name` is the name of an agent class.
+def _store_media(transaction: Transaction, media: Sequence[tuple[MediaBlob, str]]) -> None:
+    """Store the media of root runs. Each item is the data and the id of the root run."""
+    for (sha256, data), run_id in sorted(media):  # Lock rows in a fixed order to prevent deadlocks.
+        transaction.execute(sql.INSERT_MEDIA, [sha256, data])
+        transaction.execute(sql.ADD_MEDIA_TO_RUN, [run_id, sha256])
 
-    `agent` is the full class name (`module:qualname`). `name` may omit the module.
-    """
-    return agent == name or agent.endswith((f":{name}", f".{name}"))
+
+# Trees
 
 
-def without_repeats(runs: Sequence[QueuedRun]) -> list[QueuedRun]:
-    """Return the runs without repeated ids: of several runs with the same id, keep only the first run."""
-    return list({run.run_id: run for run in reversed(runs)}.values())[::-1]
+def _read_root(transaction: Transaction, run_id: str) -> RootRow | None:
+    row = transaction.execute(sql.ROOT, [run_id]).fetchone()
+    if row is None:
+        return None
+    process = sql.to_process(row[5:])
+    return RootRow._make([*row[:5], process is not None and process.is_alive()])
+
+
+def _read_tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
+    """Return a run and the branches below it, or an empty list if the run does not exist."""
+    root = _read_root(transaction, run_id)
+    if root is None:
+        return []
+    # Send both statements before the first result is read.
+    runs, entries = transaction.execute(sql.TREE, [root.number]), transaction.execute(sql.JOURNAL, [root.number, 0])
+    rows = runs.fetchall()
+    numbers = _run_and_below(transaction, run_id, root)
+    journals: dict[int, list[str]] = {row[0]: [] for row in rows if numbers is None or row[0] in numbers}
+    for number, _, entry in entries.fetchall():
+        if number in journals:
+            journals[number].append(entry)
+
+    def status_of(row: sql.Row) -> Status:
+        return visible_status(row[3], root.cancel_requested, root.is_driven)
+
+    return [sql.stored_run(row[1:], root.id, status_of(row), journals[row[0]]) for row in rows if row[0] in journals]
+
+
+def _run_and_below(transaction: Transaction, run_id: str, root: RootRow) -> set[int] | None:
+    """Return the row numbers of a run and of all branches below it. Return None for a root run: the whole tree."""
+    if root.run == root.number:
+        return None
+    ids = {run_id}
+    numbers: set[int] = set()
+    for number, member_id, parent in transaction.execute(sql.PARENTS, [root.number]).fetchall():  # Parents come first.
+        if member_id in ids or parent in ids:
+            ids.add(member_id)
+            numbers.add(number)
+    return numbers
 
 
 # The status of a run
@@ -210,6 +573,14 @@ class KnownRun(NamedTuple):
     entry_count: int
 
 
+def is_simple(commit: Commit) -> bool:
+    """Return True if a commit only adds journal entries to a running root run, which is the most common kind."""
+    if len(commit.changes) != 1 or commit.requests or commit.media:
+        return False
+    change = commit.changes[0]
+    return change.header is None and change.run_id == commit.root and change.status == "running"
+
+
 def creates_root(commit: Commit) -> bool:
     """Return True if a commit creates a new root run."""
     first = commit.changes[0] if commit.changes else None
@@ -227,21 +598,21 @@ def ends_root(commit: Commit) -> bool:
     )
 
 
-def runs_of_commit(commit: Commit) -> list[str]:
-    """Return the ids of all runs that a commit changes, and the ids of the parents of its new runs."""
+def branches_of_commit(commit: Commit) -> list[str]:
+    """Return the ids of all runs that a commit changes, and of the parents of its new runs, without the root run."""
     changed = [change.run_id for change in commit.changes]
     parents = [
         change.header.parent
         for change in commit.changes
         if change.header is not None and change.header.parent is not None
     ]
-    return list(dict.fromkeys([*changed, *parents]))
+    return [run_id for run_id in dict.fromkeys([*changed, *parents]) if run_id != commit.root]
 
 
 def check_commit(commit: Commit, stored: Mapping[str, KnownRun], store: str) -> None:
     """Raise `StoreError` if a commit does not fit the stored runs.
 
-    `stored` contains those of the runs from `runs_of_commit` that are already stored, by run id.
+    `stored` contains the root run and those of the runs from `branches_of_commit` that are already stored, by run id.
     """
     lengths: dict[str, int] = {}
     for change in commit.changes:
@@ -249,13 +620,13 @@ def check_commit(commit: Commit, stored: Mapping[str, KnownRun], store: str) -> 
         entry_count = lengths.get(change.run_id, None if run is None else run.entry_count)
         if change.header is not None:
             if not _has_parent(change.run_id, change.header.parent, commit.root, lengths, stored):
-                raise parent_missing_error(change.run_id, change.header.parent, commit.root)
+                raise errors.parent_missing_error(change.run_id, change.header.parent, commit.root)
             if entry_count is not None:
-                raise branch_exists_error(change.run_id, store)
+                raise errors.branch_exists_error(change.run_id, store)
         elif entry_count is None or (run is not None and run.root != commit.root):
-            raise unknown_run_error(change.run_id)
+            raise errors.unknown_run_error(change.run_id)
         elif entry_count != change.offset:
-            raise wrong_offset_error(change.run_id, entry_count, change.offset)
+            raise errors.wrong_offset_error(change.run_id, entry_count, change.offset)
         lengths[change.run_id] = change.offset + len(change.entries)
 
 
@@ -315,118 +686,3 @@ def _seconds_until_available(order: WindowOrder, used: UsedSlices) -> float:
         if _available(order, requests, tokens)[0]:
             return max(0.0, seconds_left)
     return 0.0
-
-
-# Errors
-
-
-def run_not_found_error(run_id: str, store: str) -> StoreError:
-    return StoreError(f"Run {run_id!r} is not in {store}. To list its runs, use `acorn runs --store {store}`.")
-
-
-def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> RunClaimedError:
-    error = RunClaimedError(
-        f"Run {run_id} is driven by process {process.pid} on {process.host} (last heartbeat {heartbeat_age:.0f} s "
-        f"ago). Wait for the run, or stop the process."
-    )
-    error.process = process
-    return error
-
-
-def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:
-    """Return the error for a new run with an id that is already stored.
-
-    `driver` is the `RunClaimedError` if a live process drives the stored run. In this case, return `driver`.
-    """
-    if driver is not None:
-        return driver
-    return StoreError(f"Run {run_id} is already in {store} (status `{status}`). Resume the run, or use another id.")
-
-
-def no_workers_error(store: str) -> StoreError:
-    return StoreError(
-        f"{store} cannot deliver runs to workers. Workers need a PostgreSQL store, such as "
-        f"`store = 'postgresql://host/name'`. Without workers, call the agent in this process, or submit the run with "
-        f"`using(deliver=False)` and pass its id to `acorn.durable.perform`."
-    )
-
-
-def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: float, status: Status) -> StoreError:
-    """Return the error for a commit from a process that no longer drives the run."""
-    if new_process is not None:
-        return StoreError(
-            f"Run {run_id} was taken over by process {new_process.pid} on {new_process.host}, because this process "
-            f"sent no heartbeat for {heartbeat_age:.0f} s. This process writes nothing more to the run."
-        )
-    return StoreError(
-        f"Run {run_id} is no longer driven by this process (its status is `{status}`). This process writes nothing "
-        f"more to the run."
-    )
-
-
-def claim_lost_error(run_id: str) -> StoreError:
-    """Return the error for a commit from a call that lost the run to a newer call in the same process."""
-    return StoreError(
-        f"Run {run_id} was stopped, and another call in this process resumed the run. The stopped call writes nothing "
-        f"more to the run."
-    )
-
-
-def run_deleted_error(run_id: str, store: str) -> StoreError:
-    return StoreError(f"Run {run_id} is no longer in {store}. This process writes nothing more to the run.")
-
-
-def unknown_run_error(run_id: str) -> StoreError:
-    return StoreError(
-        f"Cannot store a change of run {run_id}: it does not belong to the root run of the commit. The first change of "
-        f"a run needs a header. Nothing was written."
-    )
-
-
-def wrong_offset_error(run_id: str, stored_entries: int, offset: int) -> StoreError:
-    """Return the error for a change with new journal entries that do not start at the end of the stored journal."""
-    return StoreError(
-        f"Cannot store a change of run {run_id}: the stored journal has {stored_entries} entries, but the change "
-        f"starts after entry {offset}. Nothing was written."
-    )
-
-
-def parent_missing_error(run_id: str, parent: str | None, root: str) -> StoreError:
-    return StoreError(
-        f"Cannot create run {run_id}: its parent {parent!r} does not belong to run {root}. Nothing was written."
-    )
-
-
-def branch_exists_error(run_id: str, store: str) -> StoreError:
-    return StoreError(f"Cannot create branch {run_id}: a run with this id is already in {store}. Nothing was written.")
-
-
-def run_cancelled_error(run_id: str) -> RunCancelledError:
-    return RunCancelledError(f"Run {run_id} was cancelled. This process writes nothing more to the run.")
-
-
-def branch_id_error(run_id: str, root: str) -> StoreError:
-    return StoreError(f"Run {run_id} is a branch of run {root}. Use the id of run {root}.")
-
-
-def too_many_crashes_text(run_id: str) -> str:
-    return (
-        f"Run {run_id} failed: five processes died while they executed this step. Check the step before you resume "
-        f"the run."
-    )
-
-
-def already_finished_error(run_id: str, status: Status) -> StoreError:
-    return StoreError(f"Cannot cancel run {run_id}: it is already finished (status `{status}`).")
-
-
-def request_not_open_error(request_id: str, store: str) -> StoreError:
-    return StoreError(f"Request {request_id!r} is not open in {store}. Its run may have withdrawn the request.")
-
-
-def already_answered_error(request_id: str, at: datetime) -> StoreError:
-    return StoreError(f"Request {request_id} was already answered at {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
-
-
-def answer_not_json_error(request_id: str, error: Exception) -> StoreError:
-    return StoreError(f"The answer to request {request_id} cannot be stored as JSON ({error}). Use only JSON data.")

@@ -54,8 +54,8 @@ from acorn.types import ForkedFrom, JsonObject, Request
 from acorn.web.redact import PageRedactor
 
 if TYPE_CHECKING:
+    from acorn.stores.postgres import PostgresStore
     from acorn.stores.postgres.queue import AgentFacts, WorkerFacts
-    from acorn.stores.postgres.store import PostgresStore
 
 StoreOption = Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=STORE_HELP)]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")]

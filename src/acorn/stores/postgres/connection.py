@@ -9,13 +9,13 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
-from psycopg import Connection, DataError, OperationalError, ProgrammingError, RawCursor
+from psycopg import Connection, OperationalError, ProgrammingError, RawCursor
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 from psycopg.types.numeric import Int8Dumper
@@ -23,12 +23,11 @@ from psycopg.types.numeric import Int8Dumper
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import lease_seconds
-from acorn.stores.postgres.schema import prepare
-from acorn.stores.rules import encodable
-from acorn.types import JsonObject, is_json_list
+from acorn.stores.postgres.statements import PostgresTransaction, prepare
+from acorn.stores.statements import Transaction
+from acorn.types import JsonObject
 
 T = TypeVar("T")
-Cursor = RawCursor[TupleRow]
 
 # The address
 
@@ -121,6 +120,7 @@ _PERMANENT = (
 _USER_REFUSED = ("authentication failed", "no password supplied", "no pg_hba.conf", 'role "')
 """Parts of error messages about a wrong user or password."""
 _SESSION_SETTINGS = """
+    SET search_path = acorn;
     SET TIME ZONE 'UTC';
     SET default_transaction_isolation = 'read committed';
     SET lock_timeout = '1s';
@@ -268,47 +268,6 @@ def abandon(connection: Connection[TupleRow]) -> None:
 # Transactions
 
 
-class Transaction:
-    """A transaction that executes statements and collects notifications for other processes.
-
-    The statements are pipelined: `execute` does not wait for the result, and the caller waits when it fetches the
-    result. The notifications are sent after the transaction is committed.
-    """
-
-    __slots__ = ("_connection", "notifications")
-
-    def __init__(self, connection: Connection[TupleRow]) -> None:
-        self._connection = connection
-        self.notifications: list[tuple[str, str]] = []
-        """Pairs of a channel and a payload."""
-
-    def control(self, sql: bytes) -> None:
-        """Execute a statement such as BEGIN or SAVEPOINT, which the database must not prepare."""
-        self._connection.cursor().execute(sql, prepare=False)
-
-    def execute(self, sql: bytes, values: Sequence[Any] = ()) -> Cursor:
-        """Send a statement to the database and return the cursor that fetches its result."""
-        cursor: Cursor = self._connection.cursor()  # type: ignore[assignment]
-        try:
-            cursor.execute(sql, values)
-        except UnicodeEncodeError:
-            cursor.execute(sql, _encodable(values))
-        except DataError as error:
-            if error.sqlstate is not None:
-                raise
-            cursor.execute(sql, _encodable(values))
-        return cursor
-
-
-def _encodable(values: Sequence[Any]) -> Sequence[Any]:
-    """Replace lone surrogates and NUL characters, which PostgreSQL cannot store, with their JSON escapes."""
-    return [_encodable(value) if is_json_list(value) else _escape(value) for value in values]
-
-
-def _escape(value: object) -> object:
-    return encodable([value])[0].replace("\0", "\\u0000") if isinstance(value, str) else value
-
-
 def run_in_pipeline(connection: Connection[TupleRow], operation: Callable[[], T]) -> T:
     """Call a function inside a psycopg pipeline and return the result of the function.
 
@@ -350,7 +309,7 @@ class PostgresConnection(SharedConnection[Connection[TupleRow]]):
 
     def _transact(self, database: Database, operation: Callable[[Transaction], T], begin: bytes) -> T:
         def in_transaction(connection: Connection[TupleRow]) -> T:
-            transaction = Transaction(connection)
+            transaction = PostgresTransaction(connection)
             transaction.control(begin)
             result = operation(transaction)
             transaction.control(b"COMMIT")

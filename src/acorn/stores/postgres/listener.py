@@ -20,8 +20,8 @@ from psycopg.rows import TupleRow
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
-from acorn.stores.postgres.claims import CANCEL_CHANNEL, CHANGE_CHANNEL
 from acorn.stores.postgres.connection import Database, abandon
+from acorn.stores.statements import CANCEL_CHANNEL, CHANGE_CHANNEL
 
 _RECONNECT = 1.0
 """Seconds before a lost connection is opened again."""

@@ -1,4 +1,4 @@
-"""The run queue of the PostgreSQL store: functions that add runs to the queue and recover lost runs.
+"""The run queue of the PostgreSQL store: its job engine, the statements of workers, and the state of the fleet.
 
 The job engine is Procrastinate. Its tables are in the schema `acorn_jobs` of the same database. A delivered run is a
 run that workers must drive. When the status of a delivered run becomes `queued`, the same transaction adds a job for
@@ -16,87 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from acorn.errors import StoreError
-from acorn.stores.database import APPLICATION_ID
-from acorn.stores.port import NOT_STARTED, Process, QueuedRun
-from acorn.stores.postgres.connection import Transaction
-from acorn.stores.rules import without_repeats
+from acorn.stores.statements import APPLICATION_ID, JOBS_SCHEMA
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-SCHEMA = "acorn_jobs"
-"""The PostgreSQL schema with the tables of the job engine."""
 TASK = "acorn.perform"
 """The name of the task of the job engine that drives a run."""
 _MAX_QUEUE_NAME = 128
 """The maximum number of characters in the name of a queue."""
-
-# Queued runs
-
-_INSERT_QUEUED = f"""
-    WITH given AS (
-      SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::text[], $7::text[],
-        $8::integer[], $9::timestamptz[])
-      AS given (id, agent, started, batch, item, input, overrides, priority, not_before)
-    ),
-    inserted AS (
-      INSERT INTO acorn.runs (id, agent, status, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
-        requests, cache_write_tokens, started, updated, seconds, batch, item, entry_count, is_delivered, priority,
-        not_before)
-      SELECT id, agent, 'queued', 0, 0, 0, 0, 0, 0, 0, started, clock_timestamp(), 0, batch, item, 0, $10, priority,
-        not_before
-      FROM given ON CONFLICT (id) DO NOTHING RETURNING number, id
-    ),
-    headers AS (
-      INSERT INTO acorn.run_headers SELECT number, NULL, input, overrides FROM inserted JOIN given USING (id)
-    ),
-    states AS (INSERT INTO acorn.run_states SELECT number, '{NOT_STARTED}', '{NOT_STARTED}' FROM inserted)
-    SELECT id FROM inserted
-""".encode()
-_ADD_JOBS = f"SELECT {SCHEMA}.deliver($1::text[])".encode()
-# Runs that are already stored, but that workers did not drive before.
-_DELIVER_KNOWN = b"""
-    UPDATE acorn.runs SET is_delivered = true FROM unnest($1::text[], $2::text[]) AS given (id, agent)
-    WHERE runs.id = given.id AND runs.agent = given.agent AND root IS NULL AND NOT is_delivered
-      AND status NOT IN ('done', 'cancelled')
-    RETURNING runs.id, status IN ('queued', 'stopped')
-"""
-
-
-def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
-    """Insert runs with the status `queued`, and return the ids of the runs that were not stored before.
-
-    With `deliver`, also add a job for each run, so that a worker drives the run.
-    """
-    unique = without_repeats(runs)
-    headers = [queued.header for queued in unique]
-    values = [
-        [queued.run_id for queued in unique], [header.agent for header in headers],
-        [header.started for header in headers], [header.batch for header in headers],
-        [header.item for header in headers], [header.input for header in headers],
-        [header.overrides for header in headers], [queued.priority for queued in unique],
-        [queued.not_before for queued in unique], deliver,
-    ]  # fmt: skip
-    new = [run_id for (run_id,) in transaction.execute(_INSERT_QUEUED, values).fetchall()]
-    if deliver:
-        new_ids = set(new)
-        known = [queued for queued in unique if queued.run_id not in new_ids]
-        transaction.execute(_ADD_JOBS, [[*new, *_deliver_known(transaction, known)]])
-    return new
-
-
-def _deliver_known(transaction: Transaction, known: Sequence[QueuedRun]) -> list[str]:
-    """Mark runs that are already stored for delivery to workers, and return the ids of the runs that need a job."""
-    if not known:
-        return []
-    values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
-    return [run_id for run_id, needs_job in transaction.execute(_DELIVER_KNOWN, values).fetchall() if needs_job]
-
-
-def deliver_again(transaction: Transaction, run_id: str) -> None:
-    """Add a job for a run whose status has become `queued` again, so that a worker drives the run."""
-    transaction.execute(_ADD_JOBS, [[run_id]])
 
 
 def queue_of(agent: str) -> str:
@@ -114,7 +43,7 @@ _OWN_OBJECTS = f"""
     CREATE INDEX jobs_by_run ON procrastinate_jobs ((args->>'run_id'));
     CREATE FUNCTION queue_of(agent text) RETURNS text LANGUAGE sql IMMUTABLE
       RETURN CASE WHEN length(agent) <= {_MAX_QUEUE_NAME} THEN agent ELSE md5(agent) END;
-    CREATE FUNCTION deliver(ids text[]) RETURNS void LANGUAGE plpgsql SET search_path = {SCHEMA} AS $$
+    CREATE FUNCTION deliver(ids text[]) RETURNS void LANGUAGE plpgsql SET search_path = {JOBS_SCHEMA} AS $$
     BEGIN
       PERFORM procrastinate_defer_jobs_v1(array_agg(ROW(
         queue_of(agent), '{TASK}', priority, NULL, NULL, jsonb_build_object('run_id', id), not_before
@@ -136,9 +65,9 @@ def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
         # `IF NOT EXISTS` would need the permission to create a schema even if the schema exists.
-        if connection.execute("SELECT to_regnamespace($1)", [SCHEMA]).fetchone() == (None,):
-            connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
-        connection.execute(f"SET LOCAL search_path = {SCHEMA}".encode())
+        if connection.execute("SELECT to_regnamespace($1)", [JOBS_SCHEMA]).fetchone() == (None,):
+            connection.execute(f"CREATE SCHEMA {JOBS_SCHEMA}".encode())
+        connection.execute(f"SET LOCAL search_path = {JOBS_SCHEMA}".encode())
         applied = _applied_migrations(connection)
         if applied is None:
             connection.execute((sql_files / "schema.sql").read_bytes())
@@ -161,10 +90,10 @@ def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
 
     Return None if the database does not contain the tables of the engine.
     """
-    (table,) = connection.execute("SELECT to_regclass($1)", [f"{SCHEMA}.applied"]).fetchone() or (None,)
+    (table,) = connection.execute("SELECT to_regclass($1)", [f"{JOBS_SCHEMA}.applied"]).fetchone() or (None,)
     if table is None:
         return None
-    return {name for (name,) in connection.execute(f"SELECT name FROM {SCHEMA}.applied".encode()).fetchall()}
+    return {name for (name,) in connection.execute(f"SELECT name FROM {JOBS_SCHEMA}.applied".encode()).fetchall()}
 
 
 def _engine_sql_files() -> Path | None:
@@ -182,55 +111,32 @@ def _engine_migrations(sql_files: Path) -> set[str]:
 
 # Workers
 
-_LOST_RUNS = f"""
-    SELECT id FROM acorn.runs
+LOCK_QUEUE = f"SELECT pg_try_advisory_xact_lock({APPLICATION_ID + 1})"
+# Runs that no live process drives and that have no pending job. Runs that changed in the last seconds, and runs whose
+# job a worker has just fetched, are skipped, because a worker may be about to claim them.
+LOST_RUNS = f"""
+    SELECT id FROM runs
     WHERE is_delivered AND status IN ('queued', 'stopped', 'running') AND agent = ANY($1::text[])
       AND coalesce(not_before, '-infinity') < clock_timestamp()
       AND CASE WHEN status = 'running'
         THEN NOT EXISTS (
-          SELECT FROM acorn.processes WHERE processes.id = runs.process AND lease_expires > clock_timestamp()
+          SELECT FROM processes WHERE processes.id = runs.process AND lease_expires > clock_timestamp()
         )
         ELSE updated < clock_timestamp() - make_interval(secs => $2) END
       AND NOT EXISTS (
-        SELECT FROM {SCHEMA}.procrastinate_jobs job WHERE args->>'run_id' = runs.id AND (
+        SELECT FROM {JOBS_SCHEMA}.procrastinate_jobs job WHERE args->>'run_id' = runs.id AND (
           job.status = 'todo' OR runs.status <> 'running' AND EXISTS (
-            SELECT FROM {SCHEMA}.procrastinate_events
+            SELECT FROM {JOBS_SCHEMA}.procrastinate_events
             WHERE job_id = job.id AND type = 'started' AND at > clock_timestamp() - make_interval(secs => $2)
           )
         )
       )
     LIMIT 1000
-""".encode()
-_REGISTER_WORKER = b"""
-    INSERT INTO acorn.workers VALUES ($1, $2::text[], $3, clock_timestamp())
+"""
+REGISTER_WORKER = """
+    INSERT INTO workers VALUES ($1, $2::text[], $3, clock_timestamp())
     ON CONFLICT (process) DO UPDATE SET agents = excluded.agents, concurrency = excluded.concurrency
 """
-
-
-def requeue_lost(transaction: Transaction, agents: Sequence[str], seconds: float) -> list[str]:
-    """Add jobs for lost runs of some agent classes, and return the ids of these runs.
-
-    A run is lost if no live process drives it and it has no pending job. Only one worker at a time searches for lost
-    runs. Runs that changed in the last `seconds`, and runs whose job a worker has just fetched, are skipped, because a
-    worker may be about to claim them.
-    """
-    sql = b"SELECT pg_try_advisory_xact_lock($1)"
-    (has_lock,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)
-    if not has_lock:
-        return []
-    lost = [run_id for (run_id,) in transaction.execute(_LOST_RUNS, [list(agents), float(seconds)]).fetchall()]
-    if lost:
-        transaction.execute(_ADD_JOBS, [lost])
-    return lost
-
-
-def register_worker(transaction: Transaction, process: Process, agents: Sequence[str], concurrency: int) -> None:
-    transaction.execute(b"DELETE FROM acorn.workers WHERE process NOT IN (SELECT id FROM acorn.processes)")
-    transaction.execute(_REGISTER_WORKER, [process.id, list(agents), concurrency])
-
-
-def unregister_worker(transaction: Transaction, process: Process) -> None:
-    transaction.execute(b"DELETE FROM acorn.workers WHERE process = $1", [process.id])
 
 
 # The state of the fleet
@@ -274,15 +180,15 @@ class FleetFacts(NamedTuple):
     agents: Sequence[AgentFacts]
 
 
-_WORKERS = b"""
-    SELECT host, pid, agents, concurrency, (SELECT count(*) FROM acorn.runs WHERE runs.process = workers.process),
+LIVE_WORKERS = """
+    SELECT host, pid, agents, concurrency, (SELECT count(*) FROM runs WHERE runs.process = workers.process),
       workers.started
-    FROM acorn.workers JOIN acorn.processes ON processes.id = workers.process
+    FROM workers JOIN processes ON processes.id = workers.process
     WHERE lease_expires > clock_timestamp() ORDER BY workers.started, host, pid
 """
-_AGENTS = b"""
+RUNS_BY_AGENT = """
     WITH due AS (
-      SELECT *, coalesce(not_before, '-infinity') <= clock_timestamp() AS is_due FROM acorn.runs
+      SELECT *, coalesce(not_before, '-infinity') <= clock_timestamp() AS is_due FROM runs
       WHERE root IS NULL AND is_delivered
     )
     SELECT agent, count(*) FILTER (WHERE status = 'queued' AND is_due),
@@ -295,8 +201,3 @@ _AGENTS = b"""
     FROM due WHERE status NOT IN ('done', 'failed', 'cancelled') OR updated > clock_timestamp() - interval '1 hour'
     GROUP BY agent ORDER BY agent
 """
-
-
-def fleet(transaction: Transaction) -> FleetFacts:
-    workers = [WorkerFacts(*row) for row in transaction.execute(_WORKERS).fetchall()]
-    return FleetFacts(workers, [AgentFacts(*row) for row in transaction.execute(_AGENTS).fetchall()])

@@ -1,4 +1,4 @@
-"""The tables of the SQLite store, and functions that create, check and open its file.
+"""The file of a SQLite store, its connections and its writer.
 
 acorn changes only files that acorn created, and empty or missing files. Before acorn opens an existing file for
 writing, it inspects the file in the immutable mode of SQLite, which acquires no locks and creates no other files. Once
@@ -24,66 +24,9 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from acorn.errors import StoreError
-from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION
-
-TABLES: tuple[str, ...] = (
-    # Processes that drive runs. All times are seconds since 1970.
-    """
-    CREATE TABLE processes (
-      id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL, process_started TEXT NOT NULL,
-      last_heartbeat REAL NOT NULL, lease_expires REAL NOT NULL
-    ) WITHOUT ROWID
-    """,
-    # The facts of runs, and the process that drives each tree. `root` contains the number of the root, and is null for
-    # a root. Only a root has a process. `entry_count` is the length of the journal. `open_requests` is the number of
-    # open requests of the tree. `takeovers` is the number of processes that died while the tree had `takeover_steps`
-    # steps. `heartbeat_age` is the age in seconds of the last heartbeat of the previous process at the last takeover.
-    """
-    CREATE TABLE runs (
-      number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, root INTEGER, parent TEXT, agent TEXT NOT NULL,
-      status TEXT NOT NULL, model TEXT, steps INTEGER NOT NULL, input_tokens INTEGER NOT NULL,
-      output_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
-      requests INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL, cost REAL, started REAL NOT NULL,
-      updated REAL NOT NULL, seconds REAL NOT NULL, batch TEXT, item INTEGER, stop_reason TEXT, error TEXT,
-      entry_count INTEGER NOT NULL, process TEXT, heartbeat_age REAL NOT NULL DEFAULT 0,
-      takeovers INTEGER NOT NULL DEFAULT 0, takeover_steps INTEGER NOT NULL DEFAULT -1,
-      cancel_requested INTEGER NOT NULL DEFAULT 0, open_requests INTEGER NOT NULL DEFAULT 0
-    )
-    """,
-    "CREATE INDEX runs_by_time ON runs (started DESC, number DESC) WHERE root IS NULL",
-    "CREATE INDEX runs_by_batch ON runs (batch, item) WHERE batch IS NOT NULL",
-    "CREATE INDEX runs_by_root ON runs (root) WHERE root IS NOT NULL",
-    "CREATE INDEX runs_by_process ON runs (process) WHERE process IS NOT NULL",
-    # JSON text that SQLite does not parse. The header never changes, and the state changes with each commit.
-    "CREATE TABLE run_headers (run INTEGER PRIMARY KEY, branch TEXT, input TEXT NOT NULL, overrides TEXT)",
-    "CREATE TABLE run_states (run INTEGER PRIMARY KEY, record TEXT NOT NULL, state TEXT NOT NULL)",
-    # The journals in commit order. A position is never used again: when the last entries are deleted, an entry with
-    # root 0 reserves the last position. AUTOINCREMENT would write one more page in each commit.
-    """
-    CREATE TABLE entries (
-      position INTEGER PRIMARY KEY, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
-    )
-    """,
-    "CREATE INDEX entries_by_root ON entries (root)",
-    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree.
-    """
-    CREATE TABLE requests (
-      number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, root INTEGER NOT NULL, run TEXT NOT NULL,
-      kind TEXT NOT NULL, question TEXT NOT NULL, tool TEXT NOT NULL, arguments TEXT NOT NULL, branch TEXT,
-      choices TEXT, asked REAL NOT NULL, answer TEXT, answered REAL, answer_order INTEGER
-    )
-    """,
-    "CREATE INDEX requests_by_root ON requests (root)",
-    "CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL",
-    # The data of images, audio clips and files. Equal data is stored once. `run_media` lists the data of each tree.
-    "CREATE TABLE media (number INTEGER PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE, data BLOB NOT NULL)",
-    """
-    CREATE TABLE run_media (
-      root INTEGER NOT NULL, blob INTEGER NOT NULL, PRIMARY KEY (root, blob)
-    ) WITHOUT ROWID
-    """,
-    "CREATE INDEX run_media_by_blob ON run_media (blob)",
-)
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, SharedConnection
+from acorn.stores.sqlite.statements import TABLES, SQLiteTransaction
+from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION
 
 T = TypeVar("T")
 
@@ -172,7 +115,7 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.
 
 def open_memory() -> sqlite3.Connection:
     """Create a database in memory and return its connection."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = _new_connection(":memory:")
     _create_tables(connection, TABLES)
     return connection
 
@@ -250,7 +193,7 @@ def _connect(path: Path, name: str, tables: Sequence[str]) -> sqlite3.Connection
 
     If an error occurs, the connection is closed, because an open connection could keep its lock on the file.
     """
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = _new_connection(path)
     try:
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
@@ -266,6 +209,12 @@ def _connect(path: Path, name: str, tables: Sequence[str]) -> sqlite3.Connection
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def _new_connection(path: Path | str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection.create_function("clock_timestamp", 0, time.time)
     return connection
 
 
@@ -309,3 +258,154 @@ def file_system(path: Path, mounts: str) -> str | None:
         if path.is_relative_to(point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     ]
     return max(matches)[1] if matches else None
+
+
+# Connections and the writer
+
+_STAT_INTERVAL = 0.02
+"""Seconds between two checks whether the file was deleted or replaced."""
+_VERSION_INTERVAL = 0.02
+"""Seconds between two checks whether another process has written to the file."""
+
+
+class FileConnection(SharedConnection[sqlite3.Connection]):
+    """A connection to a SQLite file that many threads share.
+
+    If the file is deleted or replaced, the next use opens a new connection.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(lambda: open_file(path, name))
+        self._path = str(path)
+        self._file: tuple[int, int] | None = None
+        self._last_check = 0.0
+
+    def connect(self) -> sqlite3.Connection:
+        if time.monotonic() > self._last_check + _STAT_INTERVAL:
+            self._last_check = time.monotonic()
+            if self._connection is not None and self._file != self._file_identity():
+                self.drop()
+        if self._connection is None:
+            self._connection = self._open()
+            self._file = self._file_identity()
+        return self._connection
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+class MemoryConnection(SharedConnection[sqlite3.Connection]):
+    """A connection to a SQLite database in memory, which exists as long as the connection.
+
+    Reads and writes share the connection. After a fork, the child has a copy of the database.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(open_memory)
+
+    def drop(self) -> None:
+        """Undo an interrupted transaction, because a closed connection would lose the runs."""
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.rollback()
+
+    def close(self) -> None:
+        """Close the connection and delete the database."""
+        with self._lock:
+            super().drop()
+
+
+class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
+    """A writer that executes many jobs in one transaction of a SQLite file.
+
+    A process that writes all the time would block all other processes. Therefore the writer pauses between transactions
+    if other processes also write to the file.
+    """
+
+    def __init__(self, connection: SharedConnection[sqlite3.Connection], name: str) -> None:
+        super().__init__(connection, name)
+        self._has_seen_others = False
+        """Whether another process has written since the last pause."""
+        self._transaction: SQLiteTransaction | None = None
+        """The object that executes the statements of all transactions of the current connection."""
+        self._data_version: int | None = None
+        """SQLite's counter of changes by other connections, or None after the connection was opened."""
+        self._last_check = 0.0
+
+    def _transact(self, jobs: list[CommitJob]) -> None:
+        connection = self._connection.connect()
+        transaction = self._transaction
+        if transaction is None or transaction.connection is not connection:
+            self._transaction = transaction = SQLiteTransaction(connection)
+            self._data_version = None
+        self._begin(connection)
+        outcomes: list[CommitResult] = []
+        try:
+            self._check_for_others(connection)
+            execute = _execute if len(jobs) == 1 else self._execute_in_savepoint
+            outcomes = [execute(transaction, job) for job in jobs]
+            connection.execute("COMMIT")
+        except StoreError as error:  # Only a single job raises its error. The savepoints catch the errors of many jobs.
+            connection.execute("ROLLBACK")
+            outcomes = [CommitResult(error=error)]
+        except Exception:
+            raise
+        except BaseException:
+            if outcomes and not connection.in_transaction:  # Ctrl-C arrived after the commit.
+                self._set_outcomes(jobs, outcomes)
+            raise
+        finally:
+            if self._has_seen_others:
+                self._has_seen_others = False
+                self._not_before = time.monotonic() + retry_delay()
+        self._set_outcomes(jobs, outcomes)
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a write transaction. If another process writes to the file, wait until it has finished."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            self._has_seen_others = True
+            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def _execute_in_savepoint(self, transaction: SQLiteTransaction, job: CommitJob) -> CommitResult:
+        """Execute a job inside a savepoint of the current transaction.
+
+        If the job fails, undo only its own writes.
+        """
+        connection = transaction.connection
+        connection.execute("SAVEPOINT one")
+        try:
+            outcome = _execute(transaction, job)
+        except Exception as error:
+            if not connection.in_transaction:  # Some errors, such as a full disk, roll back the whole transaction.
+                raise
+            connection.execute("ROLLBACK TO one")
+            outcome = CommitResult(error=self._explain(error))
+        connection.execute("RELEASE one")
+        return outcome
+
+    def _explain(self, error: Exception) -> Exception:
+        if not isinstance(error, sqlite3.Error):
+            return error
+        explained = explain(error, self._name)
+        explained.__cause__ = error
+        return explained
+
+    def _check_for_others(self, connection: sqlite3.Connection) -> None:
+        if time.monotonic() < self._last_check + _VERSION_INTERVAL:
+            return
+        self._last_check = time.monotonic()
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if self._data_version not in (None, version):
+            self._has_seen_others = True
+        self._data_version = version
+
+
+def _execute(transaction: SQLiteTransaction, job: CommitJob) -> CommitResult:
+    if job.send_first is not None and job.send_first(transaction)():
+        return CommitResult()
+    return CommitResult(job.operation(transaction))

@@ -1,0 +1,419 @@
+"""The tables of a PostgreSQL database, and the statements that differ from other databases.
+
+The tables are in the schema `acorn`, which is the search path of every connection. The first process creates the tables
+under an advisory lock, and other processes wait for the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, ClassVar
+
+from psycopg import Connection, DataError, RawCursor
+from psycopg.rows import TupleRow
+
+from acorn.errors import StoreError
+from acorn.stores import statements as sql
+from acorn.stores.port import (
+    NOT_STARTED,
+    Change,
+    Commit,
+    Process,
+    QueuedRun,
+    RunHeader,
+    Status,
+    WindowOrder,
+    WindowSlice,
+)
+from acorn.stores.rules import grant_slice
+from acorn.stores.statements import (
+    ADD_JOBS,
+    APPLICATION_ID,
+    CHANGE_CHANNEL,
+    CHANGE_COUNT,
+    SCHEMA_VERSION,
+    SET_CHANGE,
+    change_values,
+)
+from acorn.types import is_json_list
+
+# Tables
+
+_TYPES = {
+    "number": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "run_key": "bigint PRIMARY KEY",
+    "id": 'text COLLATE "C"',
+    "time": "timestamptz",
+    "bytes": "bytea",
+    # Until `watched_until`, each commit sends a notification. Workers drive the runs with `is_delivered`, the highest
+    # `priority` first, and no run before its `not_before`.
+    "worker_columns": """, watched_until timestamptz, is_delivered boolean NOT NULL DEFAULT false,
+      priority integer NOT NULL DEFAULT 0, not_before timestamptz""",
+    # The fill factor leaves free space in the pages, so that most commits write no index.
+    "often_updated": " WITH (fillfactor = 70)",
+    "no_number": "",
+}
+TABLES: tuple[str, ...] = (
+    "CREATE TABLE meta (version integer NOT NULL)",
+    f"INSERT INTO meta VALUES ({SCHEMA_VERSION})",
+    *(table.format(**_TYPES) for table in sql.TABLES),
+    """
+    CREATE INDEX runs_delivered ON runs (agent, number)
+    WHERE is_delivered AND status IN ('queued', 'stopped', 'running')
+    """,
+    # The journals. A position is never used again. The positions of a tree are in commit order, because each commit
+    # locks the root.
+    """
+    CREATE TABLE entries (
+      root bigint NOT NULL, position bigint GENERATED ALWAYS AS IDENTITY, run bigint NOT NULL, entry text NOT NULL,
+      PRIMARY KEY (root, position)
+    )
+    """,
+    # The number of the last transaction of each writer. After a lost connection, the writer compares the number with
+    # its last transaction to learn whether the transaction was committed. PostgreSQL's transaction ids cannot replace
+    # the number, because PostgreSQL may use an id again after a crash of the server.
+    "CREATE TABLE writers (id text PRIMARY KEY, last_transaction bigint NOT NULL, written timestamptz NOT NULL)",
+    # Rate limits that all processes share, and the slices of each limit. A slice counts toward its limit until the
+    # slice expires. A process that takes a slice locks the row of the rate limit.
+    "CREATE TABLE rate_limits (key text PRIMARY KEY, last_used timestamptz NOT NULL)",
+    """
+    CREATE TABLE rate_limit_slices (
+      number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, requests bigint NOT NULL,
+      tokens bigint NOT NULL, expires timestamptz NOT NULL
+    )
+    """,
+    "CREATE INDEX rate_limit_slices_by_key ON rate_limit_slices (key, expires)",
+    # Worker processes, each with the classes whose delivered runs the worker drives.
+    """
+    CREATE TABLE workers (
+      process text PRIMARY KEY, agents text[] NOT NULL, concurrency bigint NOT NULL, started timestamptz NOT NULL
+    )
+    """,
+)
+
+_SELECT_TABLES = """
+    SELECT to_regclass('acorn.meta') IS NOT NULL,
+      (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('acorn'))
+"""
+
+
+def prepare(connection: Connection[TupleRow], name: str, tables: Sequence[str] = TABLES) -> None:
+    """Create the tables if they do not exist.
+
+    Raise `StoreError` if another application created the schema `acorn`, or if the tables have another version.
+    """
+    if _has_tables(connection, name):
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
+        if _has_tables(connection, name):  # Another process created the tables while this process waited for the lock.
+            return
+        if not _fetch_one(connection, "SELECT to_regnamespace('acorn') IS NOT NULL")[0]:
+            connection.execute("CREATE SCHEMA acorn")
+        connection.execute("SET LOCAL search_path = acorn")
+        for statement in tables:
+            connection.execute(statement.encode())
+
+
+def _has_tables(connection: Connection[TupleRow], name: str) -> bool:
+    has_meta, tables = _fetch_one(connection, _SELECT_TABLES)
+    if not has_meta:
+        if tables:
+            raise StoreError(
+                f"{name} has a schema `acorn` that another application created. Use another database. The schema was "
+                f"not changed."
+            )
+        return False
+    version = _fetch_one(connection, "SELECT max(version) FROM acorn.meta")[0]
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{name} has schema version {version}, but this version of acorn supports only version {SCHEMA_VERSION}. "
+            f"Use the version of acorn that created it, or another database. The database was not changed."
+        )
+    return True
+
+
+def _fetch_one(connection: Connection[TupleRow], sql: str) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = connection.execute(sql.encode()).fetchone()
+    assert row is not None
+    return row
+
+
+# Statements
+
+# A commit is one statement, because the process needs much CPU time to send a statement.
+_RECORD, _STATE, _ENTRIES, _ID, _NEXT, _PROCESS = (f"${CHANGE_COUNT + at}" for at in range(1, 7))
+_STORE_STATE = f"""
+    stored AS (
+      UPDATE run_states SET record = coalesce({_RECORD}, record), state = coalesce({_STATE}, state)
+      FROM changed WHERE run_states.run = changed.number AND coalesce({_RECORD}, {_STATE}) IS NOT NULL
+    ),
+    added AS (
+      INSERT INTO entries (root, run, entry)
+      SELECT changed.root, changed.number, entry FROM changed, unnest({_ENTRIES}::text[]) AS entry
+    )
+"""
+# The statement does not set the process, which does not change, so that PostgreSQL writes no index.
+UPDATE_RUNNING_ROOT = f"""
+    WITH changed AS (
+      UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp()
+      WHERE id = {_ID} AND entry_count = {_NEXT} AND process = {_PROCESS} AND root IS NULL AND NOT cancel_requested
+        AND open_requests = 0
+      RETURNING number, number AS root, watched_until
+    ), {_STORE_STATE}
+    SELECT number, watched_until > clock_timestamp() FROM changed
+"""
+_UPDATE_RUN = f"""
+    WITH changed AS (
+      UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = {_NEXT}, cancel_requested = false
+      WHERE id = {_ID} RETURNING number, coalesce(root, number) AS root
+    ), {_STORE_STATE}
+    SELECT
+"""
+_RUN_COLUMNS = f"{sql.HEADER_COLUMNS}, {sql.CHANGE_COLUMNS}, process"
+_RUN_VALUES = sql.parameters(_RUN_COLUMNS)
+_INSERT_RUN = """
+    WITH top AS (SELECT (SELECT number FROM runs WHERE id = $2) AS number),
+    changed AS (
+      INSERT INTO runs ({}, updated) SELECT $1, number, {}, clock_timestamp() FROM top
+      RETURNING number, coalesce(root, number) AS root
+    ),
+    header AS (INSERT INTO run_headers SELECT number, {}, {}, {} FROM changed),
+    stored AS (INSERT INTO run_states SELECT number, coalesce({}, '{{}}'), coalesce({}, {}) FROM changed),
+    added AS (
+      INSERT INTO entries (root, run, entry)
+      SELECT changed.root, number, entry FROM changed, unnest({}::text[]) AS entry
+    )
+    SELECT
+""".format(
+    _RUN_COLUMNS, ", ".join(_RUN_VALUES[2:]), *(f"${len(_RUN_VALUES) + at}" for at in range(1, 6)),
+    f"'{NOT_STARTED}'", f"${len(_RUN_VALUES) + 6}",
+)  # fmt: skip
+_INSERT_QUEUED = f"""
+    WITH given AS (
+      SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::text[], $7::text[],
+        $8::integer[], $9::timestamptz[])
+      AS given (id, agent, started, batch, item, input, overrides, priority, not_before)
+    ),
+    inserted AS (
+      INSERT INTO runs (id, agent, status, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
+        requests, cache_write_tokens, started, updated, seconds, batch, item, entry_count, is_delivered, priority,
+        not_before)
+      SELECT id, agent, 'queued', 0, 0, 0, 0, 0, 0, 0, started, clock_timestamp(), 0, batch, item, 0, $10, priority,
+        not_before
+      FROM given ON CONFLICT (id) DO NOTHING RETURNING number, id
+    ),
+    headers AS (INSERT INTO run_headers SELECT number, NULL, input, overrides FROM inserted JOIN given USING (id)),
+    states AS (INSERT INTO run_states SELECT number, '{NOT_STARTED}', '{NOT_STARTED}' FROM inserted)
+    SELECT id FROM inserted
+"""
+# Runs that are already stored, but that workers did not drive before.
+_DELIVER_KNOWN = """
+    UPDATE runs SET is_delivered = true FROM unnest($1::text[], $2::text[]) AS given (id, agent)
+    WHERE runs.id = given.id AND runs.agent = given.agent AND root IS NULL AND NOT is_delivered
+      AND status NOT IN ('done', 'cancelled')
+    RETURNING runs.id, status IN ('queued', 'stopped')
+"""
+_SET_LEASE = """
+    INSERT INTO processes
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
+    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires
+"""
+# Make commits to a run and its branches send notifications for some seconds.
+WATCH = """
+    UPDATE runs SET watched_until = greatest(watched_until, clock_timestamp() + make_interval(secs => $2))
+    WHERE number = (SELECT coalesce(root, number) FROM runs WHERE id = $1) RETURNING number
+"""
+
+
+class PostgresTransaction(sql.Transaction):
+    """A transaction that executes statements and collects notifications for other processes.
+
+    The statements are pipelined: `execute` does not wait for the result, and the caller waits when it fetches the
+    result. The notifications are sent after the transaction is committed.
+    """
+
+    __slots__ = ("_connection", "notifications")
+    select_run: ClassVar[str] = sql.Transaction.select_run.replace(
+        " FROM", ", is_delivered, coalesce(watched_until > clock_timestamp(), false) FROM"
+    )
+
+    def __init__(self, connection: Connection[TupleRow]) -> None:
+        self._connection = connection
+        self.notifications: list[tuple[str, str]] = []
+        """Pairs of a channel and a payload."""
+
+    def control(self, sql: bytes) -> None:
+        """Execute a statement such as BEGIN or SAVEPOINT, which the database must not prepare."""
+        self._connection.cursor().execute(sql, prepare=False)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> RawCursor[TupleRow]:
+        cursor: RawCursor[TupleRow] = self._connection.cursor()  # type: ignore[assignment]
+        query = _encode(sql)
+        try:
+            cursor.execute(query, values)
+        except UnicodeEncodeError:
+            cursor.execute(query, _encodable(values))
+        except DataError as error:
+            if error.sqlstate is not None:
+                raise
+            cursor.execute(query, _encodable(values))
+        return cursor
+
+    def to_time(self, moment: datetime) -> datetime:
+        return moment
+
+    def set_lease(self, process: Process, seconds: float) -> None:
+        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds))
+        self.execute(_SET_LEASE, values)
+
+    def send_simple_commit(self, commit: Commit) -> Callable[[], bool]:
+        (change,) = commit.changes
+        values = (*_update_values(change, "running"), change.offset, commit.process.id)
+        cursor = self.execute(UPDATE_RUNNING_ROOT, values)
+
+        def was_stored() -> bool:
+            row = cursor.fetchone()
+            if row is not None and row[1]:
+                self.notify(CHANGE_CHANNEL, str(row[0]))
+            return row is not None
+
+        return was_stored
+
+    def insert_run(self, change: Change, header: RunHeader, root: str, status: Status, process: str | None) -> None:
+        values = (
+            change.run_id, root, header.parent, header.agent, header.started, header.batch, header.item,
+            status, *change_values(change), change.offset + len(change.entries), process,
+            header.branch, header.input, header.overrides, change.record, change.state, list(change.entries),
+        )  # fmt: skip
+        self.execute(_INSERT_RUN, values)
+
+    def update_run(self, change: Change, status: Status, process: str | None) -> None:
+        self.execute(_UPDATE_RUN, (*_update_values(change, status), process))
+
+    def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
+        headers = [queued.header for queued in runs]
+        values = [
+            [queued.run_id for queued in runs], [header.agent for header in headers],
+            [header.started for header in headers], [header.batch for header in headers],
+            [header.item for header in headers], [header.input for header in headers],
+            [header.overrides for header in headers], [queued.priority for queued in runs],
+            [queued.not_before for queued in runs], deliver,
+        ]  # fmt: skip
+        new = [run_id for (run_id,) in self.execute(_INSERT_QUEUED, values).fetchall()]
+        if deliver:
+            new_ids = set(new)
+            known = [queued for queued in runs if queued.run_id not in new_ids]
+            self.execute(ADD_JOBS, [[*new, *self._deliver_known(known)]])
+        return new
+
+    def _deliver_known(self, known: Sequence[QueuedRun]) -> list[str]:
+        """Mark runs that are already stored for delivery to workers, and return the ids of the runs that need a job."""
+        if not known:
+            return []
+        values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
+        return [run_id for run_id, needs_job in self.execute(_DELIVER_KNOWN, values).fetchall() if needs_job]
+
+    def delete_entries(self, root: int) -> None:
+        self.execute("DELETE FROM entries WHERE root = $1", [root])
+
+    def notify(self, channel: str, payload: str) -> None:
+        self.notifications.append((channel, payload))
+
+
+def _update_values(change: Change, status: Status) -> sql.Row:
+    facts = (status, *change_values(change), change.offset + len(change.entries))
+    return (*facts, change.record, change.state, list(change.entries), change.run_id)
+
+
+_encode = cache(str.encode)
+
+
+def _encodable(values: Sequence[Any]) -> Sequence[Any]:
+    """Replace lone surrogates and NUL characters, which PostgreSQL cannot store, with their JSON escapes."""
+    return [_encodable(value) if is_json_list(value) else _escape(value) for value in values]
+
+
+def _escape(value: object) -> object:
+    return sql.encodable([value])[0].replace("\0", "\\u0000") if isinstance(value, str) else value
+
+
+# Cleaning up
+
+
+def delete_idle_processes(transaction: sql.Transaction) -> None:
+    """Delete the rows of processes and writers that have not been active for a day.
+
+    Processes that still drive runs are not deleted.
+    """
+    transaction.execute(
+        """
+        DELETE FROM writers WHERE id IN (
+          SELECT id FROM writers WHERE written < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED
+        )
+        """
+    )
+    transaction.execute(
+        """
+        DELETE FROM processes WHERE id IN (
+          SELECT id FROM processes WHERE lease_expires < clock_timestamp() - interval '1 day'
+            AND NOT EXISTS (SELECT FROM runs WHERE process = processes.id) FOR UPDATE SKIP LOCKED
+        )
+        """
+    )
+
+
+# Rate limits that all processes of a database share, measured by the clock of the database
+
+_LOCK_LIMIT = """
+    INSERT INTO rate_limits VALUES ($1, clock_timestamp())
+    ON CONFLICT (key) DO UPDATE SET last_used = excluded.last_used
+"""
+_SAVE_REPORTS = """
+    UPDATE rate_limit_slices slice SET requests = report.requests, tokens = report.tokens,
+      expires = clock_timestamp() + make_interval(secs => report.seconds)
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) AS report (number, requests, tokens, seconds)
+    WHERE slice.number = report.number
+"""
+_DELETE_EXPIRED_SLICES = """
+    DELETE FROM rate_limit_slices WHERE key = $1 AND (expires <= clock_timestamp() OR requests = 0)
+"""
+_USED_SLICES = """
+    SELECT requests, tokens, extract(epoch FROM expires - clock_timestamp())::float8 FROM rate_limit_slices
+    WHERE key = $1 ORDER BY expires
+"""
+_INSERT_SLICE = """
+    INSERT INTO rate_limit_slices (key, requests, tokens, expires)
+    VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4)) RETURNING number
+"""
+_DELETE_UNUSED_LIMITS = """
+    DELETE FROM rate_limits WHERE key IN (
+      SELECT key FROM rate_limits WHERE last_used < clock_timestamp() - interval '1 day'
+        AND NOT EXISTS (SELECT FROM rate_limit_slices slice WHERE slice.key = rate_limits.key)
+      FOR UPDATE SKIP LOCKED
+    )
+"""
+
+
+def take_slice(transaction: sql.Transaction, order: WindowOrder) -> WindowSlice:
+    """Save the reports of an order, and return the slice (a share of the rate limit) that the process may use."""
+    transaction.execute(_LOCK_LIMIT, [order.key])
+    if order.reports:
+        transaction.execute(_SAVE_REPORTS, list(map(list, zip(*order.reports, strict=True))))
+    transaction.execute(_DELETE_EXPIRED_SLICES, [order.key])
+    if not order.requests:
+        return WindowSlice(0, 0, 0)
+    used: list[tuple[int, int, float]] = transaction.execute(_USED_SLICES, [order.key]).fetchall()
+    granted = grant_slice(order, used)
+    if not granted.requests:
+        return granted
+    row = transaction.execute(_INSERT_SLICE, [order.key, granted.requests, granted.tokens, order.seconds]).fetchone()
+    assert row is not None
+    return granted._replace(number=int(row[0]))
+
+
+def delete_unused_limits(transaction: sql.Transaction) -> None:
+    """Delete rate limits that no process has used for a day."""
+    transaction.execute(_DELETE_UNUSED_LIMITS)

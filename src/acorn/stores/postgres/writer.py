@@ -1,0 +1,191 @@
+"""The writer of the PostgreSQL store.
+
+The writer puts many commits into one transaction and sends their statements together. The writer knows the result of
+each commit before the transaction is committed. If the connection breaks while the transaction is committed, the writer
+must find out whether the database has stored the transaction. Therefore each transaction stores its number.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import psycopg
+from psycopg import Connection
+from psycopg.rows import TupleRow
+
+from acorn.errors import StoreError
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
+from acorn.stores.postgres.connection import Database, PostgresConnection, is_connection_lost, run_in_pipeline
+from acorn.stores.postgres.statements import PostgresTransaction, delete_idle_processes, delete_unused_limits
+
+WRITE_NUMBER = """
+    INSERT INTO writers VALUES ($1, $2, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET last_transaction = excluded.last_transaction, written = excluded.written
+"""
+# `FOR UPDATE` waits for the end of the transaction if the server still executes the transaction.
+_READ_NUMBER = "SELECT last_transaction FROM writers WHERE id = $1 FOR UPDATE"
+
+
+class _UncertainCommit(NamedTuple):
+    """The jobs of a transaction with an unknown result.
+
+    The connection broke after the COMMIT was sent and before the database confirmed it.
+    """
+
+    number: int
+    jobs: list[CommitJob]
+    outcomes: list[CommitResult]
+
+
+class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
+    """A writer that executes many jobs in one transaction of a PostgreSQL database."""
+
+    def __init__(self, connection: PostgresConnection, database: Database) -> None:
+        super().__init__(connection, database.name)
+        self._database = database
+        self._uncertain: _UncertainCommit | None = None
+        self._has_cleaned_up = False
+        self._reset_numbers()
+
+    def _reset_numbers(self) -> None:
+        self._id, self._number = secrets.token_hex(8), 0
+
+    def _transact(self, jobs: list[CommitJob]) -> None:
+        try:
+            self._write_with_retries(jobs)
+        except psycopg.Error as error:
+            if is_connection_lost(error) or len(jobs) == 1:
+                raise
+            for job in jobs:  # One of the jobs caused the error. Write each job alone to find this job.
+                try:
+                    self._write_with_retries([job])
+                except psycopg.Error as job_error:
+                    job.outcome = job.outcome or CommitResult(error=self._explain(job_error))
+
+    def _write_with_retries(self, jobs: list[CommitJob]) -> None:
+        def write_once() -> None:
+            connection = self._connection.connect()
+            self._resolve_uncertain(connection)
+            self._clean_up(connection)
+            unwritten = [job for job in jobs if job.outcome is None]
+            if unwritten:
+                self._write_together(connection, unwritten)
+
+        self._database.retry(write_once, self._connection.drop)
+
+    def _clean_up(self, connection: Connection[TupleRow]) -> None:
+        """Delete old rows of processes, writers and rate limits at the first transaction of this process."""
+        if not self._has_cleaned_up:
+            self._has_cleaned_up = True
+            delete_idle_processes(PostgresTransaction(connection))
+            delete_unused_limits(PostgresTransaction(connection))
+
+    def _write_together(self, connection: Connection[TupleRow], jobs: list[CommitJob]) -> None:
+        def write_all() -> list[CommitResult]:
+            transaction = PostgresTransaction(connection)
+            transaction.control(b"BEGIN")
+            transaction.execute(WRITE_NUMBER, [self._id, self._number])
+            sent = self._send_first_statements(transaction, jobs)
+            is_single = len(jobs) == 1
+            results = [
+                self._execute(transaction, job, was_stored, is_single)
+                for job, was_stored in zip(jobs, sent, strict=True)
+            ]
+            if all(result.error is not None for result in results):
+                transaction.control(b"ROLLBACK")
+                return results
+            self._uncertain = _UncertainCommit(self._number, jobs, results)
+            transaction.control(b"COMMIT")
+            _notify(transaction, transaction.notifications)
+            return results
+
+        self._number += 1
+        outcomes = run_in_pipeline(connection, write_all)
+        self._set_outcomes(jobs, outcomes)
+        self._uncertain = None
+
+    def _send_first_statements(
+        self, transaction: PostgresTransaction, jobs: list[CommitJob]
+    ) -> list[Callable[[], bool] | None]:
+        """Send the early statements of the jobs, but only for the first job of each run (`job.key`).
+
+        Later jobs of the same run depend on the result of the first job.
+        """
+        keys: set[str | None] = set()
+        sent: list[Callable[[], bool] | None] = []
+        for job in jobs:
+            is_first = job.key not in keys
+            keys.add(job.key)
+            sent.append(job.send_first(transaction) if is_first and job.send_first is not None else None)
+        return sent
+
+    def _execute(
+        self, transaction: PostgresTransaction, job: CommitJob, was_stored: Callable[[], bool] | None, is_single: bool
+    ) -> CommitResult:
+        """Execute a job in the current transaction.
+
+        If the job fails, undo only its own writes.
+        """
+        if was_stored is None and job.send_first is not None:
+            was_stored = job.send_first(transaction)
+        if was_stored is not None and was_stored():
+            return CommitResult()
+        notifications = len(transaction.notifications)
+        if not is_single:
+            transaction.control(b"SAVEPOINT one")
+        try:
+            outcome = CommitResult(job.operation(transaction))
+        except psycopg.Error:  # PostgreSQL has already aborted the whole transaction.
+            raise
+        except Exception as error:
+            outcome = CommitResult(error=error)
+            del transaction.notifications[notifications:]
+            if not is_single:
+                transaction.control(b"ROLLBACK TO one")
+        if not is_single:
+            transaction.control(b"RELEASE one")
+        return outcome
+
+    def _resolve_uncertain(self, connection: Connection[TupleRow]) -> None:
+        """Check whether the database has committed a transaction with an unknown result.
+
+        If it has, set the outcomes of the jobs.
+        """
+        uncertain = self._uncertain
+        if uncertain is not None:
+            row = PostgresTransaction(connection).execute(_READ_NUMBER, [self._id]).fetchone()
+            if row is not None and row[0] == uncertain.number:
+                self._set_outcomes(uncertain.jobs, uncertain.outcomes)
+            self._uncertain = None
+
+    def _explain(self, error: Exception) -> Exception:
+        if not isinstance(error, psycopg.Error):
+            return error
+        explained = self._database.explain(error)
+        if self._uncertain is not None:
+            self._uncertain = None
+            return StoreError(
+                f"It is unknown whether {self._name} has stored the last commit: {explained} Resume the run; it "
+                f"continues after its last stored commit."
+            )
+        return explained
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child:
+            self._uncertain = None  # The transaction belongs to the parent.
+            self._reset_numbers()
+        super().after_fork(in_child)
+
+
+def _notify(transaction: PostgresTransaction, notifications: Iterable[tuple[str, str]]) -> None:
+    """Send notifications in a transaction that contains nothing else.
+
+    PostgreSQL commits transactions with notifications one after another, so notifications would slow down large
+    transactions.
+    """
+    unique = list(dict.fromkeys(notifications))
+    if unique:
+        sql = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS news (channel, payload)"
+        transaction.execute(sql, [[channel for channel, _ in unique], [payload for _, payload in unique]])

@@ -256,11 +256,14 @@ class GroupCommitWriter(ABC, Generic[C]):
         with self._lock:
             self._pending.append(job)
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name="acorn-store", daemon=True)
-                with suppress(RuntimeError):  # The interpreter shuts down. The waiting caller writes the job.
-                    thread.start()
-                    self._thread = thread
+                self._start_thread()
         return job
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name="acorn-store", daemon=True)
+        with suppress(RuntimeError):  # The interpreter shuts down. The waiting caller writes the job.
+            thread.start()
+            self._thread = thread
 
     def close(self) -> None:
         """Write all pending jobs and end the writer thread.

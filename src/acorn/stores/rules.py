@@ -189,7 +189,7 @@ class DatabaseStore(ABC):
 
     def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
         claimed = self._claim(run_id, process)
-        if isinstance(claimed, StoreError):
+        if isinstance(claimed, StoreError):  # Only too many takeovers. Other errors are raised in the transaction.
             raise claimed
         return claimed
 
@@ -269,9 +269,8 @@ class DatabaseStore(ABC):
     def statuses(self, transaction: Transaction, run_ids: Sequence[str]) -> Mapping[str, Status]:
         is_alive: dict[str | None, bool] = {}
         by_id: dict[str, Status] = {}
-        for run_id, status, cancel_requested, *process_row in transaction.execute(
-            sql.STATUSES, [[*run_ids]]
-        ).fetchall():
+        rows = transaction.execute(sql.STATUSES, [[*run_ids]]).fetchall()
+        for run_id, status, cancel_requested, *process_row in rows:
             process_id = process_row[0]
             if process_id not in is_alive:
                 process = sql.to_process(process_row)

@@ -17,7 +17,14 @@ from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Process
 from acorn.stores.rules import DatabaseStore, in_snapshot
-from acorn.stores.sqlite.connection import FileConnection, MemoryConnection, SQLiteWriter, explain, retry_while_busy
+from acorn.stores.sqlite.connection import (
+    FileConnection,
+    MemoryConnection,
+    MemoryWriter,
+    SQLiteWriter,
+    explain,
+    retry_while_busy,
+)
 from acorn.stores.sqlite.statements import SQLiteTransaction
 from acorn.stores.statements import Transaction
 
@@ -33,13 +40,17 @@ class SQLiteStore(DatabaseStore):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
         absolute = Path(os.path.realpath(os.path.expanduser(name)))
-        self._use(name, FileConnection(absolute, name), FileConnection(absolute, name))
+        read, write = FileConnection(absolute, name), FileConnection(absolute, name)
+        self._use(name, read, write, SQLiteWriter(write, name))
 
     def _use(
-        self, name: str, read: SharedConnection[sqlite3.Connection], write: SharedConnection[sqlite3.Connection]
+        self,
+        name: str,
+        read: SharedConnection[sqlite3.Connection],
+        write: SharedConnection[sqlite3.Connection],
+        writer: SQLiteWriter,
     ) -> None:
         self._read_connection, self._write_connection = read, write
-        writer = SQLiteWriter(write, name)
         super().__init__(name, writer, writer, write, read)
 
     def read_transaction(self, operation: Callable[[Transaction], T]) -> T:
@@ -78,7 +89,7 @@ class MemoryStore(SQLiteStore):
 
     def __init__(self) -> None:
         connection = MemoryConnection()
-        self._use("memory", connection, connection)
+        self._use("memory", connection, connection, MemoryWriter(connection, "memory"))
 
     def close(self) -> None:
         """Finish pending writes. The runs remain in memory."""

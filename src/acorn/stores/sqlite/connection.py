@@ -18,15 +18,16 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 from acorn.errors import StoreError
-from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, SharedConnection
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, SendFirst, SharedConnection
 from acorn.stores.sqlite.statements import TABLES, SQLiteTransaction
-from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION
+from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION, Transaction
 
 T = TypeVar("T")
 
@@ -403,6 +404,23 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
         if self._data_version not in (None, version):
             self._has_seen_others = True
         self._data_version = version
+
+
+class MemoryWriter(SQLiteWriter):
+    """A writer without a thread. Each caller writes its job immediately, because memory does not wait for a disk."""
+
+    def submit(
+        self, operation: Callable[[Transaction], T], key: str | None = None, send_first: SendFirst | None = None
+    ) -> Future[T]:
+        job = super().submit(operation, key, send_first)
+        self.wake()
+        return job
+
+    def wake(self) -> None:
+        self.close()
+
+    def _start_thread(self) -> None:
+        pass
 
 
 def _execute(transaction: SQLiteTransaction, job: CommitJob) -> CommitResult:

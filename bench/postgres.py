@@ -35,7 +35,7 @@ def raw(
 ) -> tuple[psycopg.Connection[Any], Callable[[], None]]:
     """Execute the same statements with psycopg: send the new rows together, then commit."""
     connection: psycopg.Connection[Any] = psycopg.connect(
-        url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
+        url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2, options="-c search_path=acorn"
     )
     since, holder = 1, this_process().id
 

@@ -61,12 +61,12 @@ _INSERT_RUN = f"""
 _INSERT_STATE = f"INSERT INTO run_states VALUES ($1, coalesce($2, '{{}}'), coalesce($3, '{NOT_STARTED}'))"
 
 _TEXT_LIST = re.compile(r"= ANY\(\$(\d+)::text\[\]\)")
+_PARAMETER = re.compile(r"\$\d+")
 _TRANSLATIONS = {
     # One transaction at a time writes to a file, so rows need no locks.
     " FOR UPDATE": "",
     "DO UPDATE SET sha256 = excluded.sha256": "DO NOTHING",
     'COLLATE "C" ILIKE': "LIKE",
-    "$": "?",
 }
 
 
@@ -79,7 +79,11 @@ def _translate(statement: str) -> tuple[str, bool]:
     text, lists = _TEXT_LIST.subn(r"IN (SELECT value FROM json_each($\1))", statement)
     for postgres, sqlite in _TRANSLATIONS.items():
         text = text.replace(postgres, sqlite)
-    return text, lists > 0
+    # Some versions of Python 3.12 warn about numbered parameters, so only parameters that repeat have numbers.
+    numbers = _PARAMETER.findall(text)
+    if numbers == [f"${at}" for at in range(1, len(numbers) + 1)]:
+        return _PARAMETER.sub("?", text), lists > 0
+    return text.replace("$", "?"), lists > 0
 
 
 class SQLiteTransaction(sql.Transaction):

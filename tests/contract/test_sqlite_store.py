@@ -420,11 +420,31 @@ def test_run_with_values_of_three_megabytes_is_stored_and_read(store: SQLiteStor
     assert (kept.entries[0], kept.header.input, kept.state, kept.record) == (large,) * 4
 
 
+# The memory store
+
+
+def test_forked_child_process_has_copy_of_memory_store() -> None:
+    store = MemoryStore()
+    begin(store, "parent")
+    pid = os.fork()
+    if pid == 0:
+        begin(store, "child")
+        os._exit(len(store.list()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    assert [facts.id for facts in store.list()] == ["parent"]
+
+
 # Ctrl-C
 
 
-def test_ctrl_c_at_any_line_of_commit_leaves_store_usable(store: SQLiteStore) -> None:
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_ctrl_c_at_any_line_of_commit_leaves_store_usable(path: Path, kind: str) -> None:
     """Check that the commit is written or not, and that later commits follow it."""
+    with closing(SQLiteStore(path) if kind == "file" else MemoryStore()) as store:
+        assert_survives_ctrl_c(store)
+
+
+def assert_survives_ctrl_c(store: SQLiteStore) -> None:
     begin(store, "r")
     for at in range(1, 1_000_000, 1 if IS_LONG else 3):
         since = len(store.read("r")[0].entries)

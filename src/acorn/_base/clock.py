@@ -20,11 +20,11 @@ class Clock(Protocol):
         """Return the seconds since 1970, as a date needs them."""
         ...
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, /) -> None:
         """Block the thread for some seconds."""
         ...
 
-    async def asleep(self, seconds: float) -> None:
+    async def asleep(self, seconds: float, /) -> None:
         """Suspend the task for some seconds."""
         ...
 
@@ -36,7 +36,7 @@ class SystemClock:
     time = staticmethod(system.time)
     sleep = staticmethod(system.sleep)
 
-    async def asleep(self, seconds: float) -> None:
+    async def asleep(self, seconds: float, /) -> None:
         from asyncio import sleep  # A program without async calls does not load asyncio.
 
         await sleep(seconds)

@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from tests.cases import each_case
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, InputError, module
@@ -209,7 +210,7 @@ PLAIN: list[tuple[Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("declared", "given", "expected"), PLAIN)
+@each_case(("declared", "given", "expected"), PLAIN)
 def test_plain_type_input_is_accepted_as_positional_value_and_as_result_keyword(
     declared: Any, given: Any, expected: Any
 ) -> None:
@@ -217,7 +218,7 @@ def test_plain_type_input_is_accepted_as_positional_value_and_as_result_keyword(
     assert call(declared, result=given).__dict__ == {"result": expected}
 
 
-@pytest.mark.parametrize("nothing", [[], None, ()])
+@each_case("nothing", [[], None, ()])
 def test_call_of_module_with_empty_input_schema_creates_empty_input(nothing: Any) -> None:
     assert call(nothing).model_dump() == {}
 
@@ -227,7 +228,7 @@ def test_aliased_field_accepts_name_and_alias() -> None:
     assert call(Renamed, q="a", number=2) == call(Renamed, q="a", n=2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "field", "value"),
     [
         ({"first": 2}, "c", 2),
@@ -436,7 +437,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("declared", "args", "kwargs", "words"), WORDS)
+@each_case(("declared", "args", "kwargs", "words"), WORDS)
 def test_wrong_input_arguments_raise_error_with_exact_message(
     declared: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str
 ) -> None:
@@ -489,7 +490,7 @@ def test_problems_of_input_error_describe_wrong_arguments_wrong_history_and_miss
     assert [(wrong["path"], wrong["received"]) for wrong in caught.value.problems] == [("deps", "missing")]
 
 
-@pytest.mark.parametrize("option", ["history", "deps", "temperature", "model"])
+@each_case("option", ["history", "deps", "temperature", "model"])
 def test_option_passed_as_input_argument_raises_error_that_suggests_using(option: str) -> None:
     class Chat(module[Question, str]):
         pass
@@ -521,7 +522,7 @@ def _generated() -> Any:
     yield 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "path", "kind"),
     [
         ({"data": object()}, "data", "object"),
@@ -578,7 +579,7 @@ def test_argument_whose_value_is_text_missing_is_not_reported_as_missing() -> No
     assert "is missing" not in words
 
 
-@pytest.mark.parametrize(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
+@each_case(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
 def test_non_string_value_is_not_quoted_in_message(given: Any, quoted: str) -> None:
     assert quoted not in complaint(Question, question=given)
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 
 from acorn import Run, module, tool
 from acorn.models import ModelRequest
@@ -61,7 +61,7 @@ async def in_an_iterator(agent: Who) -> None:
     await asyncio.create_task(read())
 
 
-@pytest.mark.parametrize("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
+@each_case("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
 def test_agent_last_contains_run_made_by_another_task_of_same_thread(way: Callable[[Who], Awaitable[None]]) -> None:
     agent = who()
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.waiting import PATIENCE, given_time
 
@@ -68,7 +69,7 @@ def forced(model: ScriptedModel) -> list[bool]:
 # Tokens and dollars
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("limit", "tokens", "grows"),
     [(1_000, (80, 20), 0), (1_000, (30, 10), 20), (10_000, (500, 100), 120), (100_000, (1_000, 500), 700)],
 )
@@ -162,7 +163,7 @@ def test_limits_apply_to_single_turn_run(call: Call, script: Script) -> None:
         call(Once(model=model, max_total_tokens=1_000))
 
 
-@pytest.mark.parametrize("forces", [True, False])
+@each_case("forces", [True, False])
 def test_requests_that_correct_forced_answer_count_against_token_limit(
     call: Call, script: Script, forces: bool
 ) -> None:
@@ -202,7 +203,7 @@ def test_max_cost_with_switch_to_model_without_price_raises_declaration_error(ca
         call(Switcher(model=script(calling("look"), price=Price(0, 0)), max_cost=1))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each_case("seed", range(150))
 def test_random_run_exceeds_token_and_cost_limits_by_at_most_one_request(seed: int) -> None:
     chance = random.Random(seed)
     price = Price(chance.uniform(0, 1e-4), chance.uniform(0, 1e-3))
@@ -245,7 +246,7 @@ def test_random_run_exceeds_token_and_cost_limits_by_at_most_one_request(seed: i
     assert_complete(run.history)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_run_with_steady_token_usage_returns_answer_before_token_limit(seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randint(3_000, 30_000)
@@ -309,7 +310,7 @@ def test_request_timeout_equals_remaining_time() -> None:
     assert given(15.0) == 45.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model_takes", "tools_take", "steps"),
     [
         (1.0, 1.0, 27),
@@ -333,7 +334,7 @@ def test_run_near_time_limit_is_forced_to_finish(model_takes: float, tools_take:
     assert all(seconds >= min(tools_take, 20) for seconds in given)  # No tool is stopped without reason.
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     release = threading.Event()
 
@@ -472,7 +473,7 @@ def test_loop_guard_treats_reformatted_and_reordered_arguments_as_identical(call
     assert notices(walk(call, script, [one, other, spaced], tools=[find])) == [3]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@each_case("times", [1, 2])
 def test_loop_guard_does_not_report_two_identical_calls(call: Call, script: Script, times: int) -> None:
     other = calling("look", at=2)
     replies = [calling("look", at=1) for _ in range(times)]
@@ -588,7 +589,7 @@ def test_loop_guard_compares_results_changed_by_on_step(call: Call, script: Scri
 Change = Callable[[Step], None]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         lambda step: step.tool_results.clear(),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from typing_extensions import TypedDict
 
 from acorn import ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
@@ -413,7 +414,7 @@ def test_thinking_model_at_max_steps_is_forced_to_finish(call: Call) -> None:
 # The end of the loop
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7])
+@each_case("steps", [1, 2, 7])
 def test_multi_step_run_forces_finish_once_after_max_steps(call: Call, script: Script, steps: int) -> None:
     replies = [calling("search", query=str(at)) for at in range(steps)]
     model = script(*replies, finish(answer="Paris", confidence=0.9))
@@ -506,7 +507,7 @@ def test_several_invalid_finish_calls_count_as_one_retry(call: Call, script: Scr
     assert '<field name="answer">\n      <expected>string</expected>\n      <received>missing</received>' in second
 
 
-@pytest.mark.parametrize("max_steps", [None, 3])
+@each_case("max_steps", [None, 3])
 def test_tool_calls_in_same_response_as_valid_finish_call_are_not_executed(
     call: Call, script: Script, max_steps: int | None
 ) -> None:
@@ -527,7 +528,7 @@ def test_tool_calls_in_same_response_as_valid_finish_call_are_not_executed(
     assert told(run) == [SKIPPED, "Finished.", SKIPPED, SKIPPED]
 
 
-@pytest.mark.parametrize("max_steps", [None, 3])
+@each_case("max_steps", [None, 3])
 def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
     call: Call, script: Script, max_steps: int | None
 ) -> None:
@@ -554,7 +555,7 @@ def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
 # Corrections
 
 
-@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
+@each_case("agent", [Asker, Picky, Searcher])
 def test_invalid_output_error_is_sent_as_tool_result(call: Call, script: Script, agent: type[Asker]) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(agent(model=model), question="?")
@@ -604,7 +605,7 @@ def test_validation_error_text_for_model_lists_each_invalid_field_once(call: Cal
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "expected", "received"),
     [
         ('{"answer": ', "valid JSON", '{"answer":'),
@@ -627,7 +628,7 @@ def test_finish_arguments_that_are_not_json_object_are_corrected(
     assert run.history[2]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-@pytest.mark.parametrize("arguments", ["", "{}"])
+@each_case("arguments", ["", "{}"])
 def test_empty_finish_arguments_are_parsed_as_empty_object(call: Call, script: Script, arguments: str) -> None:
     model = script(raw("__finish__", arguments), finish(answer="Paris"))
     run = call.run(Asker(model=model), question="?")
@@ -691,7 +692,7 @@ def test_invalid_outputs_of_all_steps_count_together_against_parse_retries(call:
     assert caught.value.attempts == 3
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
+@each_case("retries", [0, 1, 3])
 def test_parse_error_is_raised_after_parse_retries_corrections(call: Call, script: Script, retries: int) -> None:
     wrong = [finish(**SURE)] * retries
     assert call(Asker(model=script(*wrong, finish(answer="a")), parse_retries=retries), question="?") == Answer(
@@ -731,7 +732,7 @@ def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: S
 # Responses without a tool call
 
 
-@pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
+@each_case("text", ["The answer is Paris.", "", "  \n"])
 def test_text_response_in_single_turn_run_with_tools_is_corrected(call: Call, script: Script, text: str) -> None:
     model = script(text, finish(answer="Paris"))
     run = call.run(Picky(model=model), question="?")
@@ -780,8 +781,8 @@ def test_empty_response_in_multi_step_run_counts_as_step_and_is_not_sent_back(ca
 # Refusals
 
 
-@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
-@pytest.mark.parametrize(
+@each_case("agent", [Asker, Picky, Searcher])
+@each_case(
     ("reply", "words"),
     [
         (Reply(refusal="I can't help with that."), "refused to answer: I can't help with that\\."),
@@ -814,8 +815,8 @@ def test_failing_provider_raises_error_with_run_record(call: Call, script: Scrip
 # Responses cut off by the token limit
 
 
-@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
-@pytest.mark.parametrize("arguments", ['{"answer": "Par', "", "{"])
+@each_case("agent", [Asker, Picky, Searcher])
+@each_case("arguments", ['{"answer": "Par', "", "{"])
 def test_finish_call_cut_off_at_token_limit_is_reported_to_model_as_cut_off(
     call: Call, script: Script, agent: type[Asker], arguments: str
 ) -> None:
@@ -848,7 +849,7 @@ def test_cut_off_text_in_single_turn_run_is_reported_to_model(call: Call, script
         call(Picky(model=script(*replies), max_tokens=9, parse_retries=1), question="?")
 
 
-@pytest.mark.parametrize("arguments", ['{"query": "Par', "", '{"query"'])
+@each_case("arguments", ['{"query": "Par', "", '{"query"'])
 def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, arguments: str) -> None:
     searched: list[str] = []
     seen: list[Any] = []
@@ -958,7 +959,7 @@ class Tags(RootModel[list[str]]):
     pass
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "given", "wanted"),
     [
         (str, "Paris", "Paris"),
@@ -1018,7 +1019,7 @@ class Renamed(BaseModel):
     how_sure: float = Field(default=1.0, alias="howSure", le=1)
 
 
-@pytest.mark.parametrize("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
+@each_case("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
 def test_output_field_with_alias_is_sent_as_alias_and_accepted_under_alias_and_field_name(
     call: Call, script: Script, fields: dict[str, Any]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call
+from tests.cases import each_case
 
 import acorn
 from acorn import module, tool
@@ -138,7 +139,7 @@ def test_work_and_stored_bytes_per_tool_call_do_not_grow_with_number_of_calls(
     assert many[1] <= 1.5 * few[1]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@each_case("kind", ["memory", "sqlite"])
 def test_finished_tool_calls_of_large_response_are_not_repeated_on_resume(kind: str, tmp_path: Path) -> None:
     store: Any = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "runs.db")
     made: list[int] = []

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.raw_model import RawModel, calling, finishing
 from tests.waiting import PATIENCE, comes_true
 
@@ -116,7 +117,7 @@ def test_hosted_tool_that_listed_models_do_not_support_raises_declaration_error(
         call(Searcher(), "x")
 
 
-@pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
+@each_case("status", [None, 408, 409, 429, 500, 503, 529])
 def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script, status: int | None) -> None:
     first, second = script(Failure(status), name="first"), script(DONE, name="second")
     run = call.run(Asker(model=[first, second]))
@@ -130,7 +131,7 @@ def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script
     assert asked(run) == ["first"]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+@each_case("status", [400, 401, 403, 404, 413, 422])
 def test_permanent_failure_is_not_retried_with_next_model(call: Call, script: Script, status: int) -> None:
     first, second = script(Failure(status), name="first"), script(name="second")
     with pytest.raises(ModelError) as caught:
@@ -259,7 +260,7 @@ def test_model_list_edited_by_hook_affects_only_current_run(call: Call, script: 
     assert declared == [a, b]
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
+@each_case("kind", [list, tuple])
 def test_model_list_read_in_hook_contains_declared_models_in_order(call: Call, script: Script, kind: Any) -> None:
     class Looking(Asker):
         def on_step(self, step: Step) -> None:
@@ -305,7 +306,7 @@ def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) 
 # Rejected lists
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model", "words"),
     [
         ([], r"`Asker\.model` must be .*, got a list of nothing\."),
@@ -329,7 +330,6 @@ def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) 
             r"`Asker\.model\[0\]\['max_tokens'\]` and `Asker\.model\[0\]\['max_completion_tokens'\]` set the same",
         ),
     ],
-    ids=str,
 )
 def test_invalid_model_list_raises_declaration_error_with_index(model: Any, words: str) -> None:
     for make in (
@@ -524,7 +524,7 @@ def test_success_between_failures_resets_failure_count_of_circuit(ask: Ask) -> N
     assert len(a.requests) == 8
 
 
-@pytest.mark.parametrize("status", [400, 401])
+@each_case("status", [400, 401])
 def test_permanent_failure_does_not_open_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
@@ -683,7 +683,7 @@ def test_circuit_breaker_state_is_freed_with_model_object() -> None:
     assert comes_true(lambda: len(circuits) == 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "is_same"),
     [
         ("openai/gpt-4o", "openai/gpt-4o", True),
@@ -713,7 +713,7 @@ def test_circuit_breaker_state_is_separate_for_each_model_name_and_endpoint(
 # Cancellation
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@each_case("streams", [False, True])
 def test_cancelled_trial_request_does_not_open_or_close_circuit(streams: bool) -> None:
     clock, b = Clock(), Switch("b")
     is_down = True

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
 from acorn._call.plan import new_machine, plan_for
@@ -142,7 +143,7 @@ def test_on_start_context_is_sent_after_input(call: Call, script: Script) -> Non
     assert to_messages(run.thread) == run.history
 
 
-@pytest.mark.parametrize("max_steps", [None, 3])
+@each_case("max_steps", [None, 3])
 def test_on_start_finish_ends_run_without_model_call(call: Call, script: Script, max_steps: int | None) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
@@ -192,7 +193,7 @@ def test_on_start_with_wrong_return_value_raises_declaration_error(call: Call, s
         call.run(starting(lambda self, step: 5)(model=script()), question="?")
 
 
-@pytest.mark.parametrize("name", ["tool_calls", "tool_results"])
+@each_case("name", ["tool_calls", "tool_results"])
 def test_on_start_that_sets_tool_results_raises_acorn_error(call: Call, script: Script, name: str) -> None:
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.waiting import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
@@ -90,7 +91,7 @@ class Server(Source):
         return f"{what} from {self.name}"
 
 
-KINDS = pytest.mark.parametrize("kind", [Source, Server])
+KINDS = each_case("kind", [Source, Server])
 
 
 @contextmanager

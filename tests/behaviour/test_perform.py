@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import each_case
 from tests.commits import dead_here, elsewhere
 
 import acorn
@@ -502,7 +503,7 @@ def test_submit_to_store_that_cannot_deliver_to_workers_raises_store_error(store
     assert store.list() == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "words"),
     [
         ({"priority": "high"}, "`priority` of `Desk.using` must be a whole number"),

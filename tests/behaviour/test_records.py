@@ -16,6 +16,7 @@ from typing import Annotated, Any, Optional
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.provider_rules import assert_complete
 
 import acorn
@@ -511,7 +512,7 @@ TAKERS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.mark.parametrize("function", TAKERS, ids=lambda function: function.__name__)
+@each_case("function", TAKERS)
 def test_tool_parameter_annotated_run_receives_run(call: Call, script: Script, function: Callable[..., Any]) -> None:
     name = function.__name__
     model = script(calling(name, query="x"), calling(name, query="y") & calling(name, query="z"), finish(answer="a"))
@@ -540,7 +541,7 @@ def test_method_tool_parameter_annotated_run_receives_run(call: Call, script: Sc
     assert list(model.requests[0].tools[0]["function"]["parameters"]["properties"]) == ["query"]
 
 
-@pytest.mark.parametrize("function", [plain, with_others])
+@each_case("function", [plain, with_others])
 def test_run_argument_passed_by_model_returns_tool_error(
     call: Call, script: Script, function: Callable[..., Any]
 ) -> None:

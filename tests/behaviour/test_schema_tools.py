@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 
 from acorn import DeclarationError, Run, Step, ToolConflictError, module, tool
 from acorn.models import RawCall
@@ -108,7 +109,7 @@ def test_tool_json_schema_is_sent_unchanged(call: Call, script: Script) -> None:
     assert before == BOOKING
 
 
-@pytest.mark.parametrize(
+@each_case(
     "schema",
     [
         {"type": "object"},
@@ -365,7 +366,7 @@ def test_schema_tool_listed_by_tool_source_is_called_with_validated_arguments(ca
 # Unfitting arguments
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "words"),
     [
         ({"city": "Rome"}, "argument `nights` is missing, expected integer between 1 and 30"),
@@ -415,7 +416,7 @@ CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"typ
 DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"type": "boolean"}}, "required": ["kind"]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "value", "words"),
     [
         ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, '`a.lives`: expected integer, got "x"'),
@@ -457,7 +458,7 @@ def test_schema_tool_error_contains_expected_value(script: Script, schema: Schem
     assert words in complaint(script, whole, {"a": value})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "arguments", "words"),
     [
         ({"type": "object", "minProperties": 1}, {}, "The arguments: expected object, at least 1 key, got {}"),
@@ -489,7 +490,7 @@ def test_schema_tool_call_with_unknown_argument_returns_tool_error(call: Call, s
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "words"),
     [
         ('{"city": "Rome"', "The arguments are not valid JSON: EOF"),
@@ -550,7 +551,7 @@ def refused(entry: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "words"),
     [
         ("string", "must be a dict with a JSON Schema, got 'string'"),
@@ -587,7 +588,7 @@ def test_tool_json_schema_that_contains_itself_raises_declaration_error() -> Non
     assert "must be JSON data" in refused(keeping(circle, []))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reference",
     [
         "#/$defs/Nobody",
@@ -599,7 +600,7 @@ def test_tool_json_schema_that_contains_itself_raises_declaration_error() -> Non
         "#/properties/b/items",
     ],
 )
-@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+@each_case("keyword", ["$ref", "$dynamicRef"])
 def test_tool_json_schema_with_remote_reference_is_rejected_without_network_request(
     reference: str, keyword: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -631,7 +632,7 @@ def nothing() -> None: ...
 def keyed(a: Any, **rest: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("function", "words"),
     [
         (by_position, "takes `a` by position"),

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.cases import each_case
 
 from acorn import DeclarationError, ToolConflictError, module, tool
 from acorn._declare.spec import Spec, read_prompt_file
@@ -99,7 +100,7 @@ def test_specification_basic_module_structure_compiles_to_documented_settings() 
     assert [one.name for one in found.tools] == ["calculate"]
 
 
-@pytest.mark.parametrize("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
+@each_case("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
 def test_specification_basic_structure_with_ellipsis_values_raises_declaration_error(line: str) -> None:
     with pytest.raises(DeclarationError, match=r"^`MyAgent\.\w+(\[0\])?` must be .*, got .*Ellipsis"):
         run(f"class MyAgent(module):\n    {line}")
@@ -108,7 +109,7 @@ def test_specification_basic_structure_with_ellipsis_values_raises_declaration_e
 # core-concepts.md, Model Configuration
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         'model = "anthropic/claude-sonnet-4-5-20250514"',
@@ -141,7 +142,7 @@ def test_specification_temperature_outside_range_raises_declaration_error() -> N
             run(f"class MyAgent(module):\n    temperature = {outside}")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("lines", "attribute", "value"),
     [
         ("max_tokens = 4096", "max_tokens", 4096),
@@ -538,7 +539,7 @@ SUPPORTED: list[tuple[Any, str, Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "sent", "received", "schema"), SUPPORTED)
+@each_case(("kind", "sent", "received", "schema"), SUPPORTED)
 def test_specification_supported_types_have_documented_schema_and_conversion(
     kind: Any, sent: str, received: Any, schema: Any
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.waiting import given_time
 
 from acorn import LimitError, module
@@ -71,7 +72,7 @@ def iterate(way: str, agent: module[Any, Any]) -> Any:
     return list(agent.stream())[-1].result if way == "stream" else asyncio.run(main())
 
 
-@pytest.mark.parametrize("way", ["stream", "astream", "call", "acall"])
+@each_case("way", ["stream", "astream", "call", "acall"])
 def test_stream_still_running_after_max_seconds_raises_limit_error(way: str) -> None:
     kind = Hearing if "call" in way else Agent
 
@@ -96,7 +97,7 @@ ENDED = (
 )
 
 
-@pytest.mark.parametrize("way", ["stream", "astream"])
+@each_case("way", ["stream", "astream"])
 def test_complete_answer_that_caller_reads_after_max_seconds_is_returned(way: str) -> None:
     def look(seconds: float) -> Any:
         agent, is_whole = Agent(model=Dripping(0, then=ENDED), max_seconds=seconds), False
@@ -126,7 +127,7 @@ def test_complete_answer_that_caller_reads_after_max_seconds_is_returned(way: st
     assert given_time(look) == "done"
 
 
-@pytest.mark.parametrize("way", ["stream", "astream"])
+@each_case("way", ["stream", "astream"])
 def test_slow_stream_without_max_seconds_is_read_to_end(way: str) -> None:
     model = Dripping(50, then=ENDED)
     assert iterate(way, Agent(model=model)) == "done"

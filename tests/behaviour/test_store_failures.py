@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import each_case
 from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true, waiting_for_nothing
 
@@ -176,7 +177,7 @@ def test_store_failure_at_any_commit_raises_error_and_run_is_resumable(
     assert most > 15
 
 
-@pytest.mark.parametrize("way", [called, awaited])
+@each_case("way", [called, awaited])
 def test_store_failure_at_end_of_last_branch_raises_error_with_record_of_top_level_run(way: Way) -> None:
     error = StoreError("The disk is full.")
     at_its_end, held = threading.Event(), Future[None]()
@@ -363,7 +364,7 @@ def test_store_failure_in_claim_of_already_cancelled_task_is_ignored() -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("error", [None, StoreError("Away."), RuntimeError("Away.")])
+@each_case("error", [None, StoreError("Away."), RuntimeError("Away.")])
 def test_claim_is_renewed_during_slow_hook(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.02")
 
@@ -412,7 +413,7 @@ def test_unreadable_stored_run_raises_store_error_and_is_deletable(tmp_path: Pat
     acorn.runs(file).delete("a")
 
 
-@pytest.mark.parametrize("way", ["aresume", "acall", "astream", "amap"])
+@each_case("way", ["aresume", "acall", "astream", "amap"])
 def test_task_cancelled_during_claim_releases_run(way: str) -> None:
     class Slow(MemoryStore):
         def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
+import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,10 +13,15 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
+from tests.behaviour.stored import STORES, Answer, Question, by_turn
+from tests.cases import each_case
+from tests.clock import FakeClock
 from tests.parts import Photo
+from tests.waiting import PATIENCE
 
 import acorn
 from acorn import LimitError, ModelError, StoreError, current_run, module, tool
+from acorn._base.clock import use_clock
 from acorn.journal import Entry, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
@@ -24,25 +29,9 @@ from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.types import Usage
 
 
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
-
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[name for name in STORES if name != "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
-
-
-def by_turn(*script: Reply) -> ScriptedModel:
-    def answer(request: ModelRequest) -> Reply:
-        reply: Reply = script[sum(message["role"] == "assistant" for message in request.messages)]
-        return reply
-
-    return ScriptedModel(answer)
 
 
 class Rich(BaseModel):
@@ -114,7 +103,7 @@ def test_tool_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> Non
     assert len(acorn.runs(store).get("a").history[3]["content"]) == 10_000_000
 
 
-@pytest.mark.parametrize("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])
+@each_case("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])
 def test_run_id_with_any_printable_text_is_accepted(store: Any, run_id: str) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
@@ -249,20 +238,25 @@ def test_seconds_of_earlier_processes_count_against_max_seconds(store: Any) -> N
         @tool
         def look(self) -> str:
             """Look."""
-            began = time.monotonic()
-            while time.monotonic() - began < 0.1:
-                time.sleep(0.01)
+            if is_resumed:
+                assert has_ended.wait(PATIENCE)  # The time is over, so the run does not wait for the tool.
+                return "too late"
+            clock.advance(10)
             raise KeyboardInterrupt
 
+    is_resumed, has_ended = False, threading.Event()
     script = (call("look"), finish(answer="x"))
-    with pytest.raises(KeyboardInterrupt):
-        Desk(model=by_turn(*script), store=store).using(run_id="a")(question="why?")
-    model = by_turn(*script)
-    with pytest.raises(LimitError) as caught:
-        Desk(model=model, store=store, max_seconds=0.1).resume("a")
+    model, clock = by_turn(*script), FakeClock()
+    with use_clock(clock):
+        with pytest.raises(KeyboardInterrupt):
+            Desk(model=by_turn(*script), store=store).using(run_id="a")(question="why?")
+        is_resumed = True
+        with pytest.raises(LimitError) as caught:
+            Desk(model=model, store=store, max_seconds=10).resume("a")
+    has_ended.set()
     assert not model.requests
     assert caught.value.run is not None
-    assert caught.value.run.seconds > 0.1
+    assert caught.value.run.seconds >= 10
 
 
 def test_branch_usage_is_counted_once_after_resume(store: Any) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.stored import STORES, Answer, NewStore, Question, by_turn, stores_in
+from tests.cases import each_case
 from tests.waiting import PATIENCE, waiting_for_nothing
 
 import acorn
@@ -17,14 +18,6 @@ from acorn import LimitError, ModelError, ParseError, StoreError, Unfinished, cu
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 class Desk(module[Question, Answer]):
@@ -39,21 +32,21 @@ class Desk(module[Question, Answer]):
         return self.act()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[name for name in STORES if name != "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+
+
+@pytest.fixture
+def new_store(tmp_path: Path) -> NewStore:
+    return stores_in(tmp_path)
 
 
 SCRIPT = [call("look"), finish(answer="x")]
 
 
-def by_turn(request: ModelRequest) -> Reply:
-    reply: Reply = SCRIPT[sum(message["role"] == "assistant" for message in request.messages)]
-    return reply
-
-
 def desk(store: Any, act: Callable[[], Any] = lambda: "seen", **settings: Any) -> Desk:
-    agent = Desk(model=ScriptedModel(by_turn), store=store, **settings)
+    agent = Desk(model=by_turn(*SCRIPT), store=store, **settings)
     agent.act = act
     return agent
 
@@ -85,7 +78,7 @@ def astreamed(agent: Desk, run_id: str) -> Any:
     return asyncio.run(last())
 
 
-WAYS = pytest.mark.parametrize("way", [resumed, aresumed, streamed, astreamed])
+WAYS = each_case("way", [resumed, aresumed, streamed, astreamed])
 
 
 def stop() -> None:
@@ -93,7 +86,10 @@ def stop() -> None:
 
 
 @WAYS
-def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_run_id(store: Any, way: Way) -> None:
+def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_run_id(
+    new_store: NewStore, way: Way
+) -> None:
+    store = new_store()
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).delete("a")
@@ -105,7 +101,8 @@ def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_
 
 
 @WAYS
-def test_resume_of_cancelled_run_raises_store_error(store: Any, way: Way) -> None:
+def test_resume_of_cancelled_run_raises_store_error(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).cancel("a")
@@ -115,7 +112,8 @@ def test_resume_of_cancelled_run_raises_store_error(store: Any, way: Way) -> Non
 
 
 @WAYS
-def test_unfinished_run_returns_unfinished_on_resume(store: Any, way: Way) -> None:
+def test_unfinished_run_returns_unfinished_on_resume(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     agent = desk(store, max_steps=None)
     first = agent.using(run_id="a")(question="why?")
     assert isinstance(first, Unfinished)
@@ -126,7 +124,8 @@ def test_unfinished_run_returns_unfinished_on_resume(store: Any, way: Way) -> No
 
 
 @WAYS
-def test_permanently_failed_run_raises_on_resume(store: Any, way: Way) -> None:
+def test_permanently_failed_run_raises_on_resume(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     agent = Desk(model=ScriptedModel([Reply("no"), Reply("no")]), store=store, parse_retries=0, max_steps=None)
     with pytest.raises((ParseError, ModelError)) as caught:
         agent.using(run_id="a")(question="why?")
@@ -138,7 +137,9 @@ def test_permanently_failed_run_raises_on_resume(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_run_stopped_at_limit_raises_again_with_unchanged_limit(store: Any, way: Way) -> None:
+def test_run_stopped_at_limit_raises_again_with_unchanged_limit(new_store: NewStore, way: Way) -> None:
+    store = new_store()
+
     def agent(**settings: Any) -> Desk:
         return desk(store, **settings)
 
@@ -153,7 +154,8 @@ def test_run_stopped_at_limit_raises_again_with_unchanged_limit(store: Any, way:
 
 
 @WAYS
-def test_run_with_retryable_failure_sends_request_again_on_resume(store: Any, way: Way) -> None:
+def test_run_with_retryable_failure_sends_request_again_on_resume(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     agent = Desk(model=ScriptedModel([Failure(status=503)]), store=store)
     with pytest.raises(ModelError):
         agent.using(run_id="a")(question="why?")
@@ -163,7 +165,10 @@ def test_run_with_retryable_failure_sends_request_again_on_resume(store: Any, wa
 
 
 @WAYS
-def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_twice(store: Any, way: Way) -> None:
+def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_twice(
+    new_store: NewStore, way: Way
+) -> None:
+    store = new_store()
     began, may_end = threading.Event(), threading.Event()
 
     def act() -> str:
@@ -184,7 +189,8 @@ def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_
 
 
 @WAYS
-def test_resume_of_current_run_inside_its_own_tool_raises_store_error(store: Any, way: Way) -> None:
+def test_resume_of_current_run_inside_its_own_tool_raises_store_error(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     said: list[str] = []
 
     def act() -> str:
@@ -199,7 +205,8 @@ def test_resume_of_current_run_inside_its_own_tool_raises_store_error(store: Any
 
 
 @WAYS
-def test_resume_of_other_run_inside_tool_returns_output(store: Any, way: Way) -> None:
+def test_resume_of_other_run_inside_tool_returns_output(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     assert desk(store, lambda: way(desk(store), "a").answer)(question="how?") == Answer(answer="x")
@@ -292,7 +299,7 @@ def test_cancelled_task_leaves_run_that_is_resumable(store: Any) -> None:
             return "seen"
 
     began = asyncio.Event()
-    agent = Waits(model=ScriptedModel(by_turn), store=store).using(run_id="a")
+    agent = Waits(model=by_turn(*SCRIPT), store=store).using(run_id="a")
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(agent.acall(question="why?"))
@@ -309,12 +316,16 @@ def test_cancelled_task_leaves_run_that_is_resumable(store: Any) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("limit", [{"max_seconds": 0.0001}, {"max_total_tokens": 11}])
-def test_run_interrupted_during_request_resumes_within_limits(store: Any, way: Way, limit: dict[str, Any]) -> None:
+@each_case("limit", [{"max_seconds": 0.0001}, {"max_total_tokens": 11}])
+def test_run_interrupted_during_request_resumes_within_limits(
+    new_store: NewStore, way: Way, limit: dict[str, Any]
+) -> None:
+    store = new_store()
+
     def interrupted(request: ModelRequest) -> Reply:
         if len(request.messages) > 2:
             raise KeyboardInterrupt
-        return by_turn(request)
+        return call("look")
 
     agent = Desk(model=ScriptedModel(interrupted), store=store)
     agent.act = lambda: "seen"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.stored import ALL_STORES, STORES, Answer, Question
+from tests.cases import each_case
 
 import acorn
 from acorn import (
@@ -27,14 +28,6 @@ from acorn.journal import RunFinished, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore, PostgresStore
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 class Inner(module[Question, Answer]):
@@ -82,7 +75,7 @@ def by_turn(request: ModelRequest) -> Reply:
     return reply
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     if request.param == "postgres":
         with closing(PostgresStore(request.getfixturevalue("postgres"))) as made:
@@ -123,7 +116,8 @@ WAYS = [called, awaited, streamed, astreamed]
 ALL = ["a", "b", "step 1", "trouble", "trouble", "step 2", "inside", "step 3"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("store", ALL_STORES, indirect=True)
+@each_case("way", WAYS)
 def test_interrupted_run_with_run_id_resumes_at_last_commit(store: Any, way: Way) -> None:
     seen: list[str] = []
     with pytest.raises(KeyboardInterrupt):
@@ -137,13 +131,14 @@ def test_interrupted_run_with_run_id_resumes_at_last_commit(store: Any, way: Way
     (facts,) = acorn.runs(store).list()
     assert (facts.status, facts.steps, facts.agent.rpartition(":")[2]) == ("done", 3, "Desk")
     assert facts.usage.requests == 6
+    acorn.runs(store).delete("order-17")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_finished_run_with_run_id_returns_stored_output(store: Any, way: Way) -> None:
-    agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
+    agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id=way.__name__)
     assert way(agent, {"question": "why?"}) == way(agent, {"question": "why?"}) == Answer(answer="once")
-    assert agent.resume("a") == Answer(answer="once")
+    assert agent.resume(way.__name__) == Answer(answer="once")
 
 
 def test_output_replaced_by_on_finish_is_returned_on_resume(store: Any) -> None:

@@ -25,6 +25,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from tests.behaviour.conftest import Call
 from tests.behaviour.test_response_fuzz import MODULES, _reply
+from tests.cases import each_case
 from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
@@ -237,7 +238,7 @@ def stream(request: pytest.FixtureRequest) -> Stream:
     return Stream(request.param)
 
 
-kinds = pytest.mark.parametrize("kind", ["def", "async def"])
+kinds = each_case("kind", ["def", "async def"])
 
 
 def listening(base: type[module[Any, Any]], hear: Hear, kind: str = "def") -> Any:
@@ -299,7 +300,7 @@ class Heir(Heard):
     """Answer the question."""
 
 
-@pytest.mark.parametrize("kind", [Heard, Heir])
+@each_case("kind", [Heard, Heir])
 def test_call_of_agent_that_overrides_on_stream_sends_streaming_request(
     call: Call, watched: Watch, kind: type[Heard]
 ) -> None:
@@ -459,7 +460,7 @@ def test_model_stream_iterator_without_close_method_is_accepted(stream: Stream) 
 # Text and reasoning
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@each_case("size", [1, 7, 1000])
 def test_text_and_reasoning_are_yielded_in_chunks(stream: Stream, watched: Watch, size: int) -> None:
     chunks = stream(Researcher(model=watched(SEARCH, DONE, chunk_size=size)), question="?")
     texts = contents(chunks)
@@ -558,7 +559,7 @@ def test_invalid_value_is_none_in_partial_and_model_is_asked_to_correct_it(
     assert [request.messages for request in plain.requests] == [request.messages for request in model.requests]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "value", "seen"),
     [
         (str, "Paris", ["P", "Pa", "Par", "Pari", "Paris"]),
@@ -566,7 +567,6 @@ def test_invalid_value_is_none_in_partial_and_model_is_asked_to_correct_it(
         (list[str], ["a", "bc"], [[""], ["a"], ["a", ""], ["a", "b"], ["a", "bc"]]),
         (list[int], [10, 20], [[10], [10, 20]]),
     ],
-    ids=str,
 )
 def test_plain_type_partial_is_unwrapped(
     stream: Stream, watched: Watch, output: Any, value: Any, seen: list[Any]
@@ -631,7 +631,7 @@ SOURCES = [{"title": f"title {number}", "year": number} for number in range(5)]
 LONG = finish(title="x" * 3000, kind="long", sources=SOURCES, first=SOURCES[0])
 
 
-@pytest.mark.parametrize("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)], ids=["long", "short"])
+@each_case("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)])
 def test_partial_read_once_is_not_changed_by_later_chunks(stream: Stream, watched: Watch, reply: Reply) -> None:
     then: list[Any] = []
     kept: list[Chunk] = []
@@ -778,7 +778,7 @@ def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) ->
 # The end of a response and of a run
 
 
-@pytest.mark.parametrize(
+@each_case(
     "replies",
     [
         [DONE],
@@ -791,7 +791,6 @@ def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) ->
         [calls("search", query="a") & calls("read", path="b") & Reply("Hm."), SEARCH, DONE & SEARCH],
         [Reply(stop_reason="length") & SEARCH, DONE],
     ],
-    ids=range(9),
 )
 @kinds
 def test_chunk_done_is_true_once_per_response(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
@@ -854,21 +853,21 @@ def test_stream_iterated_twice_yields_nothing_second_time(watched: Watch) -> Non
 # Failures
 
 
-@pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
-@pytest.mark.parametrize("how", ["stream", "astream"])
+@each_case("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}])
+@each_case("how", ["stream", "astream"])
 def test_stream_with_wrong_input_raises_input_error_before_iteration(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
-@pytest.mark.parametrize("how", ["stream", "astream"])
+@each_case("how", ["stream", "astream"])
 def test_stream_without_model_raises_declaration_error_before_iteration(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 
 
-@pytest.mark.parametrize("how", ["stream", "astream"])
+@each_case("how", ["stream", "astream"])
 def test_stream_that_is_never_iterated_sends_no_request(how: str) -> None:
     model = ScriptedModel([])
     with capture() as runs:
@@ -878,9 +877,7 @@ def test_stream_that_is_never_iterated_sends_no_request(how: str) -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize(
-    ("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)]
-)
+@each_case(("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)])
 def test_model_failure_during_stream_raises_model_error(
     stream: Stream, watched: Watch, failure: Failure, status: int | None
 ) -> None:
@@ -917,7 +914,7 @@ def test_streamed_answer_that_stays_invalid_raises_same_parse_error_as_plain_cal
     assert (caught.value.raw_output, caught.value.errors) == (plain.value.raw_output, plain.value.errors)
 
 
-@pytest.mark.parametrize("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
+@each_case("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
 def test_refusal_in_stream_raises_model_error(stream: Stream, watched: Watch, reply: Reply) -> None:
     with pytest.raises(ModelError, match=r"I would rather not|content filter: As"):
         stream(Asker(model=watched(reply)), question="?")
@@ -1226,7 +1223,7 @@ def check_failed(error: BaseException, model: Watched) -> None:
 
 
 @kinds
-@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
+@each_case("error", EXCEPTIONS)
 def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error: BaseException, kind: str) -> None:
     model = Watched([SEARCH])
     with pytest.raises(type(error)) as caught:
@@ -1237,7 +1234,7 @@ def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error
 
 
 @kinds
-@pytest.mark.parametrize("moment", MOMENTS)
+@each_case("moment", MOMENTS)
 def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
     call: Call, stream: Stream, moment: str, kind: str
 ) -> None:
@@ -1272,7 +1269,7 @@ def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stre
     assert given_time(hurry) is error
 
 
-@pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
+@each_case("error", [StopIteration("mine"), StopAsyncIteration("mine")])
 def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(
     call: Call, stream: Stream, error: Exception
 ) -> None:
@@ -1562,8 +1559,8 @@ SCRIPTS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("size", [1, 3, 1000])
+@each_case("name", SCRIPTS)
+@each_case("size", [1, 3, 1000])
 def test_streamed_run_equals_plain_run(stream: Stream, name: str, size: int) -> None:
     plain = Still(SCRIPTS[name])
     with capture() as runs, suppress(AcornError):
@@ -1858,7 +1855,7 @@ def test_specification_example_of_streaming_prints_fields_as_generated(
     assert {name: field.default for name, field in fields.items()} == dict.fromkeys(("name", "count", "summary"))
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_result_chunk_is_yielded_when_tool_returns(way: str) -> None:
     release = threading.Event()
 
@@ -1900,7 +1897,7 @@ def test_result_chunk_is_yielded_when_tool_returns(way: str) -> None:
     assert [message["content"] for message in runs[0].history if message["role"] == "tool"][:2] == ["slow", "quick"]
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_leaving_stream_at_first_result_stores_that_result_and_stops_other_tools(way: str) -> None:
     never = threading.Event()
 
@@ -1942,7 +1939,7 @@ def test_leaving_stream_at_first_result_stores_that_result_and_stops_other_tools
     never.set()
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_chunks_of_two_runs_of_one_branch_have_different_run_ids(way: str) -> None:
     class Check(module[None, bool]):
         """Check."""

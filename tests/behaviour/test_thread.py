@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.raw_model import RawModel, calling, finishing
 from tests.waiting import AGES, PATIENCE
 
@@ -202,7 +203,7 @@ def test_thread_skipped_calls_are_error_events(call: Call, script: Script) -> No
 # Results of calls
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("made", "told"),
     [
         (calls("boom", "x"), "ValueError: no"),
@@ -211,7 +212,6 @@ def test_thread_skipped_calls_are_error_events(call: Call, script: Script) -> No
         (calls("look", "x", where=1), "where"),
         (calls("hang", "x"), "0.02"),
     ],
-    ids=["fails", "unknown", "wrong argument", "unknown argument", "too slow"],
 )
 def test_thread_failed_call_is_error_event_with_call_id(call: Call, script: Script, made: Reply, told: str) -> None:
     run = call.run(Looker(model=script(calls("look", "a") & made, DONE)), question="?")
@@ -222,7 +222,7 @@ def test_thread_failed_call_is_error_event_with_call_id(call: Call, script: Scri
     assert run.history[4]["content"] == f"Tool error: {error.error}"
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "null", '{"place": "\ud800"}', '{"place": NaN}', " { }"])
+@each_case("arguments", ["{", "[1]", "null", '{"place": "\ud800"}', '{"place": NaN}', " { }"])
 def test_thread_stores_arguments_text_exactly(call: Call, arguments: str) -> None:
     model = call.raw([calling(("x", "look", arguments)), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="?")
@@ -232,7 +232,7 @@ def test_thread_stores_arguments_text_exactly(call: Call, arguments: str) -> Non
     assert run.history[2]["tool_calls"][0]["function"]["arguments"] == made.raw_arguments == arguments
 
 
-@pytest.mark.parametrize("name", [None, "", "\ud800", "a.b", 5])
+@each_case("name", [None, "", "\ud800", "a.b", 5])
 def test_thread_accepts_tool_call_with_missing_or_invalid_name(call: Call, name: Any) -> None:
     run = call.run(Looker(model=call.raw([calling(("x", name, "{}")), finishing(answer="nowhere")])), question="?")
     assert to_messages(run.thread) == run.history
@@ -240,7 +240,7 @@ def test_thread_accepts_tool_call_with_missing_or_invalid_name(call: Call, name:
 
 
 @pytest.mark.edits_history
-@pytest.mark.parametrize("wrong", [None, 5, "", "other"])
+@each_case("wrong", [None, 5, "", "other"])
 def test_thread_accepts_result_id_changed_by_on_step(call: Call, wrong: Any) -> None:
     class Renaming(Looker):
         def on_step(self, step: Step) -> None:
@@ -275,7 +275,7 @@ VALUES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "kept"), VALUES, ids=repr)
+@each_case(("value", "kept"), VALUES)
 def test_thread_result_events_contain_values_of_json_types(call: Call, script: Script, value: Any, kept: Any) -> None:
     def fetch() -> Any:
         """Fetch it."""
@@ -287,7 +287,7 @@ def test_thread_result_events_contain_values_of_json_types(call: Call, script: S
     assert to_messages(run.thread) == run.history
 
 
-@pytest.mark.parametrize("depth", [100, 190, 210, 250, 400])
+@each_case("depth", [100, 190, 210, 250, 400])
 def test_thread_accepts_deeply_nested_result(call: Call, script: Script, depth: int) -> None:
     deep: Any = 1
     for _ in range(depth):
@@ -356,7 +356,7 @@ def test_thread_completion_event_contains_output(call: Call, script: Script) -> 
     assert ends(None) is None
 
 
-@pytest.mark.parametrize("value", ["other", {"a": [1]}, 5, Answer(answer="other"), object()])
+@each_case("value", ["other", {"a": [1]}, 5, Answer(answer="other"), object()])
 def test_thread_completion_event_contains_output_replaced_by_on_finish(call: Call, script: Script, value: Any) -> None:
     agent = Given(model=script(DONE))
     agent.value = value
@@ -883,7 +883,7 @@ def test_thread_contains_message_that_replaced_trimmed_messages(call: Call, scri
 
 
 @pytest.mark.edits_history
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history)), list])
+@each_case("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history)), list])
 def test_thread_does_not_repeat_messages_if_hook_replaces_history_by_copy(
     call: Call, script: Script, copied: Any
 ) -> None:
@@ -982,7 +982,7 @@ def test_thread_contains_provider_specific_fields(call: Call) -> None:
     assert to_messages(run.thread)[2]["thinking_blocks"] == [{"type": "thinking", "signature": "abc"}]
 
 
-@pytest.mark.parametrize("wrong", [{"role": "robot", "content": "Hi"}, {"content": "Hi"}, {}, None, "text", 5])
+@each_case("wrong", [{"role": "robot", "content": "Hi"}, {"content": "Hi"}, {}, None, "text", 5])
 def test_thread_of_run_that_failed_on_invalid_message_contains_valid_messages(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
@@ -995,7 +995,7 @@ def test_thread_of_run_that_failed_on_invalid_message_contains_valid_messages(ca
     assert errors(run)[-1].error.startswith("AcornError: ")
 
 
-@pytest.mark.parametrize("wrong", [None, (), "history"])
+@each_case("wrong", [None, (), "history"])
 def test_thread_contains_all_events_although_hook_replaced_history_by_non_list(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.run.history = wrong

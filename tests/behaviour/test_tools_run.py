@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, field_serializer
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 
 from acorn import (
     AcornError,
@@ -149,7 +150,7 @@ def taking(hint: Any, got: list[Any]) -> Callable[..., None]:
     return take
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("hint", "given", "expected"),
     [
         (int, '"5"', 5),
@@ -191,7 +192,7 @@ def test_arguments_are_converted_by_type_hints(script: Script, hint: Any, given:
     assert type(got[0]) is type(expected)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("hint", "given", "words"),
     [
         (int, '"five"', ["`value`", "int", "five"]),
@@ -238,7 +239,7 @@ def test_unknown_argument_is_listed_in_tool_error(call: Call, script: Script) ->
     assert "`country`" in text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "words"),
     [
         ('{"city": "Rome"', "not valid JSON"),
@@ -418,7 +419,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RESULTS)
+@each_case("kind", RESULTS)
 def test_tool_result_of_each_type_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -> None:
     make, expected = RESULTS[kind]
 
@@ -428,9 +429,7 @@ def test_tool_result_of_each_type_is_sent_as_text_or_json(call: Call, script: Sc
     assert use(call, script, [produce], calling("produce")) == [expected]
 
 
-@pytest.mark.parametrize(
-    "make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]]
-)
+@each_case("make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]])
 def test_tool_result_that_cannot_be_serialized_is_sent_as_valid_json_replacement(
     call: Call, script: Script, make: Callable[[], Any]
 ) -> None:
@@ -532,8 +531,8 @@ def failing(error: BaseException, kind: str) -> Callable[..., Any]:
 KINDS = ["sync", "async", "awaitable"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@each_case("kind", KINDS)
+@each_case(
     ("error", "words"),
     [
         (ValueError("x must be positive"), "ValueError: x must be positive"),
@@ -552,7 +551,6 @@ KINDS = ["sync", "async", "awaitable"]
         (RecursionError("deep"), "RecursionError: deep"),
         (ModelError("not ours"), "ModelError: not ours"),
     ],
-    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_tool_exception_returns_tool_error_and_run_continues(
     call: Call, script: Script, error: Exception, words: str, kind: str
@@ -572,8 +570,8 @@ def test_tool_exception_returns_tool_error_and_run_continues(
 ESCAPES = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", ESCAPES)
+@each_case("kind", KINDS)
+@each_case("error", ESCAPES)
 def test_keyboard_interrupt_system_exit_and_cancellation_in_tool_end_run(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
@@ -587,8 +585,8 @@ def test_keyboard_interrupt_system_exit_and_cancellation_in_tool_end_run(
     assert [message["role"] for message in runs[0].history] == ["system", "user", "assistant", "tool"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", ESCAPES)
+@each_case("kind", KINDS)
+@each_case("error", ESCAPES)
 def test_keyboard_interrupt_in_tool_does_not_wait_for_other_tools(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
@@ -951,8 +949,8 @@ def test_tool_timeout_starts_when_tool_starts(call: Call, script: Script) -> Non
     assert second == "Tool error: TimeoutError: it took longer than 0.05 s"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
+@each_case("kind", KINDS)
+@each_case("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
 def test_timeout_error_raised_by_tool_itself_is_reported_with_its_message(
     call: Call, script: Script, error: Exception, kind: str
 ) -> None:
@@ -1069,7 +1067,7 @@ CALLABLES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLABLES)
+@each_case("name", CALLABLES)
 def test_each_kind_of_callable_is_accepted_as_tool(call: Call, script: Script, name: str) -> None:
     function, expected = CALLABLES[name]
     assert use(call, script, [function], calling(name, text="Hi")) == [expected]
@@ -1278,7 +1276,7 @@ class Shelf:
         return [joined]
 
 
-SOURCES = pytest.mark.parametrize("kind", [Source, AsyncSource])
+SOURCES = each_case("kind", [Source, AsyncSource])
 
 
 @SOURCES
@@ -1332,10 +1330,7 @@ def test_tool_sources_are_closed_when_run_fails(call: Call, script: Script, kind
 
 
 @SOURCES
-@pytest.mark.parametrize(
-    ("fails", "rest"),
-    [("open", []), ("list", ["list b", "close b"])],
-)
+@each_case(("fails", "rest"), [("open", []), ("list", ["list b", "close b"])])
 def test_tool_source_that_fails_to_open_ends_run_and_closes_opened_tool_sources(
     call: Call, script: Script, kind: type[Source], fails: str, rest: list[str]
 ) -> None:
@@ -1374,7 +1369,7 @@ def test_tool_source_that_fails_to_close_does_not_replace_earlier_error(
     assert ["b cannot close" in notes[0], "a cannot close" in notes[1]] == [True, True]
 
 
-@pytest.mark.parametrize("declared", [[joined, Shelf()], [Shelf(), type("Other", (Shelf,), {})()], [Shelf(), joined]])
+@each_case("declared", [[joined, Shelf()], [Shelf(), type("Other", (Shelf,), {})()], [Shelf(), joined]])
 def test_function_listed_by_two_tool_sources_is_one_tool(call: Call, script: Script, declared: list[Any]) -> None:
     assert use(call, script, declared, calling("joined", first="a", text="b")) == ["a b"]
 
@@ -1398,7 +1393,7 @@ def test_tool_of_tool_source_with_name_of_finish_tool_raises_declaration_error(c
         call(Worker(model=script(), tools=[Source("__finish__", [])]))
 
 
-@pytest.mark.parametrize("listed", [None, "search", 5])
+@each_case("listed", [None, "search", 5])
 def test_tool_source_whose_tools_method_does_not_return_list_raises_acorn_error(
     call: Call, script: Script, listed: Any
 ) -> None:

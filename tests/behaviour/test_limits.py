@@ -354,7 +354,7 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
         except LimitError:  # On a slow machine, there may be no time for the answer.
             return None
 
-    run = given_time(hurry, 1.0)
+    run = given_time(hurry, 0.3)
     release.set()
     assert (run.output, run.stop_reason, run.steps) == (Report(summary="done"), "limit", 1)
     told = [message["content"] for message in run.history if message["role"] == "tool"][:-1]

@@ -55,13 +55,16 @@ from acorn.testing import ScriptedModel, finish
 class Desk(module):
     initial_input = ["question"]
     final_output = ["text"]
-    model: Any = ScriptedModel([finish(text="Imported.")])
+    model: Any = ScriptedModel(lambda request: finish(text="Imported."))
     store = "runs.db"
 
 
 class Office:
     class Inner(Desk):
         pass
+
+
+KINDS = [Desk, Office.Inner]
 """
 
 
@@ -379,16 +382,14 @@ def test_perform_without_agents_finds_already_loaded_class_by_stored_name(store:
     assert handle.result() == Answer(text="Found.")
 
 
-@pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
-def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
+def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path) -> None:
     """In a process that does not know the class."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
-    put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
-    run_id = program(tmp_path, put_it).strip()
-    do_it = f"from acorn.durable import perform; print(perform('runs.db', {run_id!r}))"
-    assert program(tmp_path, do_it) == "done\n"
-    show = f"from desks import *; print({name}().resume({run_id!r}).text)"
-    assert program(tmp_path, show) == "Imported.\n"
+    submit = "from desks import *; print(*(a().using(deliver=False).submit(question='Who?').run_id for a in KINDS))"
+    run_ids = program(tmp_path, submit).split()
+    act = f"from acorn.durable import perform; print(*(perform('runs.db', each) for each in {run_ids}))"
+    show = f"from desks import *; print(*(a().resume(each).text for a, each in zip(KINDS, {run_ids})))"
+    assert program(tmp_path, f"{act}; {show}") == "done done\nImported. Imported.\n"
 
 
 def test_perform_of_class_whose_import_exits_process_raises_store_error_and_leaves_run_queued(

@@ -334,6 +334,7 @@ def test_each_call_starts_with_empty_history(call: Call, script: Script) -> None
     assert all(one is not other for one in histories for other in histories if one != other)
 
 
+@pytest.mark.every_way
 @pytest.mark.edits_history
 def test_prior_history_is_not_changed_by_new_run(call: Call, script: Script) -> None:
     class Meddler(module[Who, str]):
@@ -399,6 +400,7 @@ def test_sync_call_inside_running_loop_returns_output() -> None:
     assert agent.last is run
 
 
+@pytest.mark.every_way
 def test_history_read_in_outer_method_called_by_inner_agent_is_history_of_outer_run(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -427,6 +429,7 @@ def test_history_read_in_outer_method_called_by_inner_agent_is_history_of_outer_
     assert given == Who(name="inner")
 
 
+@pytest.mark.every_way
 def test_instance_that_calls_itself_inside_its_tool_returns_inner_and_outer_output(call: Call, script: Script) -> None:
     class Recursive(module[Who, str]):
         """Ask yourself."""

@@ -69,6 +69,7 @@ def forced(model: ScriptedModel) -> list[bool]:
 # Tokens and dollars
 
 
+@pytest.mark.every_way
 @each_case(
     ("limit", "tokens", "grows"),
     [(1_000, (80, 20), 0), (1_000, (30, 10), 20), (10_000, (500, 100), 120), (100_000, (1_000, 500), 700)],
@@ -119,6 +120,7 @@ def test_forced_request_at_limit_has_equal_messages_and_tools(call: Call) -> Non
     assert last.messages[: len(before[-1].messages)] == before[-1].messages
 
 
+@pytest.mark.every_way
 def test_run_without_enough_tokens_left_for_answer_raises_limit_error_with_run_record(
     call: Call, script: Script
 ) -> None:
@@ -362,6 +364,7 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     assert all(text.startswith("Tool error: TimeoutError: it took longer than ") for text in told)
 
 
+@pytest.mark.every_way
 def test_tools_that_run_one_after_another_share_remaining_time_of_run(call: Call) -> None:
     release = threading.Event()
 
@@ -380,6 +383,7 @@ def test_tools_that_run_one_after_another_share_remaining_time_of_run(call: Call
     assert sum(allowed) <= 0.25 + 40 * 0.001  # Each gets at least a moment.
 
 
+@pytest.mark.every_way
 def test_tool_timeout_shorter_than_remaining_time_of_run_applies(call: Call, script: Script) -> None:
     @tool(timeout=0.05)
     async def hang() -> None:
@@ -390,6 +394,7 @@ def test_tool_timeout_shorter_than_remaining_time_of_run_applies(call: Call, scr
     assert run.stop_reason == "finish"
 
 
+@pytest.mark.every_way
 def test_slow_model_call_is_stopped_after_max_seconds(call: Call) -> None:
     slow = finish(summary="late")
     slow.delay = PATIENCE
@@ -407,6 +412,7 @@ def test_slow_model_call_is_stopped_after_max_seconds(call: Call) -> None:
     assert error.__cause__ is not None
 
 
+@pytest.mark.every_way
 def test_time_limit_reached_in_hook_before_next_request_ends_run(call: Call) -> None:
     def hurry(seconds: float) -> LimitError | None:
         thought: list[Step] = []
@@ -561,6 +567,7 @@ def test_loop_guard_none_sends_no_reminder(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
 
 
+@pytest.mark.every_way
 def test_loop_guard_force_forces_finish_if_loop_continues_after_notice(call: Call, script: Script) -> None:
     model = script(*(calling("look", at=1) for _ in range(4)), finish(summary="done"))
     run = call.run(Circler(model=model, loop_guard="force"))

@@ -165,6 +165,7 @@ def example(model: ScriptedModel, text: str = COMPLETE_MODULE) -> Any:
     return space
 
 
+@pytest.mark.every_way
 def test_specification_example_of_complete_module_sends_documented_messages(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +306,7 @@ def test_run_of_agent_without_input_sends_empty_xml_element(call: Call, script: 
     assert model.requests[0].messages == [{"role": "user", "content": "<task />"}]
 
 
+@pytest.mark.every_way
 def test_each_call_starts_new_conversation(call: Call, script: Script) -> None:
     model = script(finish(answer="one"), finish(answer="two"))
     agent = Asker(model=model)
@@ -363,6 +365,7 @@ def test_request_contains_declared_temperature_and_max_tokens(call: Call, script
 # Forcing in a single turn
 
 
+@pytest.mark.every_way
 def test_single_turn_run_without_tools_forces_finish_tool(call: Call, script: Script) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     assert call(Asker(model=model), question="?") == RIGHT
@@ -414,6 +417,7 @@ def test_thinking_model_at_max_steps_is_forced_to_finish(call: Call) -> None:
 # The end of the loop
 
 
+@pytest.mark.every_way
 @each_case("steps", [1, 2, 7])
 def test_multi_step_run_forces_finish_once_after_max_steps(call: Call, script: Script, steps: int) -> None:
     replies = [calling("search", query=str(at)) for at in range(steps)]
@@ -424,6 +428,7 @@ def test_multi_step_run_forces_finish_once_after_max_steps(call: Call, script: S
     assert forced(model) == [None] * steps + ["__finish__"]
 
 
+@pytest.mark.every_way
 def test_forced_request_has_messages_tools_and_settings_of_earlier_requests(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), calling("search", query="b"), finish(answer="Paris"))
     call(Searcher(model=model, max_steps=2), question="?")
@@ -441,6 +446,7 @@ def test_finish_in_last_step_sends_no_forced_request(call: Call, script: Script)
     assert (run.steps, run.stop_reason, forced(model)) == (1, "finish", [None, None])
 
 
+@pytest.mark.every_way
 def test_invalid_output_of_forced_request_is_corrected(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=1), question="?")
@@ -459,6 +465,7 @@ def test_forced_output_that_stays_invalid_raises_parse_error(call: Call, script:
 # Finishing
 
 
+@pytest.mark.every_way
 def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(finish(answer="Paris", confidence=0.9))), question="?")
     assert (run.output, run.stop_reason, run.steps, run.error) == (RIGHT, "finish", 0, None)
@@ -478,6 +485,7 @@ def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Sc
     ]
 
 
+@pytest.mark.every_way
 def test_first_valid_finish_call_of_response_sets_output_and_others_are_skipped(call: Call, script: Script) -> None:
     reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
     run = call.run(Searcher(model=script(reply)), question="?")
@@ -485,6 +493,7 @@ def test_first_valid_finish_call_of_response_sets_output_and_others_are_skipped(
     assert told(run) == [WRONG_CONFIDENCE, "Finished.", SKIPPED, SKIPPED]
 
 
+@pytest.mark.every_way
 def test_each_finish_call_of_response_gets_tool_result_if_on_finish_rejects_one(call: Call, script: Script) -> None:
     class Strict(Searcher):
         def on_finish(self, output: Answer) -> None:
@@ -528,6 +537,7 @@ def test_tool_calls_in_same_response_as_valid_finish_call_are_not_executed(
     assert told(run) == [SKIPPED, "Finished.", SKIPPED, SKIPPED]
 
 
+@pytest.mark.every_way
 @each_case("max_steps", [None, 3])
 def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
     call: Call, script: Script, max_steps: int | None
@@ -555,6 +565,7 @@ def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
 # Corrections
 
 
+@pytest.mark.every_way
 @each_case("agent", [Asker, Picky, Searcher])
 def test_invalid_output_error_is_sent_as_tool_result(call: Call, script: Script, agent: type[Asker]) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
@@ -665,6 +676,7 @@ def test_output_validator_message_is_sent_unchanged(call: Call, script: Script) 
     assert caught.value.errors == [{"path": "answer", "expected": "must end with 'please'", "received": "Paris"}]
 
 
+@pytest.mark.every_way
 def test_corrections_are_not_counted_as_steps(call: Call, script: Script) -> None:
     seen: list[int] = []
 
@@ -685,6 +697,7 @@ def test_corrections_are_not_counted_as_steps(call: Call, script: Script) -> Non
     assert (seen, run.steps, run.usage.requests, run.stop_reason) == ([1, 2], 2, 5, "forced")
 
 
+@pytest.mark.every_way
 def test_invalid_outputs_of_all_steps_count_together_against_parse_retries(call: Call, script: Script) -> None:
     model = script(finish(**SURE), calling("search", query="a"), finish(**SURE), "Paris.", finish(**SURE))
     with pytest.raises(ParseError) as caught:
@@ -703,6 +716,7 @@ def test_parse_error_is_raised_after_parse_retries_corrections(call: Call, scrip
     assert caught.value.attempts == retries + 1
 
 
+@pytest.mark.every_way
 def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> None:
     model = script(finish(answer="Lyon", confidence=7), finish(**SURE), name="some-model")
     with pytest.raises(ParseError) as caught:
@@ -732,6 +746,7 @@ def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: S
 # Responses without a tool call
 
 
+@pytest.mark.every_way
 @each_case("text", ["The answer is Paris.", "", "  \n"])
 def test_text_response_in_single_turn_run_with_tools_is_corrected(call: Call, script: Script, text: str) -> None:
     model = script(text, finish(answer="Paris"))
@@ -747,6 +762,7 @@ def test_repeated_text_responses_in_single_turn_run_raise_parse_error(call: Call
     assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
 
 
+@pytest.mark.every_way
 def test_text_response_in_multi_step_run_counts_as_step_and_gets_reminder(call: Call, script: Script) -> None:
     seen: list[tuple[int, str, list[Any], list[Any]]] = []
 
@@ -770,6 +786,7 @@ def test_text_responses_in_multi_step_run_count_against_max_steps(call: Call, sc
     assert (run.steps, forced(model)) == (2, [None, None, "__finish__"])
 
 
+@pytest.mark.every_way
 def test_empty_response_in_multi_step_run_counts_as_step_and_is_not_sent_back(call: Call, script: Script) -> None:
     model = script("", finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
@@ -781,6 +798,7 @@ def test_empty_response_in_multi_step_run_counts_as_step_and_is_not_sent_back(ca
 # Refusals
 
 
+@pytest.mark.every_way
 @each_case("agent", [Asker, Picky, Searcher])
 @each_case(
     ("reply", "words"),
@@ -803,6 +821,7 @@ def test_refusal_raises_model_error_with_refusal_text(
     assert (error.run.error, error.run.usage.requests) == (error, 1)
 
 
+@pytest.mark.every_way
 def test_failing_provider_raises_error_with_run_record(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Failure(status=503, message="busy"))
     with pytest.raises(ModelError, match="HTTP 503") as caught:
@@ -815,6 +834,7 @@ def test_failing_provider_raises_error_with_run_record(call: Call, script: Scrip
 # Responses cut off by the token limit
 
 
+@pytest.mark.every_way
 @each_case("agent", [Asker, Picky, Searcher])
 @each_case("arguments", ['{"answer": "Par', "", "{"])
 def test_finish_call_cut_off_at_token_limit_is_reported_to_model_as_cut_off(
@@ -849,6 +869,7 @@ def test_cut_off_text_in_single_turn_run_is_reported_to_model(call: Call, script
         call(Picky(model=script(*replies), max_tokens=9, parse_retries=1), question="?")
 
 
+@pytest.mark.every_way
 @each_case("arguments", ['{"query": "Par', "", '{"query"'])
 def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, arguments: str) -> None:
     searched: list[str] = []
@@ -873,6 +894,7 @@ def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, argume
     assert seen == [({}, arguments or "{}")]
 
 
+@pytest.mark.every_way
 def test_response_cut_off_in_last_tool_call_executes_earlier_tool_calls(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & raw("search", '{"query', stop_reason="length")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
@@ -883,6 +905,7 @@ def test_response_cut_off_in_last_tool_call_executes_earlier_tool_calls(call: Ca
 # A single turn with another tool call
 
 
+@pytest.mark.every_way
 def test_single_turn_run_with_tool_call_returns_unfinished(call: Call, script: Script) -> None:
     seen: list[int] = []
 
@@ -915,6 +938,7 @@ def test_attribute_access_on_unfinished_output_raises_error_with_cause_and_fix(c
     assert not hasattr(found, "confidence")
 
 
+@pytest.mark.every_way
 def test_failed_tool_call_in_single_turn_run_is_in_results_of_unfinished_output(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
     assert isinstance(found, Unfinished)
@@ -923,6 +947,7 @@ def test_failed_tool_call_in_single_turn_run_is_in_results_of_unfinished_output(
     assert "no tool `unknown`" in str(unknown.error)
 
 
+@pytest.mark.every_way
 def test_tool_call_after_correction_in_single_turn_run_returns_unfinished(call: Call, script: Script) -> None:
     found = call(Picky(model=script(finish(**SURE), calling("search", query="a"))), question="?")
     assert isinstance(found, Unfinished)
@@ -959,6 +984,7 @@ class Tags(RootModel[list[str]]):
     pass
 
 
+@pytest.mark.every_way
 @each_case(
     ("kind", "given", "wanted"),
     [
@@ -1036,12 +1062,14 @@ def test_output_field_with_alias_is_sent_as_alias_and_accepted_under_alias_and_f
 # Calls that cannot be executed
 
 
+@pytest.mark.every_way
 def test_unknown_tool_call_returns_tool_error_with_list_of_tools(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(calling("serach", query="a"), finish(answer="Paris"))), question="?")
     assert run.steps == 1
     assert told(run)[0] == "Tool error: There is no tool `serach`. There are: `search`, `__finish__`."
 
 
+@pytest.mark.every_way
 def test_tool_calls_next_to_unknown_tool_call_are_executed_in_order(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & calling("nothing") & calling("search", query="b")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
@@ -1049,6 +1077,7 @@ def test_tool_calls_next_to_unknown_tool_call_are_executed_in_order(call: Call, 
     assert told(run)[1].startswith("Tool error: There is no tool `nothing`.")
 
 
+@pytest.mark.every_way
 def test_tool_arguments_that_are_not_json_return_tool_error(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(raw("search", '{"query": '), finish(answer="Paris"))), question="?")
     assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
@@ -1057,6 +1086,7 @@ def test_tool_arguments_that_are_not_json_return_tool_error(call: Call, script: 
 # Records
 
 
+@pytest.mark.every_way
 def test_run_record_contains_sum_of_request_usage(call: Call, script: Script) -> None:
     used = Usage(input_tokens=10, output_tokens=2, cached_tokens=4, reasoning_tokens=1, requests=1)
     text = Reply("Hm.", usage=used)
@@ -1068,6 +1098,7 @@ def test_run_record_contains_sum_of_request_usage(call: Call, script: Script) ->
     assert run.seconds >= 0
 
 
+@pytest.mark.every_way
 def test_run_history_contains_all_messages_of_run(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")

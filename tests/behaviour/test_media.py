@@ -183,6 +183,7 @@ def test_media_placeholders_in_xml_are_numbered_in_order_of_content_parts(call: 
     assert content[4]["image_url"] == {"url": "https://example.org/elm.png"}
 
 
+@pytest.mark.every_way
 def test_media_nested_in_tool_result_is_sent_as_content_part(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model))
@@ -209,6 +210,7 @@ def test_media_data_string_object_is_shared_by_all_requests(call: Call, script: 
         assert urls(messages)[0] is data
 
 
+@pytest.mark.every_way
 def test_branch_request_contains_media_of_parent_and_branch(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""

@@ -117,6 +117,7 @@ def test_hosted_tool_that_listed_models_do_not_support_raises_declaration_error(
         call(Searcher(), "x")
 
 
+@pytest.mark.every_way
 @each_case("status", [None, 408, 409, 429, 500, 503, 529])
 def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script, status: int | None) -> None:
     first, second = script(Failure(status), name="first"), script(DONE, name="second")
@@ -131,6 +132,7 @@ def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script
     assert asked(run) == ["first"]
 
 
+@pytest.mark.every_way
 @each_case("status", [400, 401, 403, 404, 413, 422])
 def test_permanent_failure_is_not_retried_with_next_model(call: Call, script: Script, status: int) -> None:
     first, second = script(Failure(status), name="first"), script(name="second")
@@ -140,6 +142,7 @@ def test_permanent_failure_is_not_retried_with_next_model(call: Call, script: Sc
     assert "second" not in str(caught.value)
 
 
+@pytest.mark.every_way
 def test_other_exception_is_not_retried_with_next_model(call: Call, script: Script) -> None:
     first, second = script(KeyError("a bug"), name="first"), script(name="second")
     with pytest.raises(KeyError, match="a bug"):
@@ -177,6 +180,7 @@ def test_list_of_one_model_returns_output_and_raises_error_of_that_model(call: C
         call(Asker(model=[script(BUSY, name="only")]))
 
 
+@pytest.mark.every_way
 def test_failure_of_all_models_raises_error_with_each_reason(call: Call, script: Script) -> None:
     models = [
         script(Failure(503, "no room"), name="a"),
@@ -202,6 +206,7 @@ def test_permanent_failure_of_later_model_is_reported_with_earlier_failure(call:
     assert (caught.value.status, caught.value.retryable) == (401, False)
 
 
+@pytest.mark.every_way
 def test_retryable_failure_of_all_models_is_recorded_as_interruption_and_permanent_failure_as_end(
     call: Call, script: Script
 ) -> None:
@@ -232,6 +237,7 @@ def test_model_list_is_accepted_in_class_instance_using_and_override(call: Call,
         assert call.run(Asker(model=script(name="unasked"))).model == "second"
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_model_list_set_by_hook_is_used(call: Call, script: Script) -> None:
     third = [script(BUSY, name="b"), script(DONE, name="c")]
@@ -288,6 +294,7 @@ def test_setting_assigned_by_hook_applies_to_declared_model_but_not_to_model_dic
     assert (loop.setting("temperature"), model[0]["temperature"]) == (0.9, 0.1)
 
 
+@pytest.mark.every_way
 def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) -> None:
     class Part(module[Any, Answer]):
         """Answer a part."""
@@ -765,6 +772,7 @@ def test_cancelled_call_is_not_retried_with_next_model() -> None:
     assert b.requests == []
 
 
+@pytest.mark.every_way
 def test_timeout_of_run_is_not_retried_with_next_model(call: Call, script: Script) -> None:
     """A model that answers late because the run has no time left has not failed."""
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), ScriptedModel([], name="b")
@@ -807,6 +815,7 @@ def test_finish_is_not_forced_if_first_model_is_thinking_model(call: Call, scrip
     assert first.requests[0].forced_tool is None
 
 
+@pytest.mark.every_way
 def test_cost_is_computed_with_price_of_answering_model(call: Call, script: Script) -> None:
     reply = replace(DONE, usage=Usage(1000, 100, requests=1))
     for price, cost in ((Price(0.01, 0.1), 20.0), (None, None)):
@@ -896,6 +905,7 @@ def looks(number: int) -> ModelResponse:
     return calling((f"c{number}", "look", "{}"))
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_reasoning_is_sent_only_to_model_that_wrote_it(call: Call) -> None:
     a = Thinker("a", looks(1), busy(), looks(3), finishing(text="done"))

@@ -63,6 +63,7 @@ def names(request: ModelRequest) -> list[str]:
     return [entry["function"]["name"] for entry in request.tools]
 
 
+@pytest.mark.every_way
 def test_on_start_is_called_once_before_first_model_call_with_first_messages(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -82,6 +83,7 @@ def test_on_start_is_called_once_before_first_model_call_with_first_messages(cal
     assert (run.output, run.steps) == ("nowhere", 2)
 
 
+@pytest.mark.every_way
 def test_async_on_start_is_awaited(call: Call, script: Script) -> None:
     async def hook(self: Looker, step: Step) -> None:
         step.temperature = 0.1
@@ -143,6 +145,7 @@ def test_on_start_context_is_sent_after_input(call: Call, script: Script) -> Non
     assert to_messages(run.thread) == run.history
 
 
+@pytest.mark.every_way
 @each_case("max_steps", [None, 3])
 def test_on_start_finish_ends_run_without_model_call(call: Call, script: Script, max_steps: int | None) -> None:
     def hook(self: Looker, step: Step) -> None:
@@ -179,6 +182,7 @@ def test_on_start_finish_with_invalid_fields_raises_parse_error(call: Call, scri
     assert caught.value.run.history == [SYSTEM, INPUT]
 
 
+@pytest.mark.every_way
 def test_on_start_exception_is_raised_unchanged(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         raise KeyError("enough")
@@ -222,6 +226,7 @@ def test_branch_calls_on_start_of_branch_but_not_of_parent(call: Call, script: S
     assert seen == [("Starter", None, 0, 2), ("Below", "below", 0, 4)]
 
 
+@pytest.mark.every_way
 def test_branch_started_in_on_start_returns_output(call: Call, script: Script) -> None:
     class Below(module[None, str]):
         """Look below."""
@@ -236,6 +241,7 @@ def test_branch_started_in_on_start_returns_output(call: Call, script: Script) -
     assert model.requests[1].messages[2]["content"] == "<context>a mouse</context>"
 
 
+@pytest.mark.every_way
 def test_on_start_is_called_after_tool_sources_open(call: Call, script: Script) -> None:
     class Source:
         def tools(self) -> list[Any]:

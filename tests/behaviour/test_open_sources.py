@@ -131,6 +131,7 @@ def twice(script: Script) -> ScriptedModel:
     return script(calling("fetch", what="1"), finish(result="a"), calling("fetch", what="2"), finish(result="b"))
 
 
+@pytest.mark.every_way
 @KINDS
 def test_with_agent_block_opens_tool_sources_once_for_all_calls(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
@@ -176,6 +177,7 @@ def test_with_agent_block_left_by_exception_closes_tool_sources(call: Call, kind
     assert diary == ["open a", "open b", "close b", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_failed_call_in_with_agent_block_does_not_close_tool_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []

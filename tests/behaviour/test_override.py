@@ -150,6 +150,7 @@ class Boss(module[Any, Report]):
         return str(Sub()().title)
 
 
+@pytest.mark.every_way
 def test_override_affects_branches_agent_tools_and_nested_agents(call: Call) -> None:
     model = AnyModel()
     own = ScriptedModel([])

@@ -77,6 +77,7 @@ def used(reply: Reply, *counts: int) -> Reply:
 # Field by field
 
 
+@pytest.mark.every_way
 def test_record_of_successful_run_contains_input_output_usage_cost_and_steps(call: Call, script: Script) -> None:
     model = script(
         used(calling("search", "c1", query="acorns"), 100, 10, 40, 5),
@@ -181,6 +182,7 @@ class Stopper(Searcher):
         step.finish(answer=f"after {step.counter}")
 
 
+@pytest.mark.every_way
 def test_stop_reason_names_way_in_which_run_ended(call: Call, script: Script) -> None:
     searching = calling("search", query="a")
     assert call.run(Asker(model=script(finish(answer="a"))), question="?").stop_reason == "finish"
@@ -238,6 +240,7 @@ def failures(script: Script) -> dict[type[BaseException], Asker]:
     }
 
 
+@pytest.mark.every_way
 def test_failed_run_record_is_attached_to_error(call: Call, script: Script) -> None:
     for kind, agent in failures(script).items():
         with capture() as runs, pytest.raises(kind) as caught:
@@ -301,6 +304,7 @@ def test_failure_before_start_creates_no_record(call: Call, script: Script) -> N
     assert agent.last is before
 
 
+@pytest.mark.every_way
 def test_error_whose_run_attribute_cannot_be_set_is_raised_unchanged(call: Call, script: Script) -> None:
     class ClosedError(Exception):
         @property
@@ -320,6 +324,7 @@ def test_error_whose_run_attribute_cannot_be_set_is_raised_unchanged(call: Call,
     assert runs[0].error is caught.value
 
 
+@pytest.mark.every_way
 def test_error_of_run_started_in_hook_has_record_of_outer_run(call: Call, script: Script) -> None:
     inner = Asker(model=script(Failure(400)))
 
@@ -383,6 +388,7 @@ class Watcher(module[Question, Answer]):
         self.seen.append((f"{where} {run.step} {run.usage.requests}", run))
 
 
+@pytest.mark.every_way
 def test_current_run_in_tools_hooks_and_prompts_returns_run(call: Call, script: Script) -> None:
     several = functools.reduce(lambda one, other: one & other, map(calling, ["sync", "other", "later"]))
     agent = Watcher(model=script(calling("sync"), calling("other"), several, finish(answer="a")))
@@ -412,6 +418,7 @@ def test_current_run_called_outside_run_raises_acorn_error(call: Call, script: S
     check()
 
 
+@pytest.mark.every_way
 def test_current_run_in_nested_run_returns_inner_run(call: Call, script: Script) -> None:
     names: list[str] = []
 
@@ -430,6 +437,7 @@ def test_current_run_in_nested_run_returns_inner_run(call: Call, script: Script)
     assert names == ["outer", "inner", "outer"]
 
 
+@pytest.mark.every_way
 def test_history_changed_by_tool_is_sent(call: Call, script: Script) -> None:
     def remember(text: str) -> str:
         current_run().history.append({"role": "user", "content": f"Remember: {text}"})
@@ -577,6 +585,7 @@ def test_capture_block_collects_runs_started_in_block(call: Call, script: Script
     assert [run.stop_reason for run in runs] == ["finish", "error", "finish"]
 
 
+@pytest.mark.every_way
 def test_capture_block_contains_record_as_soon_as_run_starts(call: Call, script: Script) -> None:
     seen: list[int] = []
 
@@ -635,6 +644,7 @@ def test_capture_block_collects_runs_of_tasks_and_of_threads_started_by_tasks() 
     asyncio.run(main())
 
 
+@pytest.mark.every_way
 def test_capture_block_collects_runs_started_inside_tools(call: Call, script: Script) -> None:
     agent = quick()
 

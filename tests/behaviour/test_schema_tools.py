@@ -303,6 +303,7 @@ def test_schema_tool_override_without_decorator_inherits_schema(call: Call, scri
     assert read(call.run(Other(model=script(calling("method", a="x"), finish(result="done"))))) == ["xb"]
 
 
+@pytest.mark.every_way
 def test_schema_tool_made_from_partial_callable_object_or_bound_method_is_called(call: Call, script: Script) -> None:
     partial = tool(schema=fields("a"), name="partial")(functools.partial(Shouter("!"), b="-"))
     object_ = tool(schema=fields("a"))(Shouter("?"))
@@ -311,6 +312,7 @@ def test_schema_tool_made_from_partial_callable_object_or_bound_method_is_called
     assert use(call, script, [partial, object_, bound], reply) == ["x-!", "x?", "{'a': 'x'}."]
 
 
+@pytest.mark.every_way
 def test_schema_tool_timeout_and_parallel_options_are_applied(call: Call, script: Script) -> None:
     under_way, most = 0, 0
     lock = threading.Lock()

@@ -216,6 +216,7 @@ def test_request_after_last_scripted_reply_raises_assertion_error(ask: Ask) -> N
         ask(model, request("what now?"))
 
 
+@pytest.mark.every_way
 def test_request_after_last_scripted_reply_in_run_raises_assertion_error(call: Call) -> None:
     with pytest.raises(AssertionError, match="received 1 request, but its script has 0 replies"):
         call(Asker(model=ScriptedModel([])), question="?")
@@ -333,6 +334,7 @@ def test_scripted_delay_ends_at_request_timeout(ask: Ask) -> None:
     assert caught.value.retryable
 
 
+@pytest.mark.every_way
 def test_scripted_reply_after_max_seconds_raises_limit_error(call: Call, script: Script) -> None:
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         call(Asker(model=script(finish(answer="a") & Reply(delay=AGES)), max_seconds=0.3), question="?")

@@ -300,6 +300,7 @@ class Heir(Heard):
     """Answer the question."""
 
 
+@pytest.mark.every_way
 @each_case("kind", [Heard, Heir])
 def test_call_of_agent_that_overrides_on_stream_sends_streaming_request(
     call: Call, watched: Watch, kind: type[Heard]
@@ -375,6 +376,7 @@ def test_stream_iterator_and_on_stream_receive_identical_chunks(stream: Stream, 
     assert all(one is other for one, other in zip(heard, chunks[:-1], strict=True))
 
 
+@pytest.mark.every_way
 @kinds
 def test_corrections_forced_requests_and_later_steps_are_streamed(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -412,6 +414,7 @@ def test_stream_of_model_without_streaming_yields_text_in_one_chunk(stream: Stre
 FINISHING = finishing(answer=ANSWER, confidence=0.25)
 
 
+@pytest.mark.every_way
 @kinds
 def test_on_stream_with_model_without_streaming_receives_whole_response(call: Call, kind: str) -> None:
     heard: list[Chunk] = []
@@ -740,6 +743,7 @@ def test_tool_call_next_to_finish_yields_no_result(stream: Stream, watched: Watc
     assert [chunk for chunk in chunks if chunk.tool_call] != []
 
 
+@pytest.mark.every_way
 def test_result_chunks_are_yielded_after_response_and_before_on_step(call: Call, watched: Watch) -> None:
     class Noting(Researcher):
         """Answer the question."""
@@ -778,6 +782,7 @@ def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) ->
 # The end of a response and of a run
 
 
+@pytest.mark.every_way
 @each_case(
     "replies",
     [
@@ -894,6 +899,7 @@ def test_model_failure_during_stream_raises_model_error(
     assert told(run) == ['["about the capital of France","more"]']
 
 
+@pytest.mark.every_way
 @kinds
 def test_model_failure_inside_streamed_tool_call_raises_model_error(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -1222,6 +1228,7 @@ def check_failed(error: BaseException, model: Watched) -> None:
     assert len(model.ends) == len(model.requests)
 
 
+@pytest.mark.every_way
 @kinds
 @each_case("error", EXCEPTIONS)
 def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error: BaseException, kind: str) -> None:
@@ -1233,6 +1240,7 @@ def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error
     check_failed(error, model)
 
 
+@pytest.mark.every_way
 @kinds
 @each_case("moment", MOMENTS)
 def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
@@ -1269,6 +1277,7 @@ def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stre
     assert given_time(hurry) is error
 
 
+@pytest.mark.every_way
 @each_case("error", [StopIteration("mine"), StopAsyncIteration("mine")])
 def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(
     call: Call, stream: Stream, error: Exception
@@ -1291,6 +1300,7 @@ def test_on_stream_return_value_is_ignored(call: Call, watched: Watch) -> None:
     assert call(Chatty(model=watched(DONE)), question="?") == RIGHT
 
 
+@pytest.mark.every_way
 def test_on_stream_awaitable_return_value_is_awaited(call: Call, watched: Watch) -> None:
     class Lazy(Asker):
         """Answer the question."""
@@ -1310,6 +1320,7 @@ def test_on_stream_awaitable_return_value_is_awaited(call: Call, watched: Watch)
 # Where on_stream runs
 
 
+@pytest.mark.every_way
 @kinds
 def test_async_on_stream_is_called_in_chunk_order_without_overlap(call: Call, watched: Watch, kind: str) -> None:
     class Slow(Asker):
@@ -1333,6 +1344,7 @@ def test_async_on_stream_is_called_in_chunk_order_without_overlap(call: Call, wa
     assert texts == sorted(texts, key=len)
 
 
+@pytest.mark.every_way
 def test_sync_on_stream_is_called_in_os_thread_of_caller(call: Call, watched: Watch) -> None:
     places: set[int] = set()
     call(listening(Asker, lambda *_: places.add(threading.get_ident()))(model=watched(DONE)), question="?")
@@ -1342,6 +1354,7 @@ def test_sync_on_stream_is_called_in_os_thread_of_caller(call: Call, watched: Wa
 setting: ContextVar[str] = ContextVar("setting", default="nothing")
 
 
+@pytest.mark.every_way
 @kinds
 def test_on_stream_of_call_can_read_current_run_and_context_variables_of_caller(
     call: Call, watched: Watch, kind: str
@@ -1382,6 +1395,7 @@ def test_current_run_called_in_loop_over_stream_raises_acorn_error(stream: Strea
     assert stream.until(look, agent, question="?")[-1].result == RIGHT
 
 
+@pytest.mark.every_way
 def test_current_run_in_tool_that_iterates_stream_of_other_agent_is_run_of_tool(call: Call, watched: Watch) -> None:
     inner = listening(Researcher, lambda *_: seen.append(("inner", current_run())))(model=watched(SEARCH, DONE))
     script = ScriptedModel([calls("ask"), DONE])
@@ -1404,6 +1418,7 @@ def test_current_run_in_tool_that_iterates_stream_of_other_agent_is_run_of_tool(
     assert all((one is run) == (who == "tool") for who, one in seen)
 
 
+@pytest.mark.every_way
 def test_other_agent_called_in_on_stream_returns_output(call: Call, watched: Watch) -> None:
     other = Asker(model=Still([finish(answer="other", confidence=1)]))
 
@@ -1662,6 +1677,7 @@ def test_branch_chunks_have_branch_path(stream: Stream, watched: Watch) -> None:
     assert results == [ToolResult("a", "check", Answer(answer="checked", confidence=1))]
 
 
+@pytest.mark.every_way
 @kinds
 def test_branch_on_stream_receives_chunks_with_branch_path(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []

@@ -203,6 +203,7 @@ def test_thread_skipped_calls_are_error_events(call: Call, script: Script) -> No
 # Results of calls
 
 
+@pytest.mark.every_way
 @each_case(
     ("made", "told"),
     [
@@ -439,6 +440,7 @@ def test_thread_of_failed_run_ends_with_unrecoverable_error(call: Call, script: 
         assert [event for event in errors(run) if not event.recoverable and event.tool_call_id is None] == [last]
 
 
+@pytest.mark.every_way
 def test_thread_of_run_that_failed_in_hook_contains_tool_results(call: Call, script: Script) -> None:
     with pytest.raises(LookupError) as caught:
         call(Failing(model=script(calls("look", "a") & calls("boom", "b"))), question="?")
@@ -514,6 +516,7 @@ def test_thread_contains_no_secret() -> None:
 # Access
 
 
+@pytest.mark.every_way
 def test_thread_inside_run_contains_events_so_far(call: Call, script: Script) -> None:
     seen: list[tuple[str, int]] = []
 
@@ -617,6 +620,7 @@ def test_thread_of_stream_left_early_ends_with_error_event(script: Script) -> No
         assert to_messages(run.thread) == run.history
 
 
+@pytest.mark.every_way
 def test_thread_events_are_in_time_order(call: Call, script: Script) -> None:
     def nap() -> None:
         """Sleep."""
@@ -647,6 +651,7 @@ def assert_branch_true(run: Run[Any]) -> None:
         assert_branch_true(below)
 
 
+@pytest.mark.every_way
 def test_thread_events_of_branch_are_placed_after_call_that_started_branch(call: Call, script: Script) -> None:
     model = script(calls("look"), calls("look") & calls("check", "c"), calls("boom"), TRUE, DONE)
     run = call.run(Main(model=model), question="?")
@@ -708,6 +713,7 @@ def test_thread_of_branch_started_inside_branch_contains_events_of_both_branches
     assert at(run.branches[0].branches[0].thread)[-3:] == at(run.thread)[4:7]
 
 
+@pytest.mark.every_way
 def test_thread_of_branch_called_twice_in_step_contains_events_of_both_runs(call: Call, script: Script) -> None:
     replies = iter([calls("check", "a") & calls("check", "b"), DONE])
     model = script(lambda request: TRUE if "Check it." in request.messages[0]["content"] else next(replies))
@@ -720,6 +726,7 @@ def test_thread_of_branch_called_twice_in_step_contains_events_of_both_runs(call
     assert "check" in serialize_thread_to_xml(run.thread)
 
 
+@pytest.mark.every_way
 def test_thread_of_concurrent_branches_started_by_branch_method_contains_events_of_each_branch(
     call: Call, script: Script
 ) -> None:
@@ -738,6 +745,7 @@ def test_thread_of_concurrent_branches_started_by_branch_method_contains_events_
         assert_branch_true(each)
 
 
+@pytest.mark.every_way
 def test_thread_of_failing_branch_contains_error_of_branch_and_parent(call: Call, script: Script) -> None:
     run = call.run(Main(model=script(calls("check", "c"), Failure(400), DONE)), question="?")
     inner, outer = errors(run)
@@ -748,6 +756,7 @@ def test_thread_of_failing_branch_contains_error_of_branch_and_parent(call: Call
     assert_branch_true(run.branches[0])
 
 
+@pytest.mark.every_way
 def test_thread_of_run_ended_by_uncaught_branch_error_contains_error_of_branch_and_parent(
     call: Call, script: Script
 ) -> None:
@@ -835,6 +844,7 @@ def note(text: str) -> Message:
 NOTE = note("Hurry.")
 
 
+@pytest.mark.every_way
 def test_thread_contains_messages_appended_by_hooks_and_tools(call: Call, script: Script) -> None:
     def add() -> str:
         """Add a message."""

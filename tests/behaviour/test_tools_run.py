@@ -272,6 +272,7 @@ def test_empty_arguments_text_calls_tool_without_arguments(call: Call, script: S
     assert use(call, script, [ping], raw("ping", "")) == ["pong"]
 
 
+@pytest.mark.every_way
 def test_call_with_invalid_arguments_does_not_affect_other_calls(call: Call, script: Script) -> None:
     def double(number: int) -> int:
         return 2 * number
@@ -307,6 +308,7 @@ def test_positional_only_keyword_only_and_extra_keyword_parameters_of_tool_recei
     assert got == [(1, 2, 3, {}), (1, 2, 4, {"more": 5})]
 
 
+@pytest.mark.every_way
 def test_tool_parameters_named_like_acorn_internals_receive_arguments(call: Call, script: Script) -> None:
     got: list[Any] = []
 
@@ -419,6 +421,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.every_way
 @each_case("kind", RESULTS)
 def test_tool_result_of_each_type_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -> None:
     make, expected = RESULTS[kind]
@@ -459,6 +462,7 @@ def test_tool_result_of_three_megabytes_is_sent_without_truncation(call: Call, s
     assert json.loads(other) == list(range(200_000))
 
 
+@pytest.mark.every_way
 def test_on_step_tool_result_is_returned_object(call: Call, script: Script) -> None:
     made = Place(city="Rome")
 
@@ -471,6 +475,7 @@ def test_on_step_tool_result_is_returned_object(call: Call, script: Script) -> N
     assert agent.results[0].error is None
 
 
+@pytest.mark.every_way
 def test_generator_tool_returns_list(call: Call, script: Script) -> None:
     where: list[int] = []
 
@@ -492,6 +497,7 @@ def test_generator_tool_returns_list(call: Call, script: Script) -> None:
     assert [result.output for result in agent.results] == [["page 0", "page 1"]] * 2
 
 
+@pytest.mark.every_way
 def test_failing_generator_tool_returns_tool_error(call: Call, script: Script) -> None:
     def pages() -> Iterator[str]:
         yield "page 0"
@@ -531,6 +537,7 @@ def failing(error: BaseException, kind: str) -> Callable[..., Any]:
 KINDS = ["sync", "async", "awaitable"]
 
 
+@pytest.mark.every_way
 @each_case("kind", KINDS)
 @each_case(
     ("error", "words"),
@@ -570,6 +577,7 @@ def test_tool_exception_returns_tool_error_and_run_continues(
 ESCAPES = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
 
+@pytest.mark.every_way
 @each_case("kind", KINDS)
 @each_case("error", ESCAPES)
 def test_keyboard_interrupt_system_exit_and_cancellation_in_tool_end_run(
@@ -585,6 +593,7 @@ def test_keyboard_interrupt_system_exit_and_cancellation_in_tool_end_run(
     assert [message["role"] for message in runs[0].history] == ["system", "user", "assistant", "tool"]
 
 
+@pytest.mark.every_way
 @each_case("kind", KINDS)
 @each_case("error", ESCAPES)
 def test_keyboard_interrupt_in_tool_does_not_wait_for_other_tools(
@@ -670,6 +679,7 @@ def test_ctrl_c_ends_run_and_cancels_async_tools() -> None:
 # Concurrency
 
 
+@pytest.mark.every_way
 def test_sync_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(4, timeout=PATIENCE)
 
@@ -681,6 +691,7 @@ def test_sync_tools_run_concurrently(call: Call, script: Script) -> None:
     assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.every_way
 def test_async_tools_run_concurrently(call: Call, script: Script) -> None:
     waiting: list[asyncio.Future[None]] = []
 
@@ -697,6 +708,7 @@ def test_async_tools_run_concurrently(call: Call, script: Script) -> None:
     assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.every_way
 def test_sync_and_async_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(4, timeout=PATIENCE)
 
@@ -717,6 +729,7 @@ def test_sync_and_async_tools_run_concurrently(call: Call, script: Script) -> No
     assert use(call, script, [meet, ameet, later], reply) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.every_way
 def test_forty_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(40, timeout=PATIENCE)
 
@@ -728,6 +741,7 @@ def test_forty_tools_run_concurrently(call: Call, script: Script) -> None:
     assert use(call, script, [meet], reply) == [str(number) for number in range(40)]
 
 
+@pytest.mark.every_way
 def test_results_are_in_order_of_calls(call: Call, script: Script) -> None:
     ended = [threading.Event() for _ in range(6)]
     order: list[int] = []
@@ -746,6 +760,7 @@ def test_results_are_in_order_of_calls(call: Call, script: Script) -> None:
     assert order == [5, 4, 3, 2, 1, 0]
 
 
+@pytest.mark.every_way
 def test_single_sync_call_in_sync_run_uses_os_thread_of_caller(call: Call, script: Script) -> None:
     def where() -> int:
         return threading.get_ident()
@@ -755,6 +770,7 @@ def test_single_sync_call_in_sync_run_uses_os_thread_of_caller(call: Call, scrip
     assert (int(ident) == threading.get_ident()) is (call.way != "async")
 
 
+@pytest.mark.every_way
 def test_async_tool_in_async_run_uses_event_loop_of_run(call: Call, script: Script) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -787,6 +803,7 @@ def test_async_tools_of_sync_runs_share_one_event_loop(script: Script) -> None:
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
 
+@pytest.mark.every_way
 def test_tools_have_context_variables_of_caller(call: Call, script: Script) -> None:
     def sync() -> str:
         return tenant.get()
@@ -809,6 +826,7 @@ def test_tools_have_context_variables_of_caller(call: Call, script: Script) -> N
         tenant.reset(token)
 
 
+@pytest.mark.every_way
 def test_non_parallel_tool_does_not_overlap_with_other_tools(call: Call, script: Script) -> None:
     lock = threading.Lock()
     busy: list[str] = []
@@ -855,6 +873,7 @@ def test_non_parallel_tool_does_not_overlap_with_other_tools(call: Call, script:
 # Timeouts
 
 
+@pytest.mark.every_way
 def test_slow_sync_tool_returns_timeout_tool_error(call: Call, script: Script) -> None:
     release, ended = threading.Event(), threading.Event()
 
@@ -870,6 +889,7 @@ def test_slow_sync_tool_returns_timeout_tool_error(call: Call, script: Script) -
     assert ended.wait(PATIENCE)
 
 
+@pytest.mark.every_way
 def test_slow_async_tool_is_cancelled_after_timeout(call: Call, script: Script) -> None:
     cancelled = threading.Event()
 
@@ -886,6 +906,7 @@ def test_slow_async_tool_is_cancelled_after_timeout(call: Call, script: Script) 
     assert cancelled.wait(PATIENCE)
 
 
+@pytest.mark.every_way
 def test_timed_out_tool_does_not_affect_other_tools(call: Call, script: Script) -> None:
     release, ended, are_over = threading.Event(), list[Entry](), threading.Event()
 
@@ -928,6 +949,7 @@ def test_timed_out_tool_does_not_affect_other_tools(call: Call, script: Script) 
     release.set()
 
 
+@pytest.mark.every_way
 def test_tool_timeout_starts_when_tool_starts(call: Call, script: Script) -> None:
     ended, is_over = threading.Event(), threading.Event()
 
@@ -953,6 +975,7 @@ def test_tool_timeout_starts_when_tool_starts(call: Call, script: Script) -> Non
     assert second == "Tool error: TimeoutError: it took longer than 0.05 s"
 
 
+@pytest.mark.every_way
 @each_case("kind", KINDS)
 @each_case("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
 def test_timeout_error_raised_by_tool_itself_is_reported_with_its_message(
@@ -1076,6 +1099,7 @@ def test_each_kind_of_callable_is_accepted_as_tool(call: Call, script: Script, n
     assert use(call, script, [function], calling(name, text="Hi")) == [expected]
 
 
+@pytest.mark.every_way
 def test_tools_made_from_each_kind_of_callable_return_results_in_one_response(call: Call, script: Script) -> None:
     tools, expected = zip(*CALLABLES.values(), strict=True)
     reply = together(*(calling(name, text="Hi") for name in CALLABLES))
@@ -1110,6 +1134,7 @@ class Counter(Worker):
         return f"{cls.__name__} {text}"
 
 
+@pytest.mark.every_way
 def test_method_tools_are_called_on_instance(call: Call, script: Script) -> None:
     one = Counter(
         model=script(
@@ -1145,6 +1170,7 @@ class Inner(module[Any, str]):
         return Inner(self.depth - 1)() if self.depth else "ground"
 
 
+@pytest.mark.every_way
 def test_async_tool_that_calls_module_synchronously_returns_output(call: Call, script: Script) -> None:
     async def ask() -> str:
         return Inner(2)()
@@ -1154,6 +1180,7 @@ def test_async_tool_that_calls_module_synchronously_returns_output(call: Call, s
         assert asked == ["inner 2"] * len(reply.calls)
 
 
+@pytest.mark.every_way
 def test_async_tool_that_awaits_module_returns_output(call: Call, script: Script) -> None:
     async def ask() -> str:
         return await Inner().acall()
@@ -1162,6 +1189,7 @@ def test_async_tool_that_awaits_module_returns_output(call: Call, script: Script
     assert in_time(lambda: use(call, script, [ask], reply)) == ["inner 0"] * 2
 
 
+@pytest.mark.every_way
 def test_agent_called_in_sync_tool_of_agent_called_in_async_tool_returns_output(call: Call, script: Script) -> None:
     def middle() -> str:
         return Inner()()
@@ -1176,6 +1204,7 @@ def test_agent_called_in_sync_tool_of_agent_called_in_async_tool_returns_output(
     assert in_time(lambda: use(call, script, [outer, middle], reply)) == ["outer", "outer", "inner 0"]
 
 
+@pytest.mark.every_way
 def test_tool_that_calls_modules_in_threads_returns_outputs(call: Call, script: Script) -> None:
     def many() -> list[str]:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -1215,6 +1244,7 @@ class Nested(Worker):
         return f"{output} {Inner(1)()}"
 
 
+@pytest.mark.every_way
 def test_hooks_and_prompts_that_call_modules_receive_outputs(call: Call, script: Script) -> None:
     async def ask() -> str:
         return Inner(1)()
@@ -1282,6 +1312,7 @@ class Shelf:
 SOURCES = each_case("kind", [Source, AsyncSource])
 
 
+@pytest.mark.every_way
 @SOURCES
 def test_tool_source_is_opened_and_closed_with_run(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
@@ -1315,6 +1346,7 @@ class Broken(Worker):
         raise LookupError("in the hook")
 
 
+@pytest.mark.every_way
 @SOURCES
 def test_tool_sources_are_closed_when_run_fails(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
@@ -1332,6 +1364,7 @@ def test_tool_sources_are_closed_when_run_fails(call: Call, script: Script, kind
     assert diary == ["open a", "list a", "open b", "list b", "close b", "close a"] * 3
 
 
+@pytest.mark.every_way
 @SOURCES
 @each_case(("fails", "rest"), [("open", []), ("list", ["list b", "close b"])])
 def test_tool_source_that_fails_to_open_ends_run_and_closes_opened_tool_sources(
@@ -1345,6 +1378,7 @@ def test_tool_source_that_fails_to_open_ends_run_and_closes_opened_tool_sources(
     assert caught.value.run.stop_reason == "error"  # type: ignore[attr-defined]
 
 
+@pytest.mark.every_way
 @SOURCES
 def test_tool_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
@@ -1359,6 +1393,7 @@ def test_tool_source_that_fails_to_close_fails_run(call: Call, script: Script, k
     assert caught.value.run is run  # type: ignore[attr-defined]
 
 
+@pytest.mark.every_way
 @SOURCES
 def test_tool_source_that_fails_to_close_does_not_replace_earlier_error(
     call: Call, script: Script, kind: type[Source]
@@ -1408,6 +1443,7 @@ def test_tool_source_whose_tools_method_does_not_return_list_raises_acorn_error(
         call(Worker(model=script(), tools=[Odd()]))
 
 
+@pytest.mark.every_way
 def test_current_run_in_methods_of_tool_source_returns_run(call: Call, script: Script) -> None:
     seen: list[Run[Any]] = []
 
@@ -1439,6 +1475,7 @@ def test_concurrent_runs_open_tool_source_separately(script: Script) -> None:
     assert sorted(diary) == sorted(["open a", "list a", "close a"] * 20)
 
 
+@pytest.mark.every_way
 def test_tool_result_seconds_equal_duration_of_tool(call: Call, script: Script) -> None:
     def quick() -> str:
         """Quick."""

@@ -93,6 +93,7 @@ def test_model_that_cannot_be_forced_receives_xml_form_after_last_step(call: Cal
     assert run.history[-1] == {"role": "assistant", "content": ANSWER}
 
 
+@pytest.mark.every_way
 def test_forced_request_without_finish_call_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "It is positive.", ANSWER)
     run = call.run(Reader(model=model, parse_retries=0), text="I love it")
@@ -343,6 +344,7 @@ WRONG_CONFIDENCE = """\
 </error>"""
 
 
+@pytest.mark.every_way
 @each_case("forces", [True, False])
 def test_invalid_xml_answer_is_corrected_by_user_message(call: Call, script: Script, forces: bool) -> None:
     wrong = ANSWER.replace("0.95", "very confident")
@@ -449,6 +451,7 @@ def test_refusal_after_xml_form_raises_model_error(call: Call, script: Script) -
         call(Reader(model=model), text="I love it")
 
 
+@pytest.mark.every_way
 def test_on_finish_is_called_with_output_from_xml(call: Call, script: Script) -> None:
     class Doubter(Reader):
         def on_finish(self, output: Sentiment) -> None:

@@ -306,16 +306,6 @@ def test_run_of_agent_without_input_sends_empty_xml_element(call: Call, script: 
     assert model.requests[0].messages == [{"role": "user", "content": "<task />"}]
 
 
-@pytest.mark.every_way
-def test_each_call_starts_new_conversation(call: Call, script: Script) -> None:
-    model = script(finish(answer="one"), finish(answer="two"))
-    agent = Asker(model=model)
-    call(agent, question="first")
-    call(agent, question="second")
-    assert len(model.requests[0].messages) == len(model.requests[1].messages) == 2
-    assert "second" in model.requests[1].messages[1]["content"]
-
-
 # Tools and `__finish__` in every request
 
 
@@ -1075,12 +1065,6 @@ def test_tool_calls_next_to_unknown_tool_call_are_executed_in_order(call: Call, 
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
     assert told(run)[::2] == ['["about a"]', '["about b"]']
     assert told(run)[1].startswith("Tool error: There is no tool `nothing`.")
-
-
-@pytest.mark.every_way
-def test_tool_arguments_that_are_not_json_return_tool_error(call: Call, script: Script) -> None:
-    run = call.run(Searcher(model=script(raw("search", '{"query": '), finish(answer="Paris"))), question="?")
-    assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
 
 
 # Records

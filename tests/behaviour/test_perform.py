@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 from tests.cases import each_case
 from tests.commits import dead_here, elsewhere
+from tests.long_version import IS_LONG
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, Paused, StoreError, ask_human, module, tool
@@ -77,17 +78,18 @@ def aloud(*arguments: Any, **options: Any) -> str:
     return asyncio.run(aperform(*arguments, **options))
 
 
-@pytest.fixture(params=[perform, aloud], ids=["sync", "async"])
-def deliver(request: pytest.FixtureRequest) -> Perform:
-    found: Perform = request.param
-    return found
-
-
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
     yield made
     made.close()
+
+
+@pytest.fixture(params=[perform, aloud] if IS_LONG else [None])
+def deliver(request: pytest.FixtureRequest, store: Store) -> Perform:
+    """Return a way to perform a run. The short version of the tests uses one way for each store."""
+    found: Perform = request.param or (perform if isinstance(store, SQLiteStore) else aloud)
+    return found
 
 
 def put(store: Store, agent: type[module[Any, Any]] = Desk, **given: Any) -> Any:

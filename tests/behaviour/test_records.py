@@ -131,11 +131,6 @@ def test_usage_addition_returns_sum() -> None:
         one + 1  # type: ignore[operator]
 
 
-def test_each_run_has_unique_id(call: Call, script: Script) -> None:
-    agent = Asker(model=script(finish(answer="a"), finish(answer="b")))
-    assert call.run(agent, question="?").id != call.run(agent, question="?").id
-
-
 def test_run_seconds_include_tool_time(call: Call, script: Script) -> None:
     def rest() -> None:
         time.sleep(0.05)

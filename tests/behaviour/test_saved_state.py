@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from tests.cases import each_case
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
@@ -639,7 +640,7 @@ def tools_from_a_source() -> Setup:
 # The promise
 
 
-@each_case("restart", ["after each tell", "after each begin", "both"])
+@each_case("restart", ["after each tell", "after each begin", "both"] if IS_LONG else ["both"])
 @each_case(("make", "reason"), SCENARIOS.values())
 def test_run_saved_and_loaded_at_any_step_equals_uninterrupted_run(make: Make, reason: str, restart: Restart) -> None:
     there, back = drive(make(), "never"), drive(make(), restart)

@@ -15,8 +15,6 @@ from tests.cases import each_case
 import acorn
 from acorn import (
     DeclarationError,
-    LimitError,
-    ModelError,
     Run,
     Step,
     StoreError,
@@ -27,7 +25,7 @@ from acorn import (
 from acorn.journal import RunFinished, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore, PostgresStore
-from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+from acorn.testing import Reply, ScriptedModel, call, finish
 
 
 class Inner(module[Question, Answer]):
@@ -197,34 +195,6 @@ def test_resumed_run_record_contains_all_entries(store: Any) -> None:
     assert isinstance(entries[0], RunStarted)
     assert isinstance(entries[-1], RunFinished)
     assert len(entries) == len(run.journal.entries) + len(run.branches[0].journal.entries)
-
-
-def test_retryable_provider_failure_is_retried_on_resume(store: Any) -> None:
-    model = ScriptedModel([call("look", what="a"), Failure(status=503), finish(answer="there")])
-    agent = Desk(model=model, store=store)
-    agent.seen = []
-    with pytest.raises(ModelError) as caught:
-        agent(question="why?")
-    assert acorn.runs(store).list(status="failed")[0].error is not None
-    assert agent.resume(caught.value.run.id) == Answer(answer="there")
-    assert agent.seen == ["a", "step 1"]
-
-
-def test_run_with_permanent_failure_raises_store_error_on_resume(store: Any) -> None:
-    agent = Desk(model=ScriptedModel([Failure(status=400)]), store=store)
-    with pytest.raises(ModelError) as caught:
-        agent(question="why?")
-    with pytest.raises(StoreError, match="cannot be resumed: it failed") as again:
-        agent.resume(caught.value.run.id)
-    assert isinstance(again.value.__cause__, ModelError)
-
-
-def test_run_stopped_at_limit_finishes_with_higher_limit(store: Any) -> None:
-    agent = Desk(model=ScriptedModel(by_turn), store=store, max_total_tokens=30)
-    agent.seen = ["trouble"]
-    with pytest.raises(LimitError) as caught:
-        agent(question="why?")
-    assert agent.using(max_total_tokens=10_000_000).resume(caught.value.run.id) == Answer(answer="done")
 
 
 def test_resume_of_unknown_run_raises_store_error(store: Any) -> None:

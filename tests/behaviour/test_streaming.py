@@ -57,7 +57,7 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.testing.scripted import split_response
 
-RUNS = 20_000 if IS_LONG else 150
+RUNS = 60_000 if IS_LONG else 200
 
 Chunk = StreamChunk[Any]
 Hear = Callable[[Any, Chunk], Any]
@@ -233,7 +233,16 @@ class Stream:
         return found
 
 
-@pytest.fixture(params=["sync", "inside a loop", "async"])
+STREAM_WAYS = ["sync", "inside a loop", "async"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "stream" in metafunc.fixturenames:
+        is_every_way = IS_LONG or metafunc.definition.get_closest_marker("every_way") is not None
+        metafunc.parametrize("stream", STREAM_WAYS if is_every_way else ["sync"], indirect=True)
+
+
+@pytest.fixture
 def stream(request: pytest.FixtureRequest) -> Stream:
     return Stream(request.param)
 
@@ -366,10 +375,12 @@ def test_partials_are_created_for_dataclass_typed_dict_and_root_model_outputs(st
         assert [each for each in dict.fromkeys(seen) if each] == ["Z", "Zo", "Zoo"]
 
 
+@pytest.mark.every_way
 def test_stream_method_sends_streaming_requests(stream: Stream, watched: Watch) -> None:
     assert stream(Asker(model=watched(DONE)), question="?")[-1].result == RIGHT
 
 
+@pytest.mark.every_way
 def test_stream_iterator_and_on_stream_receive_identical_chunks(stream: Stream, watched: Watch) -> None:
     heard: list[Chunk] = []
     chunks = stream(listening(Asker, keeping(heard))(model=watched(DONE)), question="?")
@@ -400,6 +411,7 @@ def test_xml_answer_is_streamed_as_text(stream: Stream, watched: Watch) -> None:
 # Models without streaming
 
 
+@pytest.mark.every_way
 def test_stream_of_model_without_streaming_yields_text_in_one_chunk(stream: Stream) -> None:
     model = RawModel([calling(("a", "search", '{"query": "x"}'), content="Hm.", reasoning="Well."), FINISHING])
     first, second, *rest = stream(Researcher(model=model), question="?")
@@ -423,6 +435,7 @@ def test_on_stream_with_model_without_streaming_receives_whole_response(call: Ca
     assert partials(heard)[-1].answer == ANSWER
 
 
+@pytest.mark.every_way
 def test_model_that_has_stream_but_not_astream_is_called_without_streaming(stream: Stream) -> None:
     class Half(RawModel):
         def stream(self, request: ModelRequest) -> Iterator[Delta]:
@@ -431,6 +444,7 @@ def test_model_that_has_stream_but_not_astream_is_called_without_streaming(strea
     assert stream(Asker(model=Half([FINISHING])), question="?")[-1].result == RIGHT
 
 
+@pytest.mark.every_way
 def test_model_stream_iterator_without_close_method_is_accepted(stream: Stream) -> None:
     class Pieces:
         def __init__(self, deltas: list[Delta]) -> None:
@@ -463,6 +477,7 @@ def test_model_stream_iterator_without_close_method_is_accepted(stream: Stream) 
 # Text and reasoning
 
 
+@pytest.mark.every_way
 @each_case("size", [1, 7, 1000])
 def test_text_and_reasoning_are_yielded_in_chunks(stream: Stream, watched: Watch, size: int) -> None:
     chunks = stream(Researcher(model=watched(SEARCH, DONE, chunk_size=size)), question="?")
@@ -677,6 +692,7 @@ def stream_all(agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
     return list(agent.stream(**kwargs))
 
 
+@pytest.mark.every_way
 def test_chunk_whose_partial_is_not_read_runs_no_validation(stream: Stream, watched: Watch) -> None:
     looked: list[Any] = []
 
@@ -719,6 +735,7 @@ def test_finish_call_yields_no_tool_call_chunk(stream: Stream, watched: Watch) -
     assert [chunk.tool_call for chunk in stream(Asker(model=watched(DONE)), question="?") if chunk.tool_call] == []
 
 
+@pytest.mark.every_way
 def test_each_tool_call_yields_one_result_chunk_in_call_order(stream: Stream, watched: Watch) -> None:
     reply = (
         calls("read", _id="a", path="x")
@@ -811,6 +828,7 @@ def test_chunk_done_is_true_once_per_response(call: Call, watched: Watch, replie
     assert heard[-1].done
 
 
+@pytest.mark.every_way
 @kinds
 def test_stream_ends_with_chunk_that_contains_result_and_run(stream: Stream, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -882,6 +900,7 @@ def test_stream_that_is_never_iterated_sends_no_request(how: str) -> None:
     assert model.requests == []
 
 
+@pytest.mark.every_way
 @each_case(("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)])
 def test_model_failure_during_stream_raises_model_error(
     stream: Stream, watched: Watch, failure: Failure, status: int | None
@@ -935,6 +954,7 @@ def test_cut_off_streamed_answer_is_corrected(stream: Stream, watched: Watch) ->
     assert "It is" in [one.answer for one in partials(chunks)]
 
 
+@pytest.mark.every_way
 def test_time_limit_reached_during_stream_raises_limit_error(stream: Stream) -> None:
     def hurry(seconds: float) -> LimitError | None:
         model = Watched([Reply("Hm.", delay=AGES)])
@@ -953,6 +973,7 @@ def enough(seen: list[Chunk], count: int, chunk: Chunk) -> bool:
     return len(seen) == count
 
 
+@pytest.mark.every_way
 def test_stream_left_at_any_chunk_cancels_run_and_history_is_valid(stream: Stream, watched: Watch) -> None:
     script = (SEARCH & calls("read", path="a"), WRONG, DONE)
     count = len(stream(Researcher(model=watched(*script)), question="?"))
@@ -977,6 +998,7 @@ def test_stream_left_at_any_chunk_cancels_run_and_history_is_valid(stream: Strea
             assert_request_valid(request)
 
 
+@pytest.mark.every_way
 def test_stream_left_early_has_finished_tool_results_in_history(stream: Stream, watched: Watch) -> None:
     model = watched(SEARCH & calls("read", path="a"))
     with capture() as runs:
@@ -1128,6 +1150,7 @@ def test_cancelling_task_while_model_sends_nothing_closes_model_stream() -> None
     assert ends == ["Hm.", "cancelled", "closed"]
 
 
+@pytest.mark.every_way
 def test_leaving_stream_early_closes_tool_sources(stream: Stream, watched: Watch) -> None:
     class Drawer:
         def open(self) -> None:
@@ -1145,6 +1168,7 @@ def test_leaving_stream_early_closes_tool_sources(stream: Stream, watched: Watch
     assert seen == ["open", "close"]
 
 
+@pytest.mark.every_way
 def test_exception_while_closing_model_stream_is_raised(stream: Stream) -> None:
     class Stuck(ScriptedModel):
         def stream(self, request: ModelRequest) -> Generator[Delta]:
@@ -1259,6 +1283,7 @@ def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
         assert model.ends[-1] == ("read" if moment in ("a result", "the end of a response") else "left")
 
 
+@pytest.mark.every_way
 def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stream) -> None:
     error = ModelError("mine")
 
@@ -1376,6 +1401,7 @@ def test_on_stream_of_call_can_read_current_run_and_context_variables_of_caller(
         assert history is run.history
 
 
+@pytest.mark.every_way
 @kinds
 def test_current_run_in_on_stream_of_streamed_run_returns_that_run(stream: Stream, watched: Watch, kind: str) -> None:
     seen: list[Any] = []
@@ -1384,6 +1410,7 @@ def test_current_run_in_on_stream_of_streamed_run_returns_that_run(stream: Strea
     assert all(one is run for one in seen)
 
 
+@pytest.mark.every_way
 def test_current_run_called_in_loop_over_stream_raises_acorn_error(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
         with pytest.raises(AcornError, match="not inside a run"):
@@ -1431,6 +1458,7 @@ def test_other_agent_called_in_on_stream_returns_output(call: Call, watched: Wat
     assert results == [Answer(answer="other", confidence=1)]
 
 
+@pytest.mark.every_way
 def test_streamed_run_is_collected_by_capture_block_and_is_agent_last(stream: Stream, watched: Watch) -> None:
     async def main() -> None:
         agent = Asker(model=watched(DONE, DONE))
@@ -1574,8 +1602,9 @@ SCRIPTS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.every_way
 @each_case("name", SCRIPTS)
-@each_case("size", [1, 3, 1000])
+@each_case("size", [1, 3, 1000] if IS_LONG else [3])
 def test_streamed_run_equals_plain_run(stream: Stream, name: str, size: int) -> None:
     plain = Still(SCRIPTS[name])
     with capture() as runs, suppress(AcornError):
@@ -1621,8 +1650,9 @@ def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], Model
     return chance, reply
 
 
-def test_streamed_run_equals_plain_run_for_random_responses(stream: Stream) -> None:
+def test_streamed_run_equals_plain_run_for_random_responses() -> None:
     for seed in range(RUNS):
+        stream = Stream(STREAM_WAYS[seed % 3])
         outcomes = []
         for streams in (False, True):
             chance, reply = replies_of(seed)
@@ -1657,6 +1687,7 @@ class Parent(Researcher):
     branches = {"check": Check}
 
 
+@pytest.mark.every_way
 def test_branch_chunks_have_branch_path(stream: Stream, watched: Watch) -> None:
     inner = finish(answer="checked", confidence=1)
     model = watched(calls("check", _id="a"), Reply("Inner.") & calls("read", path="b"), inner, DONE)
@@ -1694,6 +1725,7 @@ def test_branch_on_stream_receives_chunks_with_branch_path(call: Call, watched: 
     assert partials(heard)[-1].answer == "checked"
 
 
+@pytest.mark.every_way
 def test_leaving_stream_inside_branch_cancels_branch_and_parent(stream: Stream, watched: Watch) -> None:
     model = watched(calls("check"), "Inner." * 10)
     with capture() as runs:

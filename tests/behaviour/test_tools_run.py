@@ -284,17 +284,6 @@ def test_call_with_invalid_arguments_does_not_affect_other_calls(call: Call, scr
     assert "`number`" in second
 
 
-def test_unknown_tool_error_lists_available_tools(call: Call, script: Script) -> None:
-    def search(query: str) -> str:
-        return query
-
-    (text,) = use(call, script, [search], calling("serach", query="x"))
-    assert text.startswith("Tool error: ")
-    assert "`serach`" in text
-    assert "`search`" in text
-    assert "`__finish__`" in text
-
-
 def test_positional_only_keyword_only_and_extra_keyword_parameters_of_tool_receive_arguments(
     call: Call, script: Script
 ) -> None:
@@ -677,35 +666,6 @@ def test_ctrl_c_ends_run_and_cancels_async_tools() -> None:
 
 
 # Concurrency
-
-
-@pytest.mark.every_way
-def test_sync_tools_run_concurrently(call: Call, script: Script) -> None:
-    barrier = threading.Barrier(4, timeout=PATIENCE)
-
-    def meet(name: str) -> str:
-        barrier.wait()  # It breaks unless all four are there.
-        return name
-
-    reply = together(*(calling("meet", name=name) for name in "abcd"))
-    assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
-
-
-@pytest.mark.every_way
-def test_async_tools_run_concurrently(call: Call, script: Script) -> None:
-    waiting: list[asyncio.Future[None]] = []
-
-    async def meet(name: str) -> str:
-        arrived = asyncio.get_running_loop().create_future()
-        waiting.append(arrived)
-        if len(waiting) == 4:
-            for other in waiting:
-                other.set_result(None)
-        await asyncio.wait_for(arrived, PATIENCE)
-        return name
-
-    reply = together(*(calling("meet", name=name) for name in "abcd"))
-    assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.every_way

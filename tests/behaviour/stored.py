@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 from tests.long_version import IS_LONG
 
+from acorn import module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.testing import Reply, ScriptedModel
+from acorn.testing import Reply, ScriptedModel, call, finish
 
 ALL_STORES = ["memory", "sqlite", "postgres"]
 STORES = ALL_STORES if IS_LONG else ["sqlite"]
@@ -29,6 +30,18 @@ class Answer(BaseModel):
     answer: str
 
 
+class Desk(module[Question, Answer]):
+    """Answer."""
+
+    max_steps = 9
+    act: Callable[[], Any]
+
+    @tool
+    def look(self) -> Any:
+        """Look."""
+        return self.act()
+
+
 def by_turn(*script: Reply) -> ScriptedModel:
     """Return a model that selects its reply by the conversation, so that any process can continue a run with it."""
 
@@ -37,6 +50,28 @@ def by_turn(*script: Reply) -> ScriptedModel:
         return reply
 
     return ScriptedModel(answer)
+
+
+SCRIPT = (call("look"), finish(answer="x"))
+
+
+def desk(store: Any, act: Callable[[], Any] = lambda: "seen", *script: Reply, **settings: Any) -> Desk:
+    """Return an agent as a new process would make it. Its tool `look` calls `act`."""
+    agent = Desk(model=by_turn(*(script or SCRIPT)), store=store, **settings)
+    agent.act = act
+    return agent
+
+
+def interrupting() -> Callable[[], str]:
+    """Return a function that raises `KeyboardInterrupt` at its first call."""
+    calls = itertools.count()
+
+    def act() -> str:
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        return "seen"
+
+    return act
 
 
 def stores_in(folder: Path) -> NewStore:

@@ -468,103 +468,72 @@ def test_loop_guard_sends_one_notice_at_third_identical_call(call: Call, script:
     assert run.history[position - 1]["role"] == "tool"  # After the results.
 
 
-def test_loop_guard_treats_reformatted_and_reordered_arguments_as_identical(call: Call, script: Script) -> None:
-    def find(name: str, at: int) -> str:
-        return "nothing"
-
-    one = calling("find", name="a", at=1)
-    other = calling("find", at=1, name="a")
-    spaced = calling("find", name="a", at=1)
-    spaced.calls[0].arguments = '{ "name": "a",  "at": 1 }'
-    assert notices(walk(call, script, [one, other, spaced], tools=[find])) == [3]
+def find(name: str, at: int = 0) -> str:
+    return "nothing"
 
 
-@each_case("times", [1, 2])
-def test_loop_guard_does_not_report_two_identical_calls(call: Call, script: Script, times: int) -> None:
-    other = calling("look", at=2)
-    replies = [calling("look", at=1) for _ in range(times)]
-    assert notices(walk(call, script, [*replies, other, *replies])) == []
+def refuse(page: int) -> str:
+    raise ConnectionError("refused")
 
 
-def test_loop_guard_reports_alternating_calls(call: Call, script: Script) -> None:
-    replies = [calling("look", at=number % 2) for number in range(6)]
-    assert notices(walk(call, script, replies)) == [4]
+def refuse_page(page: int) -> str:
+    raise ConnectionError(f"page {page} refused")
 
 
-def test_loop_guard_counts_repeated_response_with_two_calls_as_one_repetition(call: Call, script: Script) -> None:
-    replies = [calling("look", at=1) & calling("look", at=2) for _ in range(4)]
-    assert notices(walk(call, script, replies)) == [3]
+NUMBERS = itertools.count()
 
 
-def test_loop_guard_reports_repeated_tool_error_although_arguments_differ(call: Call, script: Script) -> None:
-    def fetch(page: int) -> str:
-        raise ConnectionError("refused")
-
-    replies = [calling("fetch", page=number) for number in range(5)]
-    assert notices(walk(call, script, replies, tools=[fetch])) == [3]
+def count() -> int:
+    return next(NUMBERS)
 
 
-def test_loop_guard_does_not_report_different_errors(call: Call, script: Script) -> None:
-    def fetch(page: int) -> str:
-        raise ConnectionError(f"page {page} refused")
-
-    assert notices(walk(call, script, [calling("fetch", page=number) for number in range(5)], tools=[fetch])) == []
+def count_pages() -> Iterator[int]:
+    yield next(NUMBERS)
 
 
-def test_loop_guard_does_not_report_different_results(call: Call, script: Script) -> None:
-    numbers: Iterator[int] = itertools.count()
-
-    def poll() -> str:
-        return f"{next(numbers)} % done"
-
-    assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
+@tool(repeatable=True)
+def poll() -> str:
+    return "not yet"
 
 
-def test_loop_guard_does_not_report_different_arguments(call: Call, script: Script) -> None:
-    def find(name: str) -> str:
-        return "nothing"
-
-    assert notices(walk(call, script, [calling("find", name=name) for name in "abcdef"], tools=[find])) == []
+@tool(repeatable=True)
+def poll_in_vain() -> str:
+    raise ConnectionError("not yet")
 
 
-def test_loop_guard_does_not_report_generator_tool_with_different_results(call: Call, script: Script) -> None:
-    numbers: Iterator[int] = itertools.count()
-
-    def pages() -> Iterator[int]:
-        yield next(numbers)
-
-    assert notices(walk(call, script, [calling("pages") for _ in range(5)], tools=[pages])) == []
+def spaced() -> Reply:
+    reply = calling("find", name="a", at=1)
+    reply.calls[0].arguments = '{ "name": "a",  "at": 1 }'
+    return reply
 
 
-def test_loop_guard_does_not_report_tool_with_repeatable_option(call: Call, script: Script) -> None:
-    @tool(repeatable=True)
-    def poll() -> str:
-        return "not yet"
-
-    assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
-
-    @tool(repeatable=True)
-    def fail() -> str:
-        raise ConnectionError("not yet")
-
-    assert notices(walk(call, script, [calling("fail") for _ in range(6)], tools=[fail])) == []
-
-
-def test_loop_guard_reports_repeated_call_next_to_call_of_tool_with_repeatable_option(
-    call: Call, script: Script
-) -> None:
-    numbers: Iterator[int] = itertools.count()
-
-    @tool(repeatable=True)
-    def poll() -> str:
-        return f"{next(numbers)}"
-
-    replies = [calling("poll") & calling("look", at=1) for _ in range(4)]
-    assert notices(walk(call, script, replies, tools=[poll, look])) == [3]
+ONE, TWO = calling("look", at=1), calling("look", at=2)
+PATTERNS: dict[str, tuple[list[Reply], list[int]]] = {
+    "two identical calls": ([ONE, ONE, TWO, ONE, ONE], []),
+    "one call between others": ([ONE, TWO, ONE], []),
+    "arguments in another order and form": (
+        [calling("find", name="a", at=1), calling("find", at=1, name="a"), spaced()],
+        [3],
+    ),
+    "alternating calls": ([ONE, TWO] * 3, [4]),
+    "a response with two calls": ([ONE & TWO] * 4, [3]),
+    "one error of different calls": ([calling("refuse", page=number) for number in range(5)], [3]),
+    "different errors": ([calling("refuse_page", page=number) for number in range(5)], []),
+    "different results": ([calling("count")] * 6, []),
+    "different results of a generator": ([calling("count_pages")] * 5, []),
+    "different arguments": ([calling("find", name=name) for name in "abcdef"], []),
+    "a repeatable tool": ([calling("poll")] * 6, []),
+    "a repeatable tool that fails": ([calling("poll_in_vain")] * 6, []),
+    "a call next to a repeatable tool": ([calling("poll") & ONE] * 4, [3]),
+}
 
 
-def test_loop_guard_none_sends_no_reminder(call: Call, script: Script) -> None:
-    assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
+@each_case("pattern", PATTERNS)
+def test_loop_guard_reports_only_repeated_calls_with_equal_results(call: Call, script: Script, pattern: str) -> None:
+    replies, expected = PATTERNS[pattern]
+    tools = [look, find, refuse, refuse_page, count, count_pages, poll, poll_in_vain]
+    assert notices(walk(call, script, replies, tools=tools)) == expected
+    assert notices(walk(call, script, replies, tools=tools, loop_guard=None)) == []
 
 
 @pytest.mark.every_way

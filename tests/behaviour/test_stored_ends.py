@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.stored import STORES, Answer, NewStore, Question, by_turn, stores_in
+from tests.behaviour.stored import SCRIPT, STORES, Answer, Desk, NewStore, Question, by_turn, desk, stores_in
 from tests.cases import each_case
 from tests.waiting import PATIENCE, waiting_for_nothing
 
@@ -17,19 +17,7 @@ import acorn
 from acorn import LimitError, ModelError, ParseError, StoreError, Unfinished, current_run, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.testing import Failure, Reply, ScriptedModel, call, finish
-
-
-class Desk(module[Question, Answer]):
-    """Answer."""
-
-    max_steps = 9
-    act: Callable[[], Any]
-
-    @tool
-    def look(self) -> Any:
-        """Look."""
-        return self.act()
+from acorn.testing import Failure, Reply, ScriptedModel, call
 
 
 @pytest.fixture(params=[name for name in STORES if name != "postgres"])
@@ -40,15 +28,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 @pytest.fixture
 def new_store(tmp_path: Path) -> NewStore:
     return stores_in(tmp_path)
-
-
-SCRIPT = [call("look"), finish(answer="x")]
-
-
-def desk(store: Any, act: Callable[[], Any] = lambda: "seen", **settings: Any) -> Desk:
-    agent = Desk(model=by_turn(*SCRIPT), store=store, **settings)
-    agent.act = act
-    return agent
 
 
 def status_of(store: Any) -> str:

@@ -1267,9 +1267,8 @@ def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error
 @pytest.mark.every_way
 @kinds
 @each_case("moment", MOMENTS)
-def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
-    call: Call, stream: Stream, moment: str, kind: str
-) -> None:
+def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(call: Call, moment: str, kind: str) -> None:
+    stream = Stream(call.way)
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         error = CustomError("mine")
         model = Watched([SEARCH, DONE])
@@ -1304,9 +1303,8 @@ def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stre
 
 @pytest.mark.every_way
 @each_case("error", [StopIteration("mine"), StopAsyncIteration("mine")])
-def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(
-    call: Call, stream: Stream, error: Exception
-) -> None:
+def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(call: Call, error: Exception) -> None:
+    stream = Stream(call.way)
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         model = Watched([SEARCH])
         with pytest.raises((type(error), RuntimeError)) as caught:

@@ -717,9 +717,7 @@ def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> N
         "got 'very confident'. Raise `parse_retries`, or make `final_output` easier to fill."
     )
     assert error.raw_output == '{"answer":"Paris","confidence":"very confident"}'
-    assert error.errors == [
-        {"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"},
-    ]
+    assert error.errors == [{"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"}]
     assert error.attempts == 2
     assert error.run.error is error
     assert (error.run.stop_reason, error.run.output, error.run.usage.requests) == ("error", None, 2)

@@ -988,10 +988,7 @@ def test_saved_run_contains_answering_model_and_model_list_without_secrets() -> 
             loop.start(0.0)
     saved = save(loop)
     assert "sk-secret" not in str(saved)
-    assert saved["state"]["settings"]["model"] == [
-        "openai/gpt-4o",
-        {"model": "openai/gpt-4o-mini", "top_p": 0.5},
-    ]
+    assert saved["state"]["settings"]["model"] == ["openai/gpt-4o", {"model": "openai/gpt-4o-mini", "top_p": 0.5}]
     again = load(new_machine(agent, (), {}).plan, json.loads(json.dumps(saved)))
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"

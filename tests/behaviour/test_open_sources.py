@@ -143,6 +143,7 @@ def test_with_agent_block_opens_tool_sources_once_for_all_calls(call: Call, scri
     assert diary == ["open a", "list a", "list a", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_call_after_with_agent_block_opens_tool_sources_again(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
@@ -154,6 +155,7 @@ def test_call_after_with_agent_block_opens_tool_sources_again(call: Call, script
     assert diary == ["open a", "list a", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_nested_with_agent_block_does_not_reopen_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
@@ -168,6 +170,7 @@ def test_nested_with_agent_block_does_not_reopen_tool_sources(call: Call, kind: 
     assert diary == ["open a", "close a", "open a", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_with_agent_block_left_by_exception_closes_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
@@ -194,6 +197,7 @@ def test_failed_call_in_with_agent_block_does_not_close_tool_sources(call: Call,
     assert diary[-1] == "close a"
 
 
+@pytest.mark.every_way
 @KINDS
 def test_tool_source_that_fails_to_open_closes_already_opened_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
@@ -208,6 +212,7 @@ def test_tool_source_that_fails_to_open_closes_already_opened_tool_sources(call:
         assert diary[3:] == ["open a", "open b", "open c"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_second_tool_source_that_fails_to_close_is_reported_in_note_of_raised_error(call: Call, kind: Any) -> None:
     diary: list[str] = []

@@ -110,12 +110,7 @@ def test_specification_basic_structure_with_ellipsis_values_raises_declaration_e
 
 
 @each_case(
-    "line",
-    [
-        'model = "anthropic/claude-sonnet-4-5-20250514"',
-        'model = "openai/gpt-4o"',
-        'model = "ollama/llama3"',
-    ],
+    "line", ['model = "anthropic/claude-sonnet-4-5-20250514"', 'model = "openai/gpt-4o"', 'model = "ollama/llama3"']
 )
 def test_specification_model_identifiers_are_accepted(line: str) -> None:
     assert spec(f"class MyAgent(module):\n    {line}").model in line
@@ -325,48 +320,11 @@ def test_specification_tool_schema_is_derived_from_signature_and_docstring(searc
             "type": "object",
             "properties": {
                 "query": {"type": "string", "description": "The search query"},
-                "max_results": {
-                    "type": "integer",
-                    "default": 5,
-                    "description": "Maximum number of results to return",
-                },
+                "max_results": {"type": "integer", "default": 5, "description": "Maximum number of results to return"},
             },
             "required": ["query"],
         },
     }
-
-
-# Both seeds have the table of the sources of a schema.
-
-
-def test_specification_tool_name_is_function_name(search_web: Any) -> None:
-    assert the_tool(search_web).name == "search_web"
-
-
-def test_specification_tool_description_is_first_docstring_line(search_web: Any) -> None:
-    assert the_tool(search_web).schema["description"] == "Search the web for information."
-
-
-def test_specification_parameter_types_are_derived_from_type_hints(search_web: Any) -> None:
-    properties = the_tool(search_web).schema["parameters"]["properties"]
-    assert (properties["query"]["type"], properties["max_results"]["type"]) == ("string", "integer")
-
-
-def test_specification_parameter_descriptions_are_derived_from_args_section(search_web: Any) -> None:
-    properties = the_tool(search_web).schema["parameters"]["properties"]
-    assert properties["query"]["description"] == "The search query"
-    assert properties["max_results"]["description"] == "Maximum number of results to return"
-
-
-def test_specification_parameters_with_defaults_are_optional(search_web: Any) -> None:
-    parameters = the_tool(search_web).schema["parameters"]
-    assert parameters["required"] == ["query"]
-    assert parameters["properties"]["max_results"]["default"] == 5
-
-
-def test_specification_return_type_hint_is_not_in_schema(search_web: Any) -> None:
-    assert set(the_tool(search_web).schema) == {"name", "description", "parameters"}
-    assert "list[dict]" not in repr(the_tool(search_web).schema)
 
 
 def test_specification_tools_of_class_attribute_are_listed(search_web: Any) -> None:

@@ -13,15 +13,7 @@ from tests.behaviour.stored import ALL_STORES, STORES, Answer, Question
 from tests.cases import each_case
 
 import acorn
-from acorn import (
-    DeclarationError,
-    Run,
-    Step,
-    StoreError,
-    current_run,
-    module,
-    tool,
-)
+from acorn import DeclarationError, Run, Step, StoreError, current_run, module, tool
 from acorn.journal import RunFinished, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore, PostgresStore

@@ -1014,30 +1014,16 @@ def test_record_of_stream_left_early_is_accepted_as_history(stream: Stream, watc
     assert stream(agent.using(history=runs[0]), question="Well?")[-1].result == RIGHT
 
 
-def test_exception_in_loop_body_cancels_streamed_run(watched: Watch) -> None:
+@pytest.mark.every_way
+def test_exception_in_loop_body_cancels_streamed_run(stream: Stream, watched: Watch) -> None:
     model = watched(SEARCH)
 
-    def main() -> None:
-        for chunk in Researcher(model=model).stream(question="?"):
-            if chunk.content:
-                raise KeyError("mine")
+    def fail(chunk: Chunk) -> None:
+        if chunk.content:
+            raise KeyError("mine")
 
     with capture() as runs, pytest.raises(KeyError, match="mine"):
-        main()
-    assert model.ends == ["left"]
-    assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
-
-
-def test_exception_in_async_loop_body_cancels_streamed_run(watched: Watch) -> None:
-    model = watched(SEARCH)
-
-    async def main() -> None:
-        async for chunk in Researcher(model=model).astream(question="?"):
-            if chunk.content:
-                raise KeyError("mine")
-
-    with capture() as runs, pytest.raises(KeyError, match="mine"):
-        asyncio.run(main())
+        stream.until(fail, Researcher(model=model), question="?")
     assert model.ends == ["left"]
     assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
 
@@ -1995,12 +1981,7 @@ def test_chunks_of_two_runs_of_one_branch_have_different_run_ids(way: str) -> No
         branches = {"check": Check}
         max_steps = 3
 
-    replies = [
-        calls("check") & calls("check"),
-        finish(result=True),
-        finish(result=True),
-        finish(result="done"),
-    ]
+    replies = [calls("check") & calls("check"), finish(result=True), finish(result=True), finish(result="done")]
     agent = Main(model=ScriptedModel(replies, chunk_size=3))
 
     async def walk() -> list[StreamChunk[str]]:

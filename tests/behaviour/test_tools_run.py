@@ -971,10 +971,7 @@ def test_hung_tool_does_not_block_process_exit() -> None:
         print(Worker(model=ScriptedModel(replies))())
     """
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\ndone\n", "")
 

@@ -377,9 +377,7 @@ def test_xml_corrections_beyond_parse_retries_raise_parse_error(call: Call, scri
         call(Reader(model=model), text="I love it")
     error = caught.value
     assert (error.raw_output, error.attempts) == (wrong, 3)
-    assert error.errors == [
-        {"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"},
-    ]
+    assert error.errors == [{"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"}]
     assert error.run.history[-1] == {"role": "assistant", "content": wrong}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
 from tests.long_version import IS_LONG
 
 from acorn import module, tool
@@ -20,14 +20,6 @@ STORES = ALL_STORES if IS_LONG else ["sqlite"]
 """The stores of a test whose subject is the same in all stores; the contract tests compare the stores."""
 
 NewStore = Callable[[], Any]
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 class Desk(module[Question, Answer]):

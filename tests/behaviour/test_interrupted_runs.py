@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from tests.cases import each_case
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
 from acorn._call.plan import new_machine
@@ -24,7 +25,6 @@ from acorn.journal import Entry, RunFailed, RunFinished, RunInterrupted, ToolFin
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import to_messages
 
-PATIENCE = 120.0
 STOPPED = "This call was not completed: the run was stopped."
 
 Way = Literal["sync", "async"]

@@ -19,14 +19,12 @@ from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE
 
 from acorn import AcornError, Run, Step, current_run, module, tool
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-PATIENCE = 120.0
-"""Seconds after which a test gives up on what should have come long before."""
 
 THREADS = 64 if IS_LONG else 16
 TASKS = 256 if IS_LONG else 64

@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.cases import each_case
+from tests.waiting import PATIENCE
 
 from acorn import Run, module, tool
 from acorn.models import ModelRequest
 from acorn.testing import Failure, ScriptedModel, finish
 from acorn.testing import call as calling
-
-PATIENCE = 120.0
 
 
 class Who(module[Any, str]):

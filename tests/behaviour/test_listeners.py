@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.schemas import Question
 from tests.cases import each_case
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
@@ -38,13 +38,8 @@ from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.record import Subscriber, _subscribe
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
-PATIENCE = 120.0
 SECRET = "sk-very-secret-12345678"
 SAID = "the words of the question"
-
-
-class Question(BaseModel):
-    question: str
 
 
 @tool

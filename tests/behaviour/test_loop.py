@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Question
 from tests.cases import each_case
 from typing_extensions import TypedDict
 
@@ -19,10 +20,6 @@ from acorn import ModelError, ParseError, Run, Step, Unfinished, Usage, module, 
 from acorn.models import ModelRequest, RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-
-class Question(BaseModel):
-    question: str
 
 
 class Answer(BaseModel):

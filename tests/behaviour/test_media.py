@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer
 from tests.cases import each_case
 
 import acorn
@@ -52,10 +53,6 @@ class Question(BaseModel):
     question: str = "What is it?"
     photo: Image | None = Field(default=None, description="What it is about")
     more: list[Image | Audio | File] = []
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool(repeatable=True)

@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call
+from tests.behaviour.schemas import Question
 from tests.cases import each_case
 
 from acorn import DeclarationError, InputError, module
 from acorn.testing import ScriptedModel, finish
 
 SECRET = {"model": "openai/gpt-4o", "api_key": "sk-secret-canary"}
-
-
-class Question(BaseModel):
-    question: str
 
 
 class Agent(module):

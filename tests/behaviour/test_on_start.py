@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Question
 from tests.cases import each_case
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
@@ -22,10 +22,6 @@ from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import to_messages
-
-
-class Question(BaseModel):
-    question: str
 
 
 @tool

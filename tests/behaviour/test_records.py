@@ -16,8 +16,10 @@ from typing import Annotated, Any, Optional
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer
 from tests.cases import each_case
 from tests.provider_rules import assert_complete
+from tests.waiting import PATIENCE
 
 import acorn
 from acorn import (
@@ -39,16 +41,10 @@ from acorn.models import Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 120.0
-
 
 class Question(BaseModel):
     question: str
     limit: int = 3
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tests.cases import each_case
+from tests.waiting import PATIENCE
 
 from acorn import Run, Step, current_run, listen, module, tool
 from acorn._call.plan import new_machine
@@ -27,8 +28,6 @@ from acorn.models import ModelRequest
 from acorn.record import CallSite
 from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import dump_events
-
-PATIENCE = 120.0
 
 
 @tool

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, RootModel, computed_field
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer, Question
 from tests.cases import each_case
 from tests.waiting import AGES, waiting_for_nothing
 
@@ -23,14 +24,6 @@ from acorn.models import ModelRequest, ModelResponse, Price, RawCall
 from acorn.models.port import is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool

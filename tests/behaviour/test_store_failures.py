@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
 from tests.cases import each_case
 from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true, waiting_for_nothing
@@ -27,14 +27,6 @@ from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
 from acorn.stores.port import Commit, Process, StoredRun
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 class Brittle(MemoryStore):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 from tests.provider_rules import assert_complete
+from tests.waiting import PATIENCE
 
 from acorn import Run, Step, Usage, module, tool
 from acorn._call.plan import new_machine
@@ -25,7 +26,6 @@ from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import dump_events, to_messages
 
-PATIENCE = 120.0
 WAYS = ["sync", "async"]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.stored import STORES, Answer, Question, by_turn
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import STORES, by_turn
 
 import acorn
 from acorn import StoreError, module, tool

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.stored import STORES, Answer, Question, by_turn, desk, interrupting
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import STORES, by_turn, desk, interrupting
 from tests.cases import each_case
 from tests.clock import FakeClock
 from tests.parts import Photo

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.stored import SCRIPT, STORES, Answer, Desk, NewStore, Question, by_turn, desk, stores_in
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import SCRIPT, STORES, Desk, NewStore, by_turn, desk, stores_in
 from tests.cases import each_case
 from tests.waiting import PATIENCE, waiting_for_nothing
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.stored import ALL_STORES, STORES, Answer, Question
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import ALL_STORES, STORES
 from tests.cases import each_case
 
 import acorn

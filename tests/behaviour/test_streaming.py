@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from tests.behaviour.conftest import Call
+from tests.behaviour.schemas import Question
 from tests.behaviour.test_response_fuzz import MODULES, _reply
 from tests.cases import each_case
 from tests.long_version import IS_LONG
@@ -61,10 +62,6 @@ RUNS = 60_000 if IS_LONG else 200
 
 Chunk = StreamChunk[Any]
 Hear = Callable[[Any, Chunk], Any]
-
-
-class Question(BaseModel):
-    question: str
 
 
 class Answer(BaseModel):

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import INVALID_SPAN, SpanKind, StatusCode, get_current_span
-from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
 from tests.cases import each_case
 from tests.telemetry import Spans, attributes, set_up
 
@@ -32,14 +32,6 @@ WAYS = ["call", "acall", "stream", "astream"]
 def spans() -> Iterator[Spans]:
     with set_up() as found:
         yield found
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 def work(name: str) -> None:

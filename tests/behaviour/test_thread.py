@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer, Question
 from tests.cases import each_case
 from tests.raw_model import RawModel, calling, finishing
 from tests.waiting import AGES, PATIENCE
@@ -51,14 +52,6 @@ from acorn.thread import (
 from acorn.types import Message
 
 SECRET = "sk-very-secret-12345678"
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool(repeatable=True)

@@ -25,6 +25,7 @@ import pytest
 from pydantic import BaseModel, Field, field_serializer
 from tests.behaviour.conftest import Call, Script
 from tests.cases import each_case
+from tests.waiting import PATIENCE
 
 from acorn import (
     AcornError,
@@ -45,9 +46,6 @@ from acorn.journal import Entry, ToolFinished
 from acorn.models import RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-PATIENCE = 120.0
-"""Seconds after which a test gives up on what should have come long before."""
 
 
 class Worker(module[Any, str]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -384,11 +386,14 @@ def test_perform_without_agents_finds_already_loaded_class_by_stored_name(store:
     assert handle.result() == Answer(text="Found.")
 
 
-def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path) -> None:
+def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process that does not know the class."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
-    submit = "from desks import *; print(*(a().using(deliver=False).submit(question='Who?').run_id for a in KINDS))"
-    run_ids = program(tmp_path, submit).split()
+    monkeypatch.syspath_prepend(tmp_path)
+    desks = importlib.import_module("desks")
+    monkeypatch.delitem(sys.modules, "desks")
+    with closing(SQLiteStore(tmp_path / "runs.db")) as store:
+        run_ids = [put(store, kind, question="Who?").run_id for kind in desks.KINDS]
     act = f"from acorn.durable import perform; print(*(perform('runs.db', each) for each in {run_ids}))"
     show = f"from desks import *; print(*(a().resume(each).text for a, each in zip(KINDS, {run_ids})))"
     assert program(tmp_path, f"{act}; {show}") == "done done\nImported. Imported.\n"

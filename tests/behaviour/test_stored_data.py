@@ -18,6 +18,7 @@ from tests.behaviour.schemas import Answer, Question
 from tests.behaviour.stored import STORES, by_turn, desk, interrupting
 from tests.cases import each_case
 from tests.clock import FakeClock
+from tests.long_version import IS_LONG
 from tests.parts import Photo
 from tests.waiting import PATIENCE
 
@@ -34,6 +35,9 @@ from acorn.types import Usage
 @pytest.fixture(params=[name for name in STORES if name != "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+
+
+LARGE = 10_000_000 if IS_LONG else 2_000_000
 
 
 class Rich(BaseModel):
@@ -73,7 +77,7 @@ class Odd(module[Question, Rich]):
     @tool
     def big(self) -> str:
         """Much."""
-        return "ä" * 10_000_000
+        return "ä" * LARGE
 
 
 def test_infinite_numbers_and_invalid_characters_are_unchanged_after_resume(store: Any) -> None:
@@ -94,7 +98,7 @@ def test_infinite_numbers_and_invalid_characters_are_unchanged_after_resume(stor
     assert acorn.runs(store).get("a").history == again.last.history
 
 
-def test_tool_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> None:
+def test_large_tool_result_is_unchanged_after_load(store: Any) -> None:
     script = [call("big"), call("stop"), finish()]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -102,7 +106,7 @@ def test_tool_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> Non
         agent.using(run_id="a")(question="why?")
     agent.stops = False
     agent.using(run_id="a")(question="why?")
-    assert len(acorn.runs(store).get("a").history[3]["content"]) == 10_000_000
+    assert len(acorn.runs(store).get("a").history[3]["content"]) == LARGE
 
 
 @each_case("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])

@@ -280,9 +280,12 @@ def check(seed: int) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_random_model_responses_give_result_or_acorn_error(first: int) -> None:
+def test_random_model_responses_give_result_or_acorn_error(
+    first: int, record_property: Callable[[str, object], None]
+) -> None:
     ends: Counter[str] = Counter()
     for seed in range(first, first + BATCH):
         with case(seed):
             ends[check(seed)] += 1
     assert {"output", "Unfinished", "ParseError", "ModelError"} <= ends.keys(), "the replies are too much alike"
+    record_property("tried", f"{BATCH:,} runs with random responses")

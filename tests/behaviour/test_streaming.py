@@ -1631,7 +1631,7 @@ def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], Model
     return chance, reply
 
 
-def test_streamed_run_equals_plain_run_for_random_responses() -> None:
+def test_streamed_run_equals_plain_run_for_random_responses(record_property: Callable[[str, object], None]) -> None:
     for seed in range(RUNS):
         stream = Stream(STREAM_WAYS[seed % 3])
         outcomes = []
@@ -1650,6 +1650,7 @@ def test_streamed_run_equals_plain_run_for_random_responses() -> None:
                     agent.run()
             outcomes.append(outcome(runs[0], model.requests))
         assert outcomes[0] == outcomes[1], f"seed {seed}"
+    record_property("tried", f"{RUNS:,} streamed runs with random responses")
 
 
 # Branches

@@ -169,17 +169,10 @@ def test_store_failure_at_any_commit_raises_error_and_run_is_resumable(
     assert most > 15
 
 
-class Held(Future[None]):
-    """The future of a commit that takes so long that each wait for it times out at once."""
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        return super().exception(None if timeout is None else 0)
-
-
 @each_case("way", [called, awaited])
 def test_store_failure_at_end_of_last_branch_raises_error_with_record_of_top_level_run(way: Way) -> None:
     error = StoreError("The disk is full.")
-    at_its_end, held = threading.Event(), Held()
+    at_its_end, held = threading.Event(), Future[None]()
 
     class Full(MemoryStore):
         def commit(self, commit: Commit) -> Future[None]:
@@ -201,12 +194,13 @@ def test_store_failure_at_end_of_last_branch_raises_error_with_record_of_top_lev
             assert at_its_end.wait(PATIENCE)
             return "late"
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     came = outcome(way, Waiting(model=model(call("dig") & call("late")), store=Full()))
     assert came is error
     assert came.run.id == "a"
     held.set_exception(error)
-    assert comes_true(lambda: threading.active_count() <= before)
+    started = [each for each in threading.enumerate() if each not in before and each.name != "acorn-heartbeat"]
+    assert comes_true(lambda: not any(each.is_alive() for each in started))
     assert came.run.id == "a"
 
 

@@ -14,7 +14,9 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
+from tests.clock import FakeClock
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import (
     AcornError,
@@ -35,12 +37,11 @@ from acorn import (
     module,
     tool,
 )
+from acorn._base.clock import current_clock, use_clock
 from acorn._base.interrupts import StopSignal
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-PATIENCE = 120.0
 
 BEGUN = "The branch `check` has begun."
 NOT_YET = "This call has not returned yet."
@@ -1471,19 +1472,20 @@ def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> No
 def test_branch_duration_counts_against_parent_max_seconds(call: Call, script: Script) -> None:
     class Slow(Main):
         def on_step(self, step: Step) -> None:
-            time.sleep(0.25)
+            current_clock().sleep(0.25)
             with pytest.raises(BranchError) as raised:
                 self.branch(Checker)
             assert isinstance(raised.value.__cause__, LimitError)
 
-    slow = Reply(delay=PATIENCE) & TRUE
-    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=4)
-    assert run.seconds < PATIENCE / 2
-    assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
-    assert (run.output, run.stop_reason) == ("yes", "limit")
-    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=4)
-    assert run.seconds < PATIENCE / 2
-    assert run.output == "yes"
+    slow = Reply(delay=10) & TRUE
+    with use_clock(FakeClock()):
+        run = run_main(call, script(calling("check"), slow, DONE), max_seconds=4)
+        assert run.seconds < 4
+        assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
+        assert (run.output, run.stop_reason) == ("yes", "limit")
+        run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=4)
+        assert 0.25 < run.seconds < 4
+        assert run.output == "yes"
 
 
 # Streaming
@@ -1641,16 +1643,9 @@ def test_cancelling_parent_ends_branch_started_in_sync_hook() -> None:
 
     asyncio.run(main())
     model.open.set()
-    assert_soon(lambda: runs[1].stop_reason == "cancelled")
+    assert comes_true(lambda: runs[1].stop_reason == "cancelled")
     assert isinstance(runs[1].error, StopSignal)
-    assert_soon(lambda: len(model.requests) == 2)
-
-
-def assert_soon(claim: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not claim():
-        assert time.monotonic() < until
-        time.sleep(0.002)
+    assert comes_true(lambda: len(model.requests) == 2)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -1675,7 +1670,7 @@ def test_keyboard_interrupt_or_system_exit_in_branch_ends_sibling_branches(
     (run,) = (each for each in runs if each.branches)
     assert raised.value.run is run  # type: ignore[attr-defined]
     assert run.stop_reason == "cancelled"
-    assert_soon(lambda: [branch.stop_reason for branch in run.branches] == ["cancelled", "cancelled"])
+    assert comes_true(lambda: [branch.stop_reason for branch in run.branches] == ["cancelled", "cancelled"])
     assert sum(asks(request) == "one." for request in model.requests) <= 2
     for each in runs:
         assert_complete(each.history)
@@ -1730,8 +1725,8 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
             asyncio.run(aleave())
         else:
             leave()
-    assert_soon(lambda: model.closed == count)
-    assert_soon(lambda: [run.stop_reason for run in runs] == ["cancelled"] * (count + 1))
+    assert comes_true(lambda: model.closed == count)
+    assert comes_true(lambda: [run.stop_reason for run in runs] == ["cancelled"] * (count + 1))
     assert len(model.requests) == count + 1
     for run in runs:
         assert_complete(run.history)

@@ -281,6 +281,7 @@ def called(run: Run[Any]) -> list[str]:
     return [made.name for entry in own for made in entry.calls]
 
 
+@pytest.mark.every_way
 def test_any_model_calls_each_tool_and_branch_once(call: Call) -> None:
     model = AnyModel()
     run = call.run(Outer(model=model))

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
 from tests.clock import FakeClock
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.waiting import PATIENCE, comes_true
@@ -143,6 +144,7 @@ def run_main(call: Call, model: Any, kind: type[module[Any, Any]] = Main, **sett
 # Declaring
 
 
+@pytest.mark.every_way
 def test_branch_of_same_class_as_parent_runs_recursively(call: Call, script: Script) -> None:
     class Digger(module[Any, str]):
         """Dig."""
@@ -249,6 +251,7 @@ def test_tool_added_by_on_step_with_name_of_branch_raises_tool_conflict_error(ca
 # Start of a branch
 
 
+@pytest.mark.every_way
 def test_branch_request_contains_parent_history_and_placeholder_result_for_branch_call(
     call: Call, script: Script
 ) -> None:
@@ -357,6 +360,7 @@ def test_branch_system_message_contains_only_parent_prompt_or_branch_prompt_if_o
     assert model.requests[1].messages[0] == {"role": "system", "content": SYSTEM}
 
 
+@pytest.mark.every_way
 @pytest.mark.edits_history
 def test_branch_prompt_is_appended_as_content_part_if_parent_system_message_has_content_parts(
     call: Call, script: Script
@@ -377,6 +381,7 @@ def test_branch_prompt_is_appended_as_content_part_if_parent_system_message_has_
     ]
 
 
+@pytest.mark.every_way
 def test_branch_input_is_sent_as_xml_user_message(call: Call, script: Script) -> None:
     model = script(calling("check", claim="a < b", depth="2"), TRUE, DONE)
     run = run_main(call, model, branches={"check": Asked})
@@ -389,37 +394,31 @@ def test_branch_input_is_sent_as_xml_user_message(call: Call, script: Script) ->
     assert run.branches[0].input == Claim(claim="a < b", depth=2)
 
 
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
+def test_branch_with_wrong_arguments_returns_tool_error(call: Call, script: Script) -> None:
+    for reply, error in [
         (calling("check"), "InputError: Wrong input for `check`: "),
         (calling("check", claim="x", depth="deep"), "InputError: Wrong input for `check`: `depth`"),
         (calling("check", claim="x", other=1), "`other` is not an input"),
         (Reply(calls=[*calling("check").calls]), "`claim`"),
-    ],
-)
-def test_branch_with_wrong_arguments_returns_tool_error(call: Call, script: Script, reply: Reply, error: str) -> None:
-    run = run_main(call, script(reply, DONE), branches={"check": Asked})
-    assert told(run)[0].startswith("Tool error: InputError: ")
-    assert error in told(run)[0]
-    assert run.branches == []
+    ]:
+        with case(reply, error):
+            run = run_main(call, script(reply, DONE), branches={"check": Asked})
+            assert told(run)[0].startswith("Tool error: InputError: ")
+            assert error in told(run)[0]
+            assert run.branches == []
 
 
-@pytest.mark.parametrize(
-    ("raw", "stop", "error"),
-    [
+def test_branch_with_non_object_arguments_returns_tool_error(call: Call, script: Script) -> None:
+    for raw, stop, error in [
         ('{"claim": "x', None, "InputError: The arguments are not valid JSON: "),
         ("[1]", None, "InputError: The arguments must be a JSON object, got [1]"),
         ('{"claim": "x', "length", "The reply was cut off at the token limit"),
-    ],
-)
-def test_branch_with_non_object_arguments_returns_tool_error(
-    call: Call, script: Script, raw: str, stop: str | None, error: str
-) -> None:
-    reply = calling("check")
-    reply.calls[0].arguments, reply.stop_reason = raw, stop
-    run = run_main(call, script(reply, DONE), branches={"check": Asked})
-    assert told(run)[0].startswith(f"Tool error: {error}")
+    ]:
+        with case(raw, stop, error):
+            reply = calling("check")
+            reply.calls[0].arguments, reply.stop_reason = raw, stop
+            run = run_main(call, script(reply, DONE), branches={"check": Asked})
+            assert told(run)[0].startswith(f"Tool error: {error}")
 
 
 def test_branch_input_of_plain_type_is_sent_in_result_element(call: Call, script: Script) -> None:
@@ -465,6 +464,7 @@ def test_nested_branch_replaces_parent_tool_of_equal_name(call: Call, script: Sc
     assert run.branches[0].branches[0].output == Verdict(is_true=True, why="so")
 
 
+@pytest.mark.every_way
 def test_branch_tool_from_tool_source_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
     happened: list[str] = []
 
@@ -503,6 +503,7 @@ def test_branch_inherits_parent_tools_as_changed_by_on_step(call: Call, script: 
     assert names(model.requests[2]) == ["look", "dig", "__finish__"]
 
 
+@pytest.mark.every_way
 def test_parent_method_tool_called_in_branch_is_bound_to_parent(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -522,6 +523,7 @@ def test_parent_method_tool_called_in_branch_is_bound_to_parent(call: Call, scri
     assert inside is run.branches[0]
 
 
+@pytest.mark.every_way
 def test_remove_tool_with_branch_name_removes_branch(call: Call, script: Script) -> None:
     class Once(Main):
         def on_step(self, step: Step) -> None:
@@ -598,18 +600,17 @@ INHERITED: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", INHERITED)
-def test_branch_setting_is_inherited_from_parent_unless_branch_declares_it(
-    call: Call, script: Script, name: str
-) -> None:
-    above, own = INHERITED[name]
-    for declared, expected in (({}, above), ({name: own}, own)):
-        model = script(calling("check"), TRUE, DONE)
-        run_main(call, model, branches={"check": branch_of(**declared)}, **{name: above})
-        sent = getattr(model.requests[1], name)
-        plain = [{"location": "message", "role": "system"}, {"location": "message", "index": 0}]
-        assert (list(sent) if name == "cache" else sent) == (plain if expected is True else expected)
-        assert name == "cache" or name in model.requests[1].declared
+def test_branch_setting_is_inherited_from_parent_unless_branch_declares_it(call: Call, script: Script) -> None:
+    for name in INHERITED:
+        with case(name):
+            above, own = INHERITED[name]
+            for declared, expected in (({}, above), ({name: own}, own)):
+                model = script(calling("check"), TRUE, DONE)
+                run_main(call, model, branches={"check": branch_of(**declared)}, **{name: above})
+                sent = getattr(model.requests[1], name)
+                plain = [{"location": "message", "role": "system"}, {"location": "message", "index": 0}]
+                assert (list(sent) if name == "cache" else sent) == (plain if expected is True else expected)
+                assert name == "cache" or name in model.requests[1].declared
 
 
 def test_branch_request_does_not_mark_undeclared_settings_as_declared(call: Call, script: Script) -> None:
@@ -618,6 +619,7 @@ def test_branch_request_does_not_mark_undeclared_settings_as_declared(call: Call
     assert not model.requests[1].declared & {"temperature", "max_tokens"}
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_branch_inherits_settings_changed_by_on_step(call: Call, script: Script) -> None:
     other = script(calling("check"), TRUE, calling("check"), TRUE, DONE, name="other")
@@ -678,6 +680,7 @@ def test_branch_inherits_xml_options(call: Call, script: Script) -> None:
     assert run.branches[0].output == Verdict(is_true=True)
 
 
+@pytest.mark.every_way
 def test_branch_inherits_deps(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -714,6 +717,7 @@ def test_branch_result_is_output_instance_and_is_sent_to_parent_as_json(call: Ca
     assert BEGUN not in json.dumps(run.history)
 
 
+@pytest.mark.every_way
 def test_branch_called_three_times_in_one_run_runs_three_times(call: Call, script: Script) -> None:
     twice = calling("check", claim="a") & calling("check", claim="b")
 
@@ -728,6 +732,7 @@ def test_branch_called_three_times_in_one_run_runs_three_times(call: Call, scrip
     assert [branch.input.model_dump()["claim"] for branch in run.branches] == ["a", "b", "c"]
 
 
+@pytest.mark.every_way
 def test_branches_start_after_tools_of_same_response_and_receive_their_results(call: Call, script: Script) -> None:
     order: list[str] = []
 
@@ -753,6 +758,7 @@ def test_branches_start_after_tools_of_same_response_and_receive_their_results(c
     assert told(run)[:3] == ['{"is_true":true,"why":"so"}', *pending[1:3]]
 
 
+@pytest.mark.every_way
 def test_branches_nested_three_levels_deep_return_outputs(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
@@ -794,6 +800,7 @@ def test_branches_nested_three_levels_deep_return_outputs(call: Call, script: Sc
     assert [len(run.branches), len(run.branches[0].branches), len(run.branches[0].branches[0].branches)] == [1, 1, 1]
 
 
+@pytest.mark.every_way
 def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -> None:
     """Wait for the other two."""
     barrier = threading.Barrier(3)
@@ -823,6 +830,7 @@ def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -
         assert run.usage.requests == 8
 
 
+@pytest.mark.every_way
 def test_failing_branch_does_not_affect_sibling_branches(call: Call, script: Script) -> None:
     class OddError(Exception):
         def __str__(self) -> str:
@@ -878,6 +886,7 @@ def test_branch_at_max_steps_is_forced_to_finish(call: Call, script: Script) -> 
     assert (run.steps, run.stop_reason) == (1, "finish")
 
 
+@pytest.mark.every_way
 def test_branch_that_ends_without_output_returns_tool_error(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
@@ -942,6 +951,7 @@ def test_concurrent_runs_in_threads_have_separate_branches(script: Script) -> No
 # Branches started from code
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_on_step_sends_edited_results_and_adds_no_messages_to_parent(
     call: Call, script: Script
 ) -> None:
@@ -984,6 +994,7 @@ def test_step_branch_in_branch_started_by_branch_method_is_class_name(call: Call
     assert paths == [None, "Inner"]
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_tool_sends_results_of_finished_sibling_calls(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool(parallel=False)
@@ -1001,6 +1012,7 @@ def test_branch_method_called_in_tool_sends_results_of_finished_sibling_calls(ca
     assert told(run)[1:3] == ["first", "second"]
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_two_concurrent_tools_returns_output_to_each_tool(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
 
@@ -1022,6 +1034,7 @@ def test_branch_method_called_in_two_concurrent_tools_returns_output_to_each_too
     assert (len(run.branches), run.usage.requests) == (2, 4)
 
 
+@pytest.mark.every_way
 def test_abranch_method_called_in_async_hook_and_async_tool_returns_output(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool
@@ -1037,6 +1050,7 @@ def test_abranch_method_called_in_async_hook_and_async_tool_returns_output(call:
     assert run.usage.requests == 4
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_on_finish_and_in_prompt_method_returns_output(call: Call, script: Script) -> None:
     class Prompted(Main):
         def system_prompt(self) -> str:
@@ -1054,6 +1068,7 @@ def test_branch_method_called_in_on_finish_and_in_prompt_method_returns_output(c
     assert model.requests[2].messages[-1] == {"role": "tool", "tool_call_id": "call_2_0", "content": NOT_YET}
 
 
+@pytest.mark.every_way
 def test_branch_all_runs_branches_concurrently_and_returns_failures_in_order(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
     found: list[Any] = []
@@ -1083,6 +1098,7 @@ def test_branch_all_runs_branches_concurrently_and_returns_failures_in_order(cal
     assert (len(run.branches), run.usage.requests) == (3, 7)
 
 
+@pytest.mark.every_way
 def test_branch_all_limits_concurrency(call: Call, script: Script) -> None:
     under_way: list[int] = []
     most: list[int] = []
@@ -1114,6 +1130,7 @@ def test_branch_all_limits_concurrency(call: Call, script: Script) -> None:
     assert len(most) == 5
 
 
+@pytest.mark.every_way
 def test_branch_method_whose_branch_fails_raises_branch_error_with_cause(call: Call, script: Script) -> None:
     caught: list[BranchError] = []
 
@@ -1134,6 +1151,7 @@ def test_branch_method_whose_branch_fails_raises_branch_error_with_cause(call: C
     assert (run.output, run.usage.requests, len(run.branches)) == ("yes", 4, 2)
 
 
+@pytest.mark.every_way
 def test_branch_error_that_hook_does_not_catch_ends_run(call: Call, script: Script) -> None:
     class Risky(Main):
         def on_step(self, step: Step) -> None:
@@ -1207,6 +1225,7 @@ def test_parent_method_tool_called_in_branch_records_its_branch_below_parent(cal
     assert run.usage.requests == 5
 
 
+@pytest.mark.every_way
 def test_parent_tool_that_starts_branch_is_callable_by_two_concurrent_branches(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check") & calling("check"), DONE],
@@ -1254,9 +1273,20 @@ PAIRS = (
 COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
 
 
-@pytest.mark.parametrize(
-    ("branches", "concurrency", "words"),
-    [
+class All(Main):
+    """Answer the question."""
+
+    def __init__(self, branches: Any, concurrency: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.arguments = (branches, concurrency)
+
+    def on_step(self, step: Step) -> None:
+        branches, concurrency = self.arguments
+        self.branch_all(branches, concurrency=concurrency)
+
+
+def test_branch_all_with_invalid_argument_raises_declaration_error_before_any_branch_starts(script: Script) -> None:
+    rows: list[Any] = [
         ([(Checker, {}), Checker], None, f"{PAIRS} .*Checker"),
         ([(Checker, {}), (Checker,)], None, PAIRS),
         ([(Checker, {}), (Checker, None)], None, PAIRS),
@@ -1273,18 +1303,12 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
         ([(Checker, {})], 1.5, f"{COUNT} 1.5"),
         ([(Checker, {})], True, f"{COUNT} True"),
         ([], 0, COUNT),
-    ],
-)
-def test_branch_all_with_invalid_argument_raises_declaration_error_before_any_branch_starts(
-    call: Call, script: Script, branches: Any, concurrency: Any, words: str
-) -> None:
-    class Wrong(Main):
-        def on_step(self, step: Step) -> None:
-            self.branch_all(branches, concurrency=concurrency)
-
-    with pytest.raises(DeclarationError, match=words) as caught:
-        run_main(call, script(calling("look")), Wrong)
-    assert caught.value.run.branches == []
+    ]
+    for branches, concurrency, words in rows:
+        with case(words):
+            with pytest.raises(DeclarationError, match=words) as caught:
+                All(branches, concurrency, model=script(calling("look")))(question="Is it?")
+            assert caught.value.run.branches == []
 
 
 class Named(Checker):
@@ -1366,6 +1390,7 @@ def test_agent_called_inside_tool_is_not_recorded_as_branch(call: Call, script: 
 # Records and limits
 
 
+@pytest.mark.every_way
 def test_branch_records_are_nested_and_usage_is_summed(call: Call, script: Script) -> None:
     def used(reply: Reply, given: int) -> Reply:
         return reply & Reply(usage=Usage(given, 1, 1, 1, 1))
@@ -1403,6 +1428,7 @@ def weighty(reply: Reply, tokens: int) -> Reply:
     return reply & Reply(usage=Usage(tokens, 0, requests=1))
 
 
+@pytest.mark.every_way
 def test_branch_tokens_count_against_parent_token_limit_and_parent_is_forced_to_finish(
     call: Call, script: Script
 ) -> None:
@@ -1445,6 +1471,7 @@ def test_branch_cost_is_added_to_parent_cost(call: Call, script: Script) -> None
     assert "DeclarationError: `Main.max_cost` cannot be enforced: the prices of `free` are unknown" in told(run)[0]
 
 
+@pytest.mark.every_way
 def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> None:
     hungry, other = (branch_of(__doc__=f"{name}.", max_steps=50) for name in ("Hungry", "Other"))
     small = branch_of(__doc__="Small.", max_steps=50, max_total_tokens=400)
@@ -1469,6 +1496,7 @@ def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> No
     assert run.usage.total_tokens == 12310
 
 
+@pytest.mark.every_way
 def test_branch_duration_counts_against_parent_max_seconds(call: Call, script: Script) -> None:
     class Slow(Main):
         def on_step(self, step: Step) -> None:
@@ -1502,6 +1530,9 @@ class Listening(Main):
         self.chunks.append(chunk)
 
 
+SYNC_AND_ASYNC = pytest.mark.parametrize("call", ["sync", "async"], indirect=True)
+
+
 def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     if call.way != "async":
         return list(agent.stream(question="Is it?"))
@@ -1512,6 +1543,7 @@ def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     return asyncio.run(main())
 
 
+@pytest.mark.every_way
 def test_branch_chunks_are_passed_only_to_on_stream_of_branch(call: Call, script: Script) -> None:
     heard: list[StreamChunk[Any]] = []
 
@@ -1534,6 +1566,8 @@ def test_branch_chunks_are_passed_only_to_on_stream_of_branch(call: Call, script
     assert results == [ToolResult("call_1_0", "check", Verdict(is_true=True, why="so"))]
 
 
+@pytest.mark.every_way
+@SYNC_AND_ASYNC
 def test_stream_yields_branch_chunks_with_path(call: Call, script: Script) -> None:
     inner = branch_of(__doc__="Inner.")
     outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2)
@@ -1553,6 +1587,8 @@ def test_stream_yields_branch_chunks_with_path(call: Call, script: Script) -> No
     assert partials[-1].model_dump() == {"is_true": True, "why": "so"}
 
 
+@pytest.mark.every_way
+@SYNC_AND_ASYNC
 def test_concurrent_branches_stream_complete_text_per_branch(call: Call, script: Script) -> None:
     kinds = {name: branch_of(__doc__=f"{name}.") for name in ("one", "two")}
     scripts = {name: [Reply(f"I am {name}, and I say so.") & TRUE] for name in kinds}
@@ -1648,6 +1684,7 @@ def test_cancelling_parent_ends_branch_started_in_sync_hook() -> None:
     assert comes_true(lambda: len(model.requests) == 2)
 
 
+@pytest.mark.every_way
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_keyboard_interrupt_or_system_exit_in_branch_ends_sibling_branches(
     call: Call, kind: type[BaseException]
@@ -1698,6 +1735,8 @@ class Dripping(ScriptedModel):
             raise
 
 
+@pytest.mark.every_way
+@SYNC_AND_ASYNC
 @pytest.mark.parametrize("count", [1, 2])
 def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
     together = calling("check") if count == 1 else calling("check") & calling("check")
@@ -1735,6 +1774,7 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
 # A branch that fails while part of it is running
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_failing_agent_tool_cancels_its_branches_but_not_sibling_tool_calls(call: Call) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()

@@ -367,8 +367,9 @@ def check(scene: Scene, busy: int, *, streams: bool = False) -> Run[Any]:
     gate = Gate()
     agent, model = scene(gate)
     run = interrupted(partial(list, agent.stream()) if streams else agent, gate, busy)
-    assert isinstance(run.error, KeyboardInterrupt)
-    assert run.error.run is run  # type: ignore[attr-defined]
+    error: Any = run.error
+    assert isinstance(error, KeyboardInterrupt)
+    assert error.run is run  # type: ignore[attr-defined]
     assert_cancelled(run)
     left, asked = picture(run), len(model.requests)
     gate.open_and_wait()

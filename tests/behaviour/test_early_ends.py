@@ -116,8 +116,8 @@ def test_failing_branch_ends_nested_branches(how: str) -> None:
         record = run(top, how)
     over.set()
     assert results(record)[:2] == ["Tool error: ValueError: boom", "s"]
-    (failed,) = record.branches
-    assert [(each.branch, each.stop_reason) for each in failed.branches] == [
+    (child_run,) = record.branches
+    assert [(each.branch, each.stop_reason) for each in child_run.branches] == [
         ("watched/plain", "finish"),
         ("watched/late", "cancelled"),
     ]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
 
 from acorn import (
     AcornError,
@@ -87,6 +88,21 @@ def hooked(hook: Callable[[Any, Step], Any] | str, base: type[module[Any, Any]] 
         exec(textwrap.dedent(hook), vars(space))
         hook = vars(space)["on_step"]
     return type("MyAgent", (base,), {"__module__": __name__, "__doc__": "Answer the question.", "on_step": hook})
+
+
+def setting(name: str, value: Any) -> Callable[[Any, Step], Any]:
+    """Return a hook that sets an attribute of the step."""
+    return lambda self, step: setattr(step, name, value)
+
+
+def appending(name: str) -> Callable[[Any, Step], Any]:
+    """Return a hook that appends a wrong item to a list of the step."""
+    return lambda self, step: getattr(step, name).append("oops")
+
+
+def adding(content: Any) -> Callable[[Any, Step], Any]:
+    """Return a hook that adds a value to the context."""
+    return lambda self, step: step.add_to_context(content)
 
 
 def names(request: ModelRequest) -> list[str]:
@@ -473,6 +489,7 @@ def test_specification_example_of_context_injection_adds_context_message(call: C
 # When on_step runs, and what it sees
 
 
+@pytest.mark.every_way
 def test_on_step_runs_after_tools_and_before_results_are_added_to_history(call: Call, script: Script) -> None:
     seen: list[list[str]] = []
 
@@ -602,6 +619,7 @@ def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
 # Changes for the remaining steps
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_step_model_change_applies_to_remaining_steps_and_forced_finish_request(call: Call, script: Script) -> None:
     second = script("Hm.", DONE, name="second")
@@ -676,9 +694,8 @@ def test_invalid_step_setting_raises_declaration_error_at_assignment(
 SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_calls`, `tool_results`"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_unknown_step_attribute_raises_attribute_error(call: Call, script: Script) -> None:
+    for name, words in [
         ("temprature", f"A step has no `temprature`; did you mean `temperature`? On a step {SETTABLE}."),
         ("max_token", "A step has no `max_token`; did you mean `max_tokens`?"),
         ("tool", "A step has no `tool`; did you mean `tools`?"),
@@ -687,14 +704,9 @@ SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_cal
         ("counter", f"`step.counter` is read-only. On a step {SETTABLE}."),
         ("content", f"`step.content` is read-only. On a step {SETTABLE}."),
         ("finish", f"`step.finish` is read-only. On a step {SETTABLE}."),
-    ],
-)
-def test_unknown_step_attribute_raises_attribute_error(call: Call, script: Script, name: str, words: str) -> None:
-    def change(self: Researcher, step: Step) -> None:
-        setattr(step, name, 1)
-
-    with pytest.raises(AttributeError, match=re.escape(words)):
-        call(hooked(change)(model=script(SEARCH)), question="?")
+    ]:
+        with case(name), pytest.raises(AttributeError, match=re.escape(words)):
+            call(hooked(setting(name, 1))(model=script(SEARCH)), question="?")
 
 
 @pytest.mark.live_objects
@@ -727,6 +739,7 @@ def test_step_model_dict_edit_affects_only_current_run() -> None:
 # Tools
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_tool_added_by_hook_is_called_and_is_sent_in_forced_finish_request(call: Call, script: Script) -> None:
     class Adder(Researcher):
@@ -907,43 +920,6 @@ def test_history_list_assigned_by_hook_is_sent(call: Call, script: Script) -> No
     assert model.requests[1].messages[0]["content"] == "Be brief."
 
 
-def test_history_set_to_non_list_by_hook_raises_acorn_error(call: Call, script: Script) -> None:
-    def replace(self: Researcher, step: Step) -> None:
-        self.history = ()  # type: ignore[assignment]
-
-    with pytest.raises(AcornError, match="`history` must be a list of messages"):
-        call(hooked(replace)(model=script(SEARCH)), question="?")
-
-
-def test_messages_appended_in_hook_are_sent_after_results(call: Call, script: Script) -> None:
-    def append(self: Researcher, step: Step) -> None:
-        self.history.append({"role": "user", "content": "first"})
-        step.add_to_context("context")
-        self.history.append({"role": "user", "content": "second"})
-
-    model = script(SEARCH & calling("read_file", path="a"), DONE)
-    call(hooked(append)(model=model), question="?")
-    assert roles(model.requests[1]) == ["system", "user", "assistant", "tool", "tool", "user", "user", "user"]
-    assert [message["content"] for message in model.requests[1].messages[-3:]] == [
-        "<context>context</context>",
-        "first",
-        "second",
-    ]
-
-
-def test_tool_result_changed_by_hook_is_sent_changed(call: Call, script: Script) -> None:
-    def change(self: Researcher, step: Step) -> None:
-        step.tool_results[0].output = {"found": None}
-        step.tool_results[1].output = "never read"
-        step.tool_results[1].error = "PermissionError: not yours"
-        step.tool_results[2].error = None
-        step.tool_results[2].output = "all is well"
-
-    reply = SEARCH & calling("read_file", path="a") & calling("read_file")
-    run = call.run(hooked(change)(model=script(reply, DONE)), question="?")
-    assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
-
-
 def test_tool_results_list_assigned_by_hook_is_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
@@ -952,41 +928,15 @@ def test_tool_results_list_assigned_by_hook_is_sent(call: Call, script: Script) 
     assert told(run)[0] == "replaced"
 
 
-@pytest.mark.parametrize("wrong", [None, ["text"], "text"])
-def test_tool_results_set_to_none_by_hook_raise_acorn_error(call: Call, script: Script, wrong: Any) -> None:
-    def replace(self: Researcher, step: Step) -> None:
-        step.tool_results = wrong
-
-    with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
-        call(hooked(replace)(model=script(SEARCH)), question="?")
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
-
-
-@pytest.mark.parametrize("wrong", [None, "text", ["text"]])
-@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
-@pytest.mark.parametrize("max_steps", [None, 3])
-def test_invalid_tool_results_or_tool_calls_set_by_hook_raise_error_with_run_record(
-    call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
-) -> None:
-    def spoil(self: Researcher, step: Step) -> None:
-        setattr(step, name, wrong)
-
-    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
-        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
-
-
-@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
-@pytest.mark.parametrize("max_steps", [None, 3])
-def test_invalid_item_appended_by_hook_to_tool_results_or_tool_calls_raises_acorn_error(
-    call: Call, script: Script, name: str, max_steps: int | None
-) -> None:
-    def spoil(self: Researcher, step: Step) -> None:
-        getattr(step, name).append("oops")
-
-    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
-        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
+def test_invalid_tool_results_or_tool_calls_set_by_hook_raise_error_with_run_record(call: Call, script: Script) -> None:
+    for name in ("tool_results", "tool_calls"):
+        wrong = [setting(name, value) for value in (None, "text", ["text"], [{"id": "a", "output": "x"}])]
+        for spoil in (*wrong, appending(name)):
+            for max_steps in (None, 3):
+                with case(name, spoil, max_steps):
+                    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
+                        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
+                    assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
 def test_branch_started_by_hook_after_appending_invalid_tool_result_raises_branch_error(
@@ -1026,9 +976,8 @@ class Finding(BaseModel):
     year: int | None = None
 
 
-@pytest.mark.parametrize(
-    ("content", "written"),
-    [
+def test_value_passed_to_add_to_context_is_sent_as_xml(call: Call, script: Script) -> None:
+    for content, written in [
         ("Be brief & <kind>", "<context>Be brief &amp; &lt;kind&gt;</context>"),
         ("two\nlines", "<context>two\nlines</context>"),
         ("", "<context />"),
@@ -1043,12 +992,11 @@ class Finding(BaseModel):
             '<context>\n  <finding>\n    <title description="As printed">A</title>\n    <year>1991</year>\n'
             "  </finding>\n</context>",
         ),
-    ],
-)
-def test_value_passed_to_add_to_context_is_sent_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
-    model = script(SEARCH, DONE)
-    call(hooked(lambda self, step: step.add_to_context(content))(model=model), question="?")
-    assert model.requests[1].messages[-1] == {"role": "user", "content": written}
+    ]:
+        with case(content, written):
+            model = script(SEARCH, DONE)
+            call(hooked(adding(content))(model=model), question="?")
+            assert model.requests[1].messages[-1] == {"role": "user", "content": written}
 
 
 def test_value_passed_to_add_to_context_is_sent_in_xml_style_of_agent_class(call: Call, script: Script) -> None:
@@ -1067,25 +1015,11 @@ def test_value_passed_to_add_to_context_is_sent_in_xml_style_of_agent_class(call
     )
 
 
-def test_several_add_to_context_calls_are_sent_as_one_message_after_results(call: Call, script: Script) -> None:
-    def add(self: Researcher, step: Step) -> None:
-        step.add_to_context("one")
-        step.add_to_context({"two": 2})
-
-    model = script(SEARCH & SEARCH, DONE)
-    run = call.run(hooked(add)(model=model), question="?")
-    assert roles(model.requests[1])[2:] == ["assistant", "tool", "tool", "user"]
-    assert model.requests[1].messages[-1]["content"] == (
-        "<context>one</context>\n<context>\n  <two>2</two>\n</context>"
-    )
-    assert run.history[5]["content"].startswith("<context>one</context>")
-
-
 def test_value_passed_to_add_to_context_in_step_without_calls_is_sent_before_reminder(
     call: Call, script: Script
 ) -> None:
     model = script("Hm.", DONE)
-    call(hooked(lambda self, step: step.add_to_context("hint"))(model=model), question="?")
+    call(hooked(adding("hint"))(model=model), question="?")
     assert model.requests[1].messages[2:] == [
         {"role": "assistant", "content": "Hm."},
         {"role": "user", "content": "<context>hint</context>"},
@@ -1421,6 +1355,7 @@ def test_on_finish_is_not_called_if_single_turn_run_ends_unfinished(call: Call, 
     assert agent.seen == []
 
 
+@pytest.mark.every_way
 def test_current_run_in_on_finish_returns_run(call: Call, script: Script) -> None:
     class Reader(Researcher):
         def on_finish(self, output: Answer) -> Any:
@@ -1434,6 +1369,7 @@ def test_current_run_in_on_finish_returns_run(call: Call, script: Script) -> Non
 # Async hooks
 
 
+@pytest.mark.every_way
 def test_async_hooks_and_prompts_are_awaited(call: Call, script: Script) -> None:
     order: list[str] = []
 
@@ -1465,6 +1401,7 @@ def test_async_hooks_and_prompts_are_awaited(call: Call, script: Script) -> None
     assert "<message>too sure</message>" in model.requests[2].messages[-1]["content"]
 
 
+@pytest.mark.every_way
 def test_awaitable_returned_by_sync_hook_is_awaited(call: Call, script: Script) -> None:
     class Indirect(Researcher):
         def on_step(self, step: Step) -> Any:
@@ -1510,25 +1447,33 @@ EXCEPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["sync hook", "async hook"])
-@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_on_step_exception_is_raised_unchanged(call: Call, script: Script, error: BaseException, kind: str) -> None:
+def failing(error: BaseException, *, is_async: bool) -> Callable[[Any, Step], Any]:
     def fail(self: Researcher, step: Step) -> None:
         raise error
 
     async def afail(self: Researcher, step: Step) -> None:
         raise error
 
-    agent = hooked(fail if kind == "sync hook" else afail)(model=script(SEARCH & calling("read_file", path="a")))
-    with pytest.raises(type(error)) as caught:
-        call(agent, question="?")
-    assert caught.value is error
-    run: Run[Any] = error.run  # type: ignore[attr-defined]
-    assert run.error is error
-    assert (run.steps, run.output) == (1, None)
-    assert told(run) == ['["result1","result2","result3"]', "text of a"]
+    return afail if is_async else fail
 
 
+@pytest.mark.every_way
+def test_on_step_exception_is_raised_unchanged(call: Call, script: Script) -> None:
+    for error in EXCEPTIONS:
+        for is_async in (False, True):
+            with case(error, is_async):
+                hook = failing(error, is_async=is_async)
+                agent = hooked(hook)(model=script(SEARCH & calling("read_file", path="a")))
+                with pytest.raises(type(error)) as caught:
+                    call(agent, question="?")
+                assert caught.value is error
+                run: Run[Any] = error.run  # type: ignore[attr-defined]
+                assert run.error is error
+                assert (run.steps, run.output) == (1, None)
+                assert told(run) == ['["result1","result2","result3"]', "text of a"]
+
+
+@pytest.mark.every_way
 @pytest.mark.parametrize("error", [StopIteration("stop"), StopAsyncIteration("stop")], ids=repr)
 def test_stop_iteration_raised_by_hook_becomes_cause_of_raised_error(
     call: Call, script: Script, error: Exception
@@ -1541,6 +1486,7 @@ def test_stop_iteration_raised_by_hook_becomes_cause_of_raised_error(
     assert error in (caught.value, caught.value.__cause__)
 
 
+@pytest.mark.every_way
 @pytest.mark.parametrize("error", [CustomError("stop"), KeyError("stop"), ModelError("stop")], ids=repr)
 def test_on_finish_exception_is_raised_unchanged(call: Call, script: Script, error: Exception) -> None:
     class Failing(Researcher):
@@ -1624,6 +1570,7 @@ def test_prompt_method_is_called_per_run_and_its_text_is_dedented(call: Call, sc
     assert system(model, 2) == "You are a helpful assistant.\n  Today is day 3."
 
 
+@pytest.mark.every_way
 def test_current_run_in_prompt_method_returns_run(call: Call, script: Script) -> None:
     class Knowing(Researcher):
         def system_prompt(self) -> str:
@@ -1689,6 +1636,7 @@ def test_prompt_method_that_does_not_return_text_raises_declaration_error(
         call(Wrong(model=script()), question="?")
 
 
+@pytest.mark.every_way
 def test_prompt_method_exception_is_raised_unchanged(call: Call, script: Script) -> None:
     error = CustomError("no prompt today")
 

@@ -367,9 +367,9 @@ def check(scene: Scene, busy: int, *, streams: bool = False) -> Run[Any]:
     gate = Gate()
     agent, model = scene(gate)
     run = interrupted(partial(list, agent.stream()) if streams else agent, gate, busy)
-    error: Any = run.error
-    assert isinstance(error, KeyboardInterrupt)
-    assert error.run is run  # type: ignore[attr-defined]
+    assert isinstance(run.error, KeyboardInterrupt)
+    record: Run[Any] = run.error.run  # type: ignore[attr-defined]
+    assert record is run
     assert_cancelled(run)
     left, asked = picture(run), len(model.requests)
     gate.open_and_wait()

@@ -90,7 +90,7 @@ def test_pickled_error_has_same_message_attributes_and_notes_after_loading() -> 
     for kind, carried in [*((kind, {}) for kind in ALL), *CARRIED]:
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             with case(kind, protocol):
-                error = kind("wrong", **carried)
+                error: Any = kind("wrong", **carried)
                 error.add_note("in step 3")
                 vars(error)["run"] = "r-1"
                 back = pickle.loads(pickle.dumps(error, protocol))

@@ -264,9 +264,7 @@ def test_branch_request_contains_parent_history_and_placeholder_result_for_branc
         {
             "role": "assistant",
             "content": "Hm.",
-            "tool_calls": [
-                {"id": "call_2_0", "type": "function", "function": {"name": "check", "arguments": "{}"}},
-            ],
+            "tool_calls": [{"id": "call_2_0", "type": "function", "function": {"name": "check", "arguments": "{}"}}],
         },
         {"role": "tool", "tool_call_id": "call_2_0", "content": BEGUN},
     ]
@@ -670,11 +668,7 @@ def test_branch_inherits_xml_options(call: Call, script: Script) -> None:
     assert model.requests[1].messages[-1]["content"] == "<given>\n  <claim>x</claim>\n  <depth>1</depth>\n</given>"
     assert model.requests[2].messages[-1]["content"] == "<own>more</own>"
     model = script(
-        calling("check", claim="x"),
-        calling("look"),
-        "<told><is_true>true</is_true></told>",
-        DONE,
-        forces=False,
+        calling("check", claim="x"), calling("look"), "<told><is_true>true</is_true></told>", DONE, forces=False
     )
     run = run_main(call, model, branches={"check": branch_of(Asked, max_steps=1)}, xml_output_root="told")
     assert run.branches[0].output == Verdict(is_true=True)
@@ -1238,11 +1232,7 @@ def test_parent_tool_that_starts_branch_is_callable_by_two_concurrent_branches(c
 
 
 def test_branch_started_by_parent_tool_inside_branch_counts_against_max_depth(call: Call, script: Script) -> None:
-    scripts = by_asker(
-        answer=[calling("check"), DONE],
-        be=[calling("ask"), TRUE],
-        check=[calling("ask"), TRUE],
-    )
+    scripts = by_asker(answer=[calling("check"), DONE], be=[calling("ask"), TRUE], check=[calling("ask"), TRUE])
     run = run_main(call, script(scripts), Lender, max_depth=2)
     (asked,) = [branch for branch in run.branches if branch.branch == "Asked"]
     assert "`Asked` would be branch 3 levels deep" in told(asked)[-2]

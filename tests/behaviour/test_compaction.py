@@ -245,10 +245,7 @@ def test_compaction_is_not_done_in_short_conversation() -> None:
 def test_compaction_is_not_done_if_it_saves_few_tokens() -> None:
     """Keep the remaining part long, so that a summary does not follow at every step."""
     model = ScriptedModel(functools.partial(looks, times=12))
-    run = run_in(
-        Looker(model=model, compact_at=3000),
-        "sync",
-    )
+    run = run_in(Looker(model=model, compact_at=3000), "sync")
     assert not compactions(run)
 
     class Wordy(Looker):

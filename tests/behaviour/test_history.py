@@ -18,17 +18,7 @@ from tests.cases import case
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import calling, finishing
 
-from acorn import (
-    AcornError,
-    InputError,
-    LimitError,
-    ParseError,
-    Run,
-    Step,
-    ToolResult,
-    current_run,
-    module,
-)
+from acorn import AcornError, InputError, LimitError, ParseError, Run, Step, ToolResult, current_run, module
 from acorn._history.history import history_of
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish

@@ -170,11 +170,7 @@ def test_thread_format_document_contains_history_edits() -> None:
     replies = [calls("look", place=place) for place in "abc"]
     _, requests = walk(Editor, *replies, DONE)
     assert lines(requests[1])[0] == ("human", "EDITED")
-    assert lines(requests[2]) == [
-        ("human", "EDITED"),
-        ("tool_input", '{"place":"b"}'),
-        ("tool_output", "nothing in b"),
-    ]
+    assert lines(requests[2]) == [("human", "EDITED"), ("tool_input", '{"place":"b"}'), ("tool_output", "nothing in b")]
     assert lines(requests[3]) == [
         ("human", "In short."),
         ("tool_input", '{"place":"c"}'),

@@ -832,10 +832,7 @@ def test_value_passed_to_add_to_context_is_sent_as_xml(call: Call, script: Scrip
         ("", "<context />"),
         ({"a": 1, "b c": True}, '<context>\n  <a>1</a>\n  <entry key="b c">true</entry>\n</context>'),
         (["a", 2], "<context>\n  <item>a</item>\n  <item>2</item>\n</context>"),
-        (
-            Finding(title="A"),
-            '<context>\n  <title description="As printed">A</title>\n</context>',
-        ),
+        (Finding(title="A"), '<context>\n  <title description="As printed">A</title>\n</context>'),
         (
             [Finding(title="A", year=1991)],
             '<context>\n  <finding>\n    <title description="As printed">A</title>\n    <year>1991</year>\n'

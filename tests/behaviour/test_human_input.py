@@ -472,9 +472,7 @@ def test_approval_predicate_selects_calls_that_need_approval(way: str) -> None:
     model = ScriptedModel(
         [
             together(
-                calling("pay", order="a", amount="7"),
-                calling("pay", order="b", amount=700),
-                calling("pay", order="c"),
+                calling("pay", order="a", amount="7"), calling("pay", order="b", amount=700), calling("pay", order="c")
             ),
             finish("ok"),
         ]
@@ -1146,12 +1144,7 @@ def test_listener_receives_human_input_requests_and_answers() -> None:
     kinds = [type(entry) for entry in heard]
     assert [
         kind for kind in kinds if kind in (InputRequested, RunPaused, InputReceived, ToolStarted, ToolFinished)
-    ] == [
-        InputRequested,
-        RunPaused,
-        InputReceived,
-        ToolFinished,
-    ]
+    ] == [InputRequested, RunPaused, InputReceived, ToolFinished]
 
 
 def test_attribute_access_on_paused_output_raises_error_with_pending_question() -> None:

@@ -79,16 +79,6 @@ HOWS = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @HOWS
-def test_agent_tool_that_fails_while_its_tools_run_does_not_affect_sibling_calls(how: str) -> None:
-    failed = Failed()
-    child = Watched(tools=[fast, failed.slow], model=ScriptedModel([call("fast") & call("slow")]))
-    late = Plain(max_steps=2, tools=[failed.slow], model=ScriptedModel([call("slow"), finish(x="1")]))
-    top = Top(tools=[child, late], model=ScriptedModel([call("watched") & call("plain"), finish(y="ok")]))
-    with acorn.listen(failed):
-        assert results(run(top, how))[:2] == ["Tool error: ValueError: boom", '{"x":"1"}']
-
-
-@HOWS
 def test_failing_branch_ends_nested_branches(how: str) -> None:
     over, failed = threading.Event(), Failed()
 

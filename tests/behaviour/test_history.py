@@ -86,16 +86,6 @@ def test_tool_results_directly_follow_their_assistant_message(call: Call) -> Non
     assert requests[1][3:] == run.history[3:5]
 
 
-def test_on_step_is_called_before_tool_results_are_added_to_history(call: Call) -> None:
-    seen: list[list[str]] = []
-
-    def watch(self: Looker, step: Step) -> None:
-        seen.append(roles(self.history))
-
-    walk(call, [LOOK, CELLAR, DONE], watch)
-    assert seen == [["system", "user", "assistant"], ["system", "user", "assistant", "tool", "assistant"]]
-
-
 @pytest.mark.every_way
 def test_messages_appended_by_on_step_follow_results(call: Call) -> None:
     def remind(self: Looker, step: Step) -> None:

@@ -105,6 +105,10 @@ def adding(content: Any) -> Callable[[Any, Step], Any]:
     return lambda self, step: step.add_to_context(content)
 
 
+def returning(value: Any) -> Callable[[Any, Step], Any]:
+    return lambda self, step: value
+
+
 def names(request: ModelRequest) -> list[str]:
     return [entry["function"]["name"] for entry in request.tools]
 
@@ -388,12 +392,6 @@ def test_step_passed_to_on_step_has_documented_attributes(call: Call, script: Sc
     assert repr(first) == "Step(1, tool_calls=['search_web'])"
 
 
-def test_step_cost_of_model_without_price_is_none(call: Call, script: Script) -> None:
-    costs: list[float | None] = []
-    call(hooked(lambda self, step: costs.append(step.cost))(model=script(SEARCH, DONE)), question="?")
-    assert costs == [None]
-
-
 def test_step_response_is_dict_in_chat_completion_format(call: Call, script: Script) -> None:
     seen: list[dict[str, Any]] = []
 
@@ -430,14 +428,14 @@ def test_step_response_is_dict_in_chat_completion_format(call: Call, script: Scr
     assert seen[1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_step_response_without_text_has_content_none(call: Call, script: Script) -> None:
+def test_step_without_text_and_price_has_content_and_cost_none(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def look(self: Researcher, step: Step) -> None:
-        seen.append((step.content, step.response["choices"][0]["message"]["content"]))
+        seen.append((step.content, step.response["choices"][0]["message"]["content"], step.cost))
 
     call(hooked(look)(model=script(SEARCH, DONE)), question="?")
-    assert seen == [("", None)]
+    assert seen == [("", None, None)]
 
 
 def test_hook_set_on_instance_is_called(call: Call, script: Script) -> None:
@@ -488,7 +486,7 @@ def test_step_model_change_applies_to_remaining_steps_and_forced_finish_request(
 
 
 @pytest.mark.parametrize(
-    ("attribute", "before", "after"), [("temperature", 0.7, 0.1), ("temperature", 0.7, 0), ("max_tokens", 4096, 99)]
+    ("attribute", "before", "after"), [("temperature", 0.7, 0), ("temperature", 0.7, 0.7), ("max_tokens", 4096, 99)]
 )
 def test_step_setting_change_applies_to_remaining_steps_and_forced_finish_request(
     call: Call, script: Script, attribute: str, before: Any, after: Any
@@ -506,15 +504,6 @@ def test_step_setting_change_applies_to_remaining_steps_and_forced_finish_reques
     assert seen == [before, after]
     assert [getattr(request, attribute) for request in model.requests] == [before, after, after]
     assert [attribute in request.declared for request in model.requests] == [False, True, True]
-
-
-def test_default_value_assigned_to_step_setting_by_hook_is_sent_as_declared_setting(call: Call, script: Script) -> None:
-    def set_it(self: Researcher, step: Step) -> None:
-        step.temperature = 0.7
-
-    model = script(SEARCH, DONE)
-    call(hooked(set_it)(model=model), question="?")
-    assert ["temperature" in request.declared for request in model.requests] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -1102,13 +1091,16 @@ def test_on_finish_is_called_with_output_of_step_finish(call: Call, script: Scri
     assert agent.seen == [RIGHT]
 
 
-def test_step_finish_output_rejected_by_on_finish_is_sent_as_user_message(call: Call, script: Script) -> None:
+@pytest.mark.parametrize("max_steps", [5, None])
+def test_step_finish_output_rejected_by_on_finish_is_sent_as_user_message(
+    call: Call, script: Script, max_steps: int | None
+) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=1)
 
     model = script(SEARCH, UNSURE)
-    run = call.run(Ender(model=model), question="?")
+    run = call.run(Ender(model=model, max_steps=max_steps), question="?")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "finish", 1)
     assert roles(model.requests[1])[2:] == ["assistant", "tool", "user"]
     assert model.requests[1].messages[-1]["content"] == NOT_SO_SURE
@@ -1126,15 +1118,6 @@ def test_step_finish_output_rejected_by_on_finish_does_not_count_as_step(call: C
     run = call.run(Ender(model=model), question="?")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "forced", 2)
     assert [request.forced_tool for request in model.requests] == [None, None, "__finish__"]
-
-
-def test_step_finish_output_rejected_by_on_finish_continues_single_turn_run(call: Call, script: Script) -> None:
-    class Ender(Judge):
-        def on_step(self, step: Step) -> None:
-            step.finish(answer="1991", confidence=1)
-
-    run = call.run(Ender(model=script(SEARCH, UNSURE), max_steps=None), question="?")
-    assert (run.output, run.stop_reason) == (RIGHT, "finish")
 
 
 @pytest.mark.live_objects
@@ -1368,12 +1351,12 @@ def test_tool_results_changed_by_hook_before_it_fails_are_in_history(call: Call,
     assert told(caught.value.run) == ["changed"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("returned", [True, "step", 0, {}, [1]], ids=repr)
-def test_on_step_with_wrong_return_value_raises_declaration_error(call: Call, script: Script, returned: Any) -> None:
-    with pytest.raises(DeclarationError, match=r"`MyAgent\.on_step` must return the step or nothing, got ") as caught:
-        call(hooked(lambda self, step: returned)(model=script(SEARCH)), question="?")
-    assert repr(returned) in str(caught.value)
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
+def test_on_step_with_wrong_return_value_raises_declaration_error(call: Call, script: Script) -> None:
+    for returned in (True, "step", 0, {}, [1]):
+        words = f"`MyAgent.on_step` must return the step or nothing, got {returned!r}"
+        with pytest.raises(DeclarationError, match=re.escape(words)) as caught:
+            call(hooked(returning(returned))(model=script(SEARCH)), question="?")
+        assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
 def test_on_step_that_returns_step_of_earlier_call_raises_declaration_error(call: Call, script: Script) -> None:

@@ -340,23 +340,21 @@ def test_setting_with_invalid_value_raises_error_with_allowed_and_received_value
                 assert words == f"`Agent.{attribute}` must be {allowed}, got {shown(attribute, value)}."
 
 
-def test_setting_with_number_too_large_for_float_raises_declaration_error() -> None:
+def test_declaration_error_describes_unusual_values() -> None:
     assert refusal(declare, temperature=10**400).startswith(
         "`Agent.temperature` must be a number from 0 to 2, got 1000"
     )
+    assert "`Agent.temperature` must be a number" in refusal(declare, temperature=property(lambda self: 1))
+    words = refusal(declare, temperature="x" * 5000)
+    assert words.startswith("`Agent.temperature` must be a number from 0 to 2, got 'xxx")
+    assert words.endswith("x….")
+    assert len(words) < 200
 
 
 def test_declaration_error_contains_class_name_and_attribute() -> None:
     assert refusal(declare, "Researcher", temperature=3).startswith("`Researcher.temperature` must be ")
     parent = declare("Parent")
     assert refusal(declare, "Child", parent, max_steps=0).startswith("`Child.max_steps` must be ")
-
-
-def test_declaration_error_shortens_long_value() -> None:
-    words = refusal(declare, temperature="x" * 5000)
-    assert words.startswith("`Agent.temperature` must be a number from 0 to 2, got 'xxx")
-    assert words.endswith("x….")
-    assert len(words) < 200
 
 
 def test_declaration_error_is_raised_for_value_with_failing_repr() -> None:
@@ -366,10 +364,6 @@ def test_declaration_error_is_raised_for_value_with_failing_repr() -> None:
 
     words = refusal(declare, temperature=Broken())
     assert words == "`Agent.temperature` must be a number from 0 to 2, got <Broken without a repr>."
-
-
-def test_property_as_setting_raises_declaration_error() -> None:
-    assert "`Agent.temperature` must be a number" in refusal(declare, temperature=property(lambda self: 1))
 
 
 # Similar names
@@ -404,7 +398,7 @@ def test_similar_attribute_name_warns_with_suggestion() -> None:
             ]
 
 
-def test_similar_name_warning_has_filename_of_class() -> None:
+def test_similar_name_warning_has_filename_of_class_and_is_not_repeated_for_subclass() -> None:
     with pytest.warns(UserWarning, match="Did you mean") as caught:
 
         class Agent(module):
@@ -413,8 +407,6 @@ def test_similar_name_warning_has_filename_of_class() -> None:
     assert caught[0].filename == __file__
     assert Agent.max_step == 5
 
-
-def test_subclass_of_class_with_warning_does_not_warn_again() -> None:
     with pytest.warns(UserWarning, match="Did you mean `max_steps`"):
         parent = declare("Parent", max_step=5)
     declare("Child", parent)
@@ -488,11 +480,8 @@ def test_instance_settings_override_class_settings() -> None:
     assert names(Painter) == ["search"]
 
 
-def test_instances_without_own_settings_share_one_compiled_spec() -> None:
+def test_spec_is_compiled_once_for_class_and_once_for_instance_with_own_settings() -> None:
     assert spec_of(Painter()) is spec_of(Painter())
-
-
-def test_spec_of_instance_with_own_settings_is_compiled_once() -> None:
     agent = Painter(temperature=0.2)
     assert spec_of(agent) is spec_of(agent)
 
@@ -1171,7 +1160,7 @@ def test_recursive_schema_is_accepted() -> None:
 # The system prompt
 
 
-def test_class_docstring_is_used_as_prompt() -> None:
+def test_docstring_and_prompt_string_are_dedented() -> None:
     class Agent(module):
         """
         You are a helpful assistant.
@@ -1180,9 +1169,6 @@ def test_class_docstring_is_used_as_prompt() -> None:
         """
 
     assert prompt(Agent).text == "You are a helpful assistant.\n\n  - Be concise"
-
-
-def test_prompt_string_is_dedented_like_docstring() -> None:
     agent = declare(
         system_prompt="""
         You are a helpful assistant.
@@ -1215,7 +1201,7 @@ def test_system_prompt_of_mixin_is_used_as_prompt() -> None:
     assert prompt(declare("Behind", module, Mixin, __doc__="Doc.")).text == "Mixed in."
 
 
-def test_docstring_of_mixin_is_not_used_as_prompt() -> None:
+def test_docstring_of_mixin_or_module_class_is_not_used_as_prompt() -> None:
     class Mixin:
         """About the mixin."""
 
@@ -1223,9 +1209,6 @@ def test_docstring_of_mixin_is_not_used_as_prompt() -> None:
     assert prompt(declare("Behind", module, Mixin)).text == ""
     parent = declare("Parent", __doc__="Parent.")
     assert prompt(declare("Child", Mixin, parent)).text == "Parent."
-
-
-def test_docstring_of_module_class_is_not_used_as_prompt() -> None:
     assert module.__doc__
     assert prompt(declare()).text == ""
     assert prompt(module()).text == ""
@@ -1286,7 +1269,14 @@ def _anything(*args: object) -> str:
 
 
 def test_prompt_method_callable_with_self_alone_is_accepted() -> None:
-    methods = (_alone, _with_default, _with_anything, _anything, staticmethod(_none), classmethod(_alone))
+    methods: tuple[Any, ...] = (
+        _alone,
+        _with_default,
+        _with_anything,
+        _anything,
+        staticmethod(_none),
+        classmethod(_alone),
+    )
     for method in (*methods, lambda self: "text"):
         with case(method):
             assert prompt(declare(system_prompt=method)).is_method
@@ -1481,11 +1471,8 @@ def test_method_tools_of_base_class_are_listed_before_subclass_tools() -> None:
     assert names(Child) == ["first", "second_tool", "third"]
 
 
-def test_tools_of_attribute_are_listed_before_method_tools() -> None:
+def test_tools_of_attribute_precede_method_tools_and_replace_parent_tool_list() -> None:
     assert names(declare("Child", Base, tools=[search, calculate])) == ["search", "calculate", "first", "second_tool"]
-
-
-def test_tool_list_of_subclass_replaces_parent_tool_list() -> None:
     parent = declare("Parent", tools=[search])
     assert names(declare("Child", parent)) == ["search"]
     assert names(declare("Child", parent, tools=[calculate])) == ["calculate"]
@@ -1614,11 +1601,9 @@ def test_method_with_lru_cache_decorator_is_accepted_as_tool() -> None:
     assert name.function() == "Agent"
 
 
-def test_function_listed_twice_in_tools_is_included_once() -> None:
+def test_function_or_method_tool_listed_twice_is_included_once() -> None:
     assert names(declare(tools=[search, search])) == ["search"]
 
-
-def test_method_tool_that_is_also_listed_in_tools_is_included_once() -> None:
     def ask(self: Any, x: int) -> int:
         """Ask."""
         return x

@@ -1352,7 +1352,7 @@ def test_tool_results_changed_by_hook_before_it_fails_are_in_history(call: Call,
 
 
 def test_on_step_with_wrong_return_value_raises_declaration_error(call: Call, script: Script) -> None:
-    for returned in (True, "step", 0, {}, [1]):
+    for returned in (True, "step", 0, dict[str, Any](), [1]):
         words = f"`MyAgent.on_step` must return the step or nothing, got {returned!r}"
         with pytest.raises(DeclarationError, match=re.escape(words)) as caught:
             call(hooked(returning(returned))(model=script(SEARCH)), question="?")

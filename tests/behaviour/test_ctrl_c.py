@@ -378,8 +378,9 @@ def check(scene: Scene, busy: int, *, streams: bool = False) -> Run[Any]:
     return run
 
 
-def test_ctrl_c_during_call_raises_keyboard_interrupt_immediately() -> None:
-    for scene, busy in SCENES:
+@pytest.mark.parametrize("scenes", [[each] for each in SCENES] if IS_LONG else [SCENES])
+def test_ctrl_c_during_call_raises_keyboard_interrupt_immediately(scenes: list[tuple[Scene, int]]) -> None:
+    for scene, busy in scenes:
         for _ in range(10 * TRIES if scene is two_branches else TRIES):
             with case(scene.__name__):
                 check(scene, busy)

@@ -6,12 +6,11 @@ import asyncio
 import copy
 import functools
 import hashlib
-import itertools
 import json
 import pickle
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -1103,10 +1102,12 @@ SEEDS = (4, 9, 0, 3, 4)
 """A seed for each way. With these seeds a run has many requests."""
 
 
+@pytest.mark.parametrize(
+    "pairs", [[(seed, way) for seed in range(60)] for way in WAYS] if IS_LONG else [zip(SEEDS, WAYS, strict=True)]
+)
 def test_human_input_requests_answered_in_any_order_resume_run(
-    record_property: Callable[[str, object], None],
+    pairs: Iterable[tuple[int, str]], record_property: Callable[[str, object], None]
 ) -> None:
-    pairs = itertools.product(range(60), WAYS) if IS_LONG else zip(SEEDS, WAYS, strict=True)
     asked = 0
     for seed, way in pairs:
         with case(seed, way):

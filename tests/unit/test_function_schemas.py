@@ -1016,23 +1016,26 @@ def test_bound_argument_of_functools_partial_needs_no_type_hint() -> None:
 # `@tool`.
 
 
+INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "`name` of the tool `options` must be a non-empty string, got ''."),
+    ({"name": "  "}, "`name` of the tool `options` must be a non-empty string, got '  '."),
+    ({"name": 5}, "`name` of the tool `options` must be a non-empty string, got 5."),
+    ({"description": ""}, "`description` of the tool `options` must be a non-empty string, got ''."),
+    ({"description": ["x"]}, "`description` of the tool `options` must be a non-empty string, got ['x']."),
+    ({"timeout": 0}, "`timeout` of the tool `options` must be a number of seconds above 0, got 0."),
+    ({"timeout": -1.5}, "`timeout` of the tool `options` must be a number of seconds above 0, got -1.5."),
+    ({"timeout": "5"}, "`timeout` of the tool `options` must be a number of seconds above 0, got '5'."),
+    ({"timeout": True}, "`timeout` of the tool `options` must be a number of seconds above 0, got True."),
+    ({"timeout": math.inf}, "`timeout` of the tool `options` must be a number of seconds above 0, got inf."),
+    ({"timeout": math.nan}, "`timeout` of the tool `options` must be a number of seconds above 0, got nan."),
+    ({"parallel": "yes"}, "`parallel` of the tool `options` must be True or False, got 'yes'."),
+    ({"parallel": None}, "`parallel` of the tool `options` must be True or False, got None."),
+    ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
+]
+
+
 def test_invalid_option_of_tool_decorator_raises_declaration_error() -> None:
-    for options, words in [
-        ({"name": ""}, "`name` of the tool `options` must be a non-empty string, got ''."),
-        ({"name": "  "}, "`name` of the tool `options` must be a non-empty string, got '  '."),
-        ({"name": 5}, "`name` of the tool `options` must be a non-empty string, got 5."),
-        ({"description": ""}, "`description` of the tool `options` must be a non-empty string, got ''."),
-        ({"description": ["x"]}, "`description` of the tool `options` must be a non-empty string, got ['x']."),
-        ({"timeout": 0}, "`timeout` of the tool `options` must be a number of seconds above 0, got 0."),
-        ({"timeout": -1.5}, "`timeout` of the tool `options` must be a number of seconds above 0, got -1.5."),
-        ({"timeout": "5"}, "`timeout` of the tool `options` must be a number of seconds above 0, got '5'."),
-        ({"timeout": True}, "`timeout` of the tool `options` must be a number of seconds above 0, got True."),
-        ({"timeout": math.inf}, "`timeout` of the tool `options` must be a number of seconds above 0, got inf."),
-        ({"timeout": math.nan}, "`timeout` of the tool `options` must be a number of seconds above 0, got nan."),
-        ({"parallel": "yes"}, "`parallel` of the tool `options` must be True or False, got 'yes'."),
-        ({"parallel": None}, "`parallel` of the tool `options` must be True or False, got None."),
-        ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
-    ]:
+    for options, words in INVALID_OPTIONS:
         with case(options):
 
             def function() -> None: ...
@@ -1044,7 +1047,8 @@ def test_invalid_option_of_tool_decorator_raises_declaration_error() -> None:
 
 
 def test_tool_decorator_on_non_function_raises_declaration_error() -> None:
-    for target in [5, "search", None, ["x"]]:
+    targets: list[Any] = [5, "search", None, ["x"]]
+    for target in targets:
         with case(target):
             with pytest.raises(DeclarationError) as caught:
                 tool()(target)

@@ -31,6 +31,7 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.unit.json_documents import (
     Cat,
@@ -553,9 +554,8 @@ def test_text_after_syntax_error_does_not_change_partial_value(cases: Cases) -> 
                 check(parser.value(), expected[cut], model, text, cut)
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
+def test_invalid_json_texts_do_not_raise_in_partial_parser() -> None:
+    for garbage in [
         "",
         " ",
         "no json",
@@ -596,16 +596,15 @@ def test_text_after_syntax_error_does_not_change_partial_value(cases: Cases) -> 
         '{"a":' * 100_000,
         '{"city_name": ' + "[" * 1000 + "]" * 1000 + "}",
         "\0\1\2",
-    ],
-)
-def test_invalid_json_texts_do_not_raise_in_partial_parser(garbage: str) -> None:
-    for model in (City, Report, Loose, Tree):
-        parser = PushParser(expectation_of(model))
-        for at in range(0, len(garbage), 9):
-            parser.feed(garbage[at : at + 9])
-            parser.value()
-        parser.finish()
-        dump(parser.value())
+    ]:
+        with case(garbage):
+            for model in (City, Report, Loose, Tree):
+                parser = PushParser(expectation_of(model))
+                for at in range(0, len(garbage), 9):
+                    parser.feed(garbage[at : at + 9])
+                    parser.value()
+                parser.finish()
+                dump(parser.value())
 
 
 def test_nesting_limit_of_partial_parser_equals_limit_of_pydantic() -> None:
@@ -642,9 +641,8 @@ def test_deeply_nested_text_is_readable_while_it_grows() -> None:
     assert found == "x" * 5000
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_unicode_escapes_are_parsed_like_standard_library() -> None:
+    for text, expected in [
         (r'"\ud83d\udfff!', "\U0001f7ff!"),  # The last of the low surrogates.
         (r'"\ud83d\udc00!', "\U0001f400!"),
         (r'"\ud83d\ue000!', "\ufffd\ue000!"),
@@ -652,31 +650,28 @@ def test_deeply_nested_text_is_readable_while_it_grows() -> None:
         (r'"a\u00g1b"', "a"),
         (r'"a\u+123b"', "a"),
         (r'"a\u 123b"', "a"),
-    ],
-)
-def test_unicode_escapes_are_parsed_like_standard_library(text: str, expected: str) -> None:
-    for size in (1, 2, len(text)):
-        parser = PushParser(expectation_of(str))
-        for at in range(0, len(text), size):
-            parser.feed(text[at : at + size])
-        assert resolve_lazy(parser.value()) == expected
+    ]:
+        with case(text):
+            for size in (1, 2, len(text)):
+                parser = PushParser(expectation_of(str))
+                for at in range(0, len(text), size):
+                    parser.feed(text[at : at + size])
+                assert resolve_lazy(parser.value()) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_json_container_is_closed_only_by_matching_bracket() -> None:
+    for text, expected in [
         ('{"a": {"b": 1], "c": 2}', {"a": {"b": 1}}),
         ('{"a": ], "c": 2}', {}),
         ('{"a": {"b": ], "c": 2}', {"a": {}}),
         ('{"a": [1}, "c": 2}', {"a": [1]}),
         ('{"a": [1, }, "c": 2}', {"a": [1]}),
         ('{], "c": 2}', {}),
-    ],
-)
-def test_json_container_is_closed_only_by_matching_bracket(text: str, expected: Any) -> None:
-    parser = PushParser(expectation_of(Any))
-    parser.feed(text)
-    assert resolve_lazy(parser.value()) == expected
+    ]:
+        with case(text):
+            parser = PushParser(expectation_of(Any))
+            parser.feed(text)
+            assert resolve_lazy(parser.value()) == expected
 
 
 # Types
@@ -725,9 +720,8 @@ class Small(BaseModel):
 LONG = "x" * 5000
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
+def test_dataclass_typed_dict_and_root_model_outputs_have_partial_values() -> None:
+    for kind, text, expected in [
         (Box[int], '{"item": 5, "name": "a', {"item": 5, "label": "a"}),
         (Box[str], '{"item": "a', {"item": "a", "label": None}),
         (Box[Point], '{"item": {"x": 1,', {"item": {"x": 1, "y": None}, "label": None}),
@@ -746,12 +740,10 @@ LONG = "x" * 5000
         (Store, '{"word": "ab', {"shelf": None, "word": "ab", "point": None}),
         (Store, '{"word": "' + LONG, {"shelf": None, "word": LONG, "point": None}),
         (Store, '{"point": {"y": 2,', {"shelf": None, "word": None, "point": {"x": None, "y": 2.0}}),
-    ],
-)
-def test_dataclass_typed_dict_and_root_model_outputs_have_partial_values(kind: Any, text: str, expected: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert adapter(Any).dump_python(shown(kind, text)) == expected
+    ]:
+        with case(kind), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert adapter(Any).dump_python(shown(kind, text)) == expected
 
 
 def test_complete_nested_values_have_declared_types() -> None:
@@ -796,9 +788,8 @@ def test_dataclass_with_unresolvable_type_hint_has_partial_value_none() -> None:
     assert shown(Lost, '{"name": "a') is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
+def test_output_type_that_is_not_model_is_parsed_partially() -> None:
+    for kind, text, expected in [
         (list[int], "[1, 2", [1]),
         (list[int], "[1, 2,", [1, 2]),
         (list[int], "[1, 2]", [1, 2]),
@@ -818,10 +809,9 @@ def test_dataclass_with_unresolvable_type_hint_has_partial_value_none() -> None:
         (Mapping[str, str], '{"a": "b', {"a": "b"}),
         (set[str], '["a", "b"', None),
         (object, '["a', ["a"]),
-    ],
-)
-def test_output_type_that_is_not_model_is_parsed_partially(kind: Any, text: str, expected: Any) -> None:
-    assert shown(kind, text) == expected
+    ]:
+        with case(kind):
+            assert shown(kind, text) == expected
 
 
 def test_number_at_end_of_text_is_complete_only_after_finish() -> None:

@@ -563,7 +563,7 @@ def test_xml_decoding_time_grows_linearly_with_answer_length() -> None:
     for unit in UNITS:
         with case(unit):
             for frame in FRAMES.values():
-                size = 999_900 if IS_LONG else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
+                size = 999_900 if IS_LONG else 300_000 if unit in LISTED and frame == FRAMES["text"] else 20_000
                 document = frame.format(unit * (size // len(unit)))
                 with waiting_for_nothing(time.process_time), contextlib.suppress(ValidationError, AcornError):
                     decode_xml(document, NOTE, "output")

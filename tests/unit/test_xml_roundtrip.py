@@ -17,7 +17,7 @@ from tests.unit.xml_schemas import IF_WRITTEN, NONE_OMITTED, Made, clean, conten
 from acorn._formats.xml.decode import decode_xml
 from acorn._formats.xml.encode import XmlStyle, encode_xml
 
-SCHEMAS = 12_000 if IS_LONG else 400
+SCHEMAS = 12_000 if IS_LONG else 200
 VALUES = 5
 
 STYLES = [

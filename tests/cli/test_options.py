@@ -152,23 +152,26 @@ def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn) -> None:
             assert ended.err.count("\n") == 1
 
 
+INPUT_TYPES: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("Plain", ["hello"], {"result": "hello"}),
+    ("Plain", ["--result", "hello"], {"result": "hello"}),
+    ("Plain", ["--", "--hello"], {"result": "--hello"}),
+    ("Plain", ["-5"], {"result": "-5"}),
+    ("Numbers", ["1", "2"], {"result": [1, 2]}),
+    ("Numbers", ["[1, 2]"], {"result": [1, 2]}),
+    ("Numbers", ["--result", "1", "--result", "2"], {"result": [1, 2]}),
+    ("Dots", ["--x", "1", "--y", "2"], {"result": {"x": 1, "y": 2}}),
+    ("Dots", ["--result", '{"x": 1}'], {"result": {"x": 1, "y": 0}}),
+    ("Dots", ["--result.x", "1"], {"result": {"x": 1, "y": 0}}),
+    ("Nothing", [], {}),
+    ("Extra", ["--name", "x", "--size", "3"], {"name": "x", "size": 3}),
+    ("Aliased", ["--from", "there", "--class", "second"], {"from_": "there", "class_": "second"}),
+    ("Aliased", ["--from_", "there"], {"from_": "there"}),
+]
+
+
 def test_options_set_values_of_each_input_type(acorn: Acorn) -> None:
-    for cls, words, expected in [
-        ("Plain", ["hello"], {"result": "hello"}),
-        ("Plain", ["--result", "hello"], {"result": "hello"}),
-        ("Plain", ["--", "--hello"], {"result": "--hello"}),
-        ("Plain", ["-5"], {"result": "-5"}),
-        ("Numbers", ["1", "2"], {"result": [1, 2]}),
-        ("Numbers", ["[1, 2]"], {"result": [1, 2]}),
-        ("Numbers", ["--result", "1", "--result", "2"], {"result": [1, 2]}),
-        ("Dots", ["--x", "1", "--y", "2"], {"result": {"x": 1, "y": 2}}),
-        ("Dots", ["--result", '{"x": 1}'], {"result": {"x": 1, "y": 0}}),
-        ("Dots", ["--result.x", "1"], {"result": {"x": 1, "y": 0}}),
-        ("Nothing", [], {}),
-        ("Extra", ["--name", "x", "--size", "3"], {"name": "x", "size": 3}),
-        ("Aliased", ["--from", "there", "--class", "second"], {"from_": "there", "class_": "second"}),
-        ("Aliased", ["--from_", "there"], {"from_": "there"}),
-    ]:
+    for cls, words, expected in INPUT_TYPES:
         with case(cls, *words):
             ended = acorn("run", f"{ECHO}:{cls}", *words)
             assert ended.code == 0, ended.err

@@ -204,7 +204,7 @@ def test_unwritable_stderr_does_not_affect_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, '"fine"\n')
 
 
-PRINTING = [
+PRINTING: list[tuple[list[object], str, list[str]]] = [
     (["run", RESEARCHER, "--question", "hi"], '{"answer":"Guido van Rossum","confidence":0.9}', ["a tool that prints"]),
     (["run", f"{RUDE}:Parent"], '"fine"', ["by a child", "below Python"]),
     (["run", f"{RUDE}:Late"], '"fine"', ["too late"]),

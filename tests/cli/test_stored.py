@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn, Ended
+from tests.cli.warm_process import CapturedCommand
 from tests.waiting import PATIENCE, comes_true
 
 import acorn as library
@@ -144,12 +145,8 @@ def test_wrong_usage_of_stored_run_commands_exits_with_2_and_one_line_error(acor
 # Processes
 
 
-def start(*words: object, **environment: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "acorn", *map(str, words)]
-    settings = {**os.environ, **{name: str(value) for name, value in environment.items()}}
-    return subprocess.Popen(
-        command, env=settings, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def start(*words: object, **environment: object) -> CapturedCommand:
+    return CapturedCommand(words, {**os.environ, **{name: str(value) for name, value in environment.items()}})
 
 
 @pytest.mark.usefixtures("ctrl_c")

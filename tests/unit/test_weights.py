@@ -289,8 +289,10 @@ def check_address_is_omitted(address: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 FAILING_PIP = """
 import os, sys
+address = os.environ["PIP_INDEX_URL"]
 if "download" in sys.argv:
-    sys.exit(f"ERROR: no answer from {os.environ['PIP_INDEX_URL']}")
+    sys.exit(f"ERROR: no answer from {address}")
+print(f":env:.index-url={address!r}")  # `pip config list`
 """
 
 

@@ -337,7 +337,8 @@ def as_tree(element: Any) -> Tree:
 STYLES = [XmlStyle(), XmlStyle(description_format="comment"), XmlStyle(descriptions=False)]
 
 
-def test_hostile_value_is_encoded_as_xml_text_without_markup() -> None:
+def test_hostile_value_is_encoded_as_xml_text_without_markup(record_property: Callable[[str, object], None]) -> None:
+    record_property("tried", f"{VALUES:,} hostile values as XML")
     for seed in range(VALUES):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
@@ -473,7 +474,10 @@ def mutated(rng: random.Random, document: str) -> str:
     return document
 
 
-def test_damaged_xml_answer_is_decoded_or_raises_documented_error() -> None:
+def test_damaged_xml_answer_is_decoded_or_raises_documented_error(
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("tried", f"{MUTANTS:,} damaged XML answers")
     outcomes: collections.Counter[str] = collections.Counter()
     for seed in range(MUTANTS // 20):
         rng = random.Random(seed)

@@ -13,6 +13,7 @@ import acorn
 
 SOURCE = Path(acorn.__file__).parent
 FILES = sorted(path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py"))
+KNOWN_FILES = frozenset(FILES)
 
 # The layers, lowest first. A file belongs to the layer with the longest matching prefix.
 LAYERS: list[tuple[str, list[str]]] = [
@@ -159,8 +160,9 @@ def files_imported(file: str) -> list[str]:
 def file_of(name: str) -> str | None:
     """Return `_machine/machine` for `acorn._machine.machine`, or None if there is no such file."""
     path = name.removeprefix("acorn").removeprefix(".").replace(".", "/")
-    candidates = [path, f"{path}/__init__".removeprefix("/")] if name.partition(".")[0] == "acorn" else []
-    return next((file for file in candidates if file in FILES), None)
+    if name.partition(".")[0] != "acorn":
+        return None
+    return next((file for file in (path, f"{path}/__init__".removeprefix("/")) if file in KNOWN_FILES), None)
 
 
 def cycle_in(graph: dict[str, list[str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Tests of XML round trips: random values of random classes are equal after encoding in any style and decoding.
 
 The generator marks values that XML cannot represent with a reason; values that JSON cannot represent are found by
-trying. The test counts, prints (`-s`) and limits both. All other values must be equal and of equal types.
+trying. The test counts, reports and limits both. All other values must be equal and of equal types.
 """
 
 from __future__ import annotations

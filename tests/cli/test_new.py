@@ -106,10 +106,7 @@ def test_new_command_with_existing_target_exits_with_2_and_changes_nothing(acorn
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, what in (
-        ("taken", "the directory exists and is not empty"),
-        ("file", "there is a file with this name"),
-    ):
+    for name, what in (("taken", "the directory exists and is not empty"), ("file", "there is a file with this name")):
         ended = acorn("new", tmp_path / name)
         assert ended.code == 2
         assert ended.err == f"error: Cannot create `{tmp_path / name}`: {what}. Choose another name.\n"

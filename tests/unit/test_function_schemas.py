@@ -991,10 +991,7 @@ def test_type_hint_with_class_defined_later_is_resolved() -> None:
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [
-        (never, "name 'Nowhere' is not defined"),
-        (not_in_the_module, "module 'datetime' has no attribute 'nothing'"),
-    ],
+    [(never, "name 'Nowhere' is not defined"), (not_in_the_module, "module 'datetime' has no attribute 'nothing'")],
 )
 def test_undefined_type_hint_raises_at_first_use(function: Callable[..., Any], why: str) -> None:
     made = tool_of(function)

@@ -232,11 +232,7 @@ def test_partial_of_type_that_is_not_model_is_that_type() -> None:
 
 def test_output_declared_as_field_list_has_partial_class() -> None:
     shape = shape_of(["name", ("count", int), ("tags", list[str], [])], "Agent", "final_output")
-    assert kinds_of(P[shape.schema]) == {
-        "name": str | None,
-        "count": int | None,
-        "tags": list[str] | None,
-    }
+    assert kinds_of(P[shape.schema]) == {"name": str | None, "count": int | None, "tags": list[str] | None}
     assert partial(shape.schema, '{"count": 5, "name": "a').model_dump() == {"name": "a", "count": 5, "tags": None}
 
 

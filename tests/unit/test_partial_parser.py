@@ -33,20 +33,7 @@ from pydantic import (
 )
 from tests.cases import case
 from tests.long_version import IS_LONG
-from tests.unit.json_documents import (
-    Cat,
-    City,
-    Color,
-    Dog,
-    Item,
-    Loose,
-    Names,
-    Open,
-    Point,
-    Report,
-    Tree,
-    documents,
-)
+from tests.unit.json_documents import Cat, City, Color, Dog, Item, Loose, Names, Open, Point, Report, Tree, documents
 from typing_extensions import TypedDict, is_typeddict
 
 from acorn._formats.partial.frames import NOT_READY, resolve_lazy
@@ -109,12 +96,7 @@ def read(text: str) -> Any:
     if not text:
         return PENDING
     return json.loads(
-        text,
-        object_pairs_hook=Pairs,
-        parse_int=Number,
-        parse_float=Number,
-        parse_constant=Number,
-        strict=False,
+        text, object_pairs_hook=Pairs, parse_int=Number, parse_float=Number, parse_constant=Number, strict=False
     )
 
 

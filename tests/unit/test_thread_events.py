@@ -72,10 +72,7 @@ ORIGINALS: list[tuple[Plain, AgentEvent]] = [
         {"type": "human_input_received", "response": "That.", "iteration": 2},
         HumanInputReceivedEvent(response="That.", iteration=2),
     ),
-    (
-        {"type": "completion", "result": "Done.", "iteration": 3},
-        CompletionEvent(result="Done.", iteration=3),
-    ),
+    ({"type": "completion", "result": "Done.", "iteration": 3}, CompletionEvent(result="Done.", iteration=3)),
     (
         {"type": "summary", "summary": "Much.", "summarizedIterations": [1, 2], "iteration": 3},
         SummaryEvent(summary="Much.", summarized_iterations=[1, 2], iteration=3),

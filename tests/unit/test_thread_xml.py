@@ -486,14 +486,8 @@ def test_response_prefix_of_parsed_thread_can_be_replaced() -> None:
 
 LINKED_RESULTS: list[tuple[list[AgentEvent], list[tuple[int, int]]]] = [
     ([call("look", "x"), result(id="x")], [(0, 1)]),
-    (
-        [call("look", "x"), call("find", "y"), result(id="x"), result(id="y")],
-        [(0, 2), (1, 3)],
-    ),
-    (
-        [call("look", "x"), call("look", "y"), result("1", "x"), result("2", "y")],
-        [(0, 2), (1, 3)],
-    ),
+    ([call("look", "x"), call("find", "y"), result(id="x"), result(id="y")], [(0, 2), (1, 3)]),
+    ([call("look", "x"), call("look", "y"), result("1", "x"), result("2", "y")], [(0, 2), (1, 3)]),
     (
         [
             call("look", "x"),

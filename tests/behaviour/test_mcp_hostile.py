@@ -246,6 +246,7 @@ def test_mcp_server_child_processes_are_ended_with_server(tmp_path: Path) -> Non
     assert comes_true(lambda: not _is_alive(child))
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_use_of_parent_mcp_server_in_forked_child_process_raises_not_open_error(tmp_path: Path) -> None:
     lines = """
@@ -288,7 +289,7 @@ os.wait()
 
 
 class Rude(http.server.BaseHTTPRequestHandler):
-    """A server with a session that never ends."""
+    """A server with a session that ends when `leaving` is set."""
 
     protocol_version = "HTTP/1.1"
     status = 200
@@ -310,23 +311,53 @@ class Rude(http.server.BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self.leaving.wait(AGES)
+        self.answer(200)
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.perform(message["method"], message)
+
+    def perform(self, method: str, message: dict[str, Any]) -> None:
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "rude", "version": "1"}}
         tools = [{"name": "busy", "inputSchema": {"type": "object"}}]
-        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": tools}}}
-        other = {"error": {"code": -32601, "message": "Method not found"}}
-        reply = {"jsonrpc": "2.0", "id": message.get("id"), **known.get(message["method"], other)}
-        if self.status != 200 or message["method"] == "tools/call":
+        known: dict[str, Any] = {"initialize": hello, "tools/list": {"tools": tools}}
+        if self.status != 200 or method == "tools/call":
             self.answer(503 if self.status == 200 else self.status)
+        elif "id" not in message:
+            self.answer(202)
+        elif method in known:
+            self.reply(message, result=known[method])
         else:
-            self.answer(200 if "id" in message else 202, json.dumps(reply).encode() if "id" in message else b"")
+            self.reply(message, error={"code": -32601, "message": "Method not found"})
+
+    def reply(self, message: dict[str, Any], **content: Any) -> None:
+        self.answer(200, json.dumps({"jsonrpc": "2.0", "id": message["id"], **content}).encode())
+
+
+class Forgetful(Rude):
+    """A server that loses its session at the first call, drops the connection at the second, and answers the third."""
+
+    calls: list[str]
+
+    def perform(self, method: str, message: dict[str, Any]) -> None:
+        if method != "tools/call":
+            super().perform(method, message)
+            return
+        self.calls.append(self.headers["Mcp-Session-Id"])
+        if len(self.calls) == 1:
+            self.answer(404)
+        elif len(self.calls) == 2:
+            self.close_connection = True
+        else:
+            self.reply(message, result={"content": [{"type": "text", "text": "done"}]})
 
 
 @contextmanager
-def rude(status: int) -> Iterator[str]:
-    handler = type("Handler", (Rude,), {"status": status, "leaving": threading.Event()})
+def rude(status: int, kind: type[Rude] = Rude, *, closes: bool = True) -> Iterator[str]:
+    """Start a server that answers with a status. Without `closes`, it never answers the end of a session."""
+    handler = type("Handler", (kind,), {"status": status, "leaving": threading.Event(), "calls": []})
+    if closes:
+        handler.leaving.set()  # type: ignore[attr-defined]
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -338,8 +369,16 @@ def rude(status: int) -> Iterator[str]:
 
 
 def test_mcp_session_that_does_not_close_does_not_delay_end_of_run() -> None:
-    with rude(200) as address, waiting_for_nothing():
+    with rude(200, closes=False) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
+
+
+def test_mcp_call_of_lost_session_is_repeated_and_call_of_lost_connection_is_not() -> None:
+    with rude(200, Forgetful) as address, waiting_for_nothing():
+        model = ScriptedModel([calling("busy"), calling("busy"), finish("done")])
+        lost, done = results(Worker(model=model, tools=[MCPServer(address)]).run("x"))
+    assert "The call may or may not have taken effect and is not repeated" in lost
+    assert done == "done"
 
 
 def test_mcp_url_secrets_are_not_in_logs(caplog: pytest.LogCaptureFixture) -> None:

@@ -661,6 +661,7 @@ def test_mcp_server_that_asks_user_is_declined_without_on_human(call: Call, scri
 # Over HTTP
 
 
+@pytest.mark.torture
 def test_mcp_lost_session_is_reopened_and_call_is_repeated(script: Script, tmp_path: Path) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
     up: list[Any] = [over_http(diary, port, "old")]
@@ -739,7 +740,8 @@ def test_cancelling_run_cancels_call_of_mcp_http_server(web: tuple[Path, int]) -
     assert comes_true(lambda: "cancelled hang" in diary.read_text())
 
 
-@pytest.mark.parametrize(("way", "variant"), [("sync", ""), pytest.param("async", "old", marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize(("way", "variant"), [("sync", ""), ("async", "old")])
 def test_mcp_http_server_that_dies_returns_tool_error_and_restarted_server_is_used(
     script: Script, tmp_path: Path, way: str, variant: str
 ) -> None:

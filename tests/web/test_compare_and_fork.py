@@ -9,7 +9,7 @@ from tests.cases import case
 from tests.web.desk import Check, Desk, begin, ended, events, get, post, site
 
 import acorn
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.web.browser.conftest import served
 from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
 
 from acorn import DeclarationError
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.web.guard import MAX_BODY, LimitedBody, PageGuard, RequestHead, check_request
 from acorn.web.page.routes import make_router
 from acorn.web.page.site import make_site

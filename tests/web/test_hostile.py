@@ -14,7 +14,7 @@ from tests.long_version import IS_LONG
 from tests.web.desk import HOSTILE, Desk, asked, ended, get, post, site
 
 from acorn import StoreError
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.stores.sqlite.store import SQLiteStore
 from acorn.thread import dump_events
 from acorn.web.page.run_index import load_saved_run

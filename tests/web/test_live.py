@@ -22,7 +22,7 @@ from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, 
 
 import acorn
 from acorn import ask_human, module
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.stores.port import Commit
 from acorn.testing import ScriptedModel, call, finish
 

@@ -14,7 +14,7 @@ from tests.cases import case
 from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.web.page.routes import make_router
 from acorn.web.page.site import make_site
 

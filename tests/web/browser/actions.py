@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from tests.waiting import PATIENCE
 from tests.web.desk import Desk
 
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.web.page.files import single_page
 from acorn.web.page.run_index import StoreRunIndex
 from acorn.web.redact import PageRedactor

@@ -21,7 +21,7 @@ from tests.web.browser.find_browser import browser, is_required
 from tests.web.desk import KEY, Desk
 
 import acorn.web
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.web.server import Server, bind_socket
 
 Allowed = Callable[[str], None]

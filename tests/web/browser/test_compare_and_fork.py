@@ -10,7 +10,7 @@ from tests.web.browser.actions import Open, assert_good, status
 from tests.web.browser.conftest import LOOKS
 from tests.web.desk import Desk
 
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 
 pytestmark = pytest.mark.release
 

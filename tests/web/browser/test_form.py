@@ -18,7 +18,7 @@ from tests.web.desk import KEY
 
 import acorn.web
 from acorn import File, Image, module
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing import ScriptedModel, finish
 
 pytestmark = pytest.mark.release

@@ -14,7 +14,7 @@ from tests.web.browser.conftest import LOOKS, served
 from tests.web.desk import GATES, KEY, Desk
 
 import acorn.web
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 
 pytestmark = pytest.mark.release
 

@@ -19,7 +19,7 @@ from tests.web.serve.server import KEY, app, asked, events, get, post
 
 from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.web.guard import LOOPBACK
 from acorn.web.serve.app import ServiceRoutes, service_app

@@ -12,7 +12,7 @@ from tests.web.serve.served_agent import Clerk, Echo, Greeter
 from tests.web.serve.server import app, events, get, post
 
 from acorn import module
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, finish
 
 CHAT = "/v1/chat/completions"

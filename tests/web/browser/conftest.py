@@ -29,7 +29,7 @@ LOOKS = [(320, False), (320, True), (1280, False), (1280, True)]
 """Page widths, and whether the colors are dark. The width affects the layout, and the colors affect the contrast."""
 
 
-# While its driver is open, tests outside this folder cannot start an event loop in this thread.
+# While the driver is open, a test outside this package cannot start an event loop in this thread.
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     path = browser()

@@ -661,27 +661,6 @@ def test_mcp_server_that_asks_user_is_declined_without_on_human(call: Call, scri
 # Over HTTP
 
 
-@pytest.mark.torture
-def test_mcp_lost_session_is_reopened_and_call_is_repeated(script: Script, tmp_path: Path) -> None:
-    port, diary = free_port(), tmp_path / "diary.txt"
-    up: list[Any] = [over_http(diary, port, "old")]
-    up[0].__enter__()
-
-    class Restarting(Worker):
-        def on_step(self, step: Any) -> None:
-            if step.counter == 1:
-                up.pop().__exit__(None, None, None)
-                up.append(over_http(diary, port, "old"))
-                up[0].__enter__()
-
-    model = script(calling("echo", text="a"), calling("echo", text="b"), finish("done"))
-    try:
-        run = Restarting(model=model, tools=[MCPServer(f"http://127.0.0.1:{port}/mcp")]).run("x")
-    finally:
-        up[0].__exit__(None, None, None)
-    assert results(run) == ["echo: a", "echo: b"]
-
-
 @contextmanager
 def over_http(diary: Path, port: int, variant: str = "") -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, str(SERVERS / "odd.py"), str(diary), "--http", str(port), "--variant", variant]
@@ -738,33 +717,6 @@ def test_cancelling_run_cancels_call_of_mcp_http_server(web: tuple[Path, int]) -
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert comes_true(lambda: "cancelled hang" in diary.read_text())
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize(("way", "variant"), [("sync", ""), ("async", "old")])
-def test_mcp_http_server_that_dies_returns_tool_error_and_restarted_server_is_used(
-    script: Script, tmp_path: Path, way: str, variant: str
-) -> None:
-    port, diary = free_port(), tmp_path / "diary.txt"
-    again: list[Any] = []
-
-    class Restarting(Worker):
-        def on_step(self, step: Any) -> None:
-            if step.counter == 1:
-                first.wait(PATIENCE)  # A dying process may still seem to listen.
-                again.append(over_http(diary, port, variant))
-                again[0].__enter__()
-
-    server = MCPServer(f"http://127.0.0.1:{port}/mcp")
-    model = script(calling("die"), calling("echo", text="again"), finish("done"))
-    with over_http(diary, port, variant) as first:
-        try:
-            run = Call(way).run(Restarting(model=model, tools=[server]), "x")
-        finally:
-            again[0].__exit__(None, None, None)
-    assert run.output == "done"
-    assert "is not repeated" in results(run)[0]
-    assert results(run)[1] == "echo: again"
 
 
 # Kept open

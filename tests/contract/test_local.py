@@ -115,17 +115,22 @@ class Visit(BaseModel):
     before: list[Visit] = Field(default=[], max_length=1)
 
 
+class Branch(RootModel[str | list["Branch"]]):
+    pass
+
+
 @pytest.mark.torture
-def test_local_model_returns_valid_nested_schema() -> None:
+@pytest.mark.parametrize("kind", [Visit, Branch])
+def test_local_model_returns_valid_nested_and_recursive_schema(kind: type[BaseModel]) -> None:
     class Reviewer(module):
         """Describe the visit."""
 
         model = MODEL
         initial_input = ["text"]
-        final_output = Visit
+        final_output = kind
         parse_retries = 0
 
-    assert isinstance(Reviewer()(text="We ate at 5 Hill Road in Leeds; it was quiet and good."), Visit)
+    assert isinstance(Reviewer()(text="We ate at 5 Hill Road in Leeds; it was quiet and good."), kind)
 
 
 @pytest.mark.torture
@@ -152,15 +157,6 @@ def asked(text: str, *schemas: dict[str, Any], forced: str | None = None, **more
 
 NUMBER = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 WORD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}, "required": ["name"]}
-
-
-@pytest.mark.torture
-def test_local_model_calls_one_of_several_tools_with_valid_arguments() -> None:
-    reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", NUMBER, WORD))
-    (made,) = reply.tool_calls
-    assert made.name in ("tool0", "tool1")
-    wanted = NUMBER if made.name == "tool0" else WORD
-    Draft202012Validator(wanted).validate(json.loads(made.arguments))
 
 
 def test_local_model_calls_forced_tool() -> None:
@@ -240,6 +236,8 @@ def test_local_model_stream_deltas_join_to_whole_response(schemas: tuple[dict[st
     assert [call.name for call in calls if call.name] == [whole.name]
     assert len(calls) > 4
     assert [delta.stop_reason for delta in deltas if delta.stop_reason] == ["tool_calls"]
+    names = [f"tool{index}" for index in range(len(schemas))]
+    Draft202012Validator(schemas[names.index(whole.name)]).validate(json.loads(whole.arguments))
 
 
 def test_local_model_streams_partial_outputs() -> None:
@@ -375,23 +373,6 @@ def test_large_local_schema_does_not_block_event_loop() -> None:
         return turns
 
     assert asyncio.run(main()) > 5
-
-
-class Branch(RootModel[str | list["Branch"]]):
-    pass
-
-
-@pytest.mark.torture
-def test_local_model_returns_valid_recursive_type() -> None:
-    class Grower(module):
-        """Draw a tree."""
-
-        model = MODEL
-        initial_input = ["text"]
-        final_output = Branch
-        parse_retries = 0
-
-    assert isinstance(Grower()(text="An oak."), Branch)
 
 
 # The engine's port

@@ -118,27 +118,6 @@ def test_run_of_killed_worker_is_finished_by_other_worker(postgres: str, tmp_pat
 
 
 @torture
-def test_runs_finish_although_workers_are_killed_stopped_and_frozen(fleet: Fleet) -> None:
-    killed, stopped, frozen = (fleet.start("Desk") for _ in range(3))
-    with people(fleet.store):
-        handles = submit(named(Desk, fleet.store), 30)
-        assert comes_true(lambda: len(fleet.lines()) > 30)
-        frozen.send(signal.SIGSTOP)
-        assert comes_true(lambda: len(fleet.lines()) > 60)
-        killed.send(signal.SIGKILL)
-        fleet.start("Desk")
-        assert comes_true(lambda: len(fleet.lines()) > 75)
-        stopped.send(signal.SIGTERM)
-        assert stopped.ends() == 0
-        assert comes_true(lambda: ended(fleet.store, handles) == 30)
-        frozen.send(signal.SIGCONT)
-        check(fleet, handles)
-    frozen.send(signal.SIGTERM)
-    assert frozen.ends() == 0
-    assert "stopped" in frozen.said()
-
-
-@torture
 def test_worker_frozen_at_job_end_does_not_block_other_workers(fleet: Fleet) -> None:
     worker = fleet.start("Desk")
     with psycopg.connect(fleet.store, autocommit=True) as connection:
@@ -537,6 +516,9 @@ def test_two_hundred_runs_finish_although_database_restarts(tmp_path: Path) -> N
             frozen.send(signal.SIGCONT)
             _finish(fleet, handles, 600)
             check(fleet, handles)
+            frozen.send(signal.SIGTERM)
+            assert frozen.ends() == 0
+            assert "stopped" in frozen.said()
     finally:
         server.close()
 

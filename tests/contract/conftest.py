@@ -200,3 +200,27 @@ def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove environment variables that would change the tests."""
     for name in PROVIDER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def database_of_worker(postgres_server: str) -> Iterator[str]:
+    from tests.postgres_server import new_database  # POSIX
+
+    with new_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+def cleared_postgres(database_of_worker: str) -> Iterator[str]:
+    """Return the URL of a database without runs. Its tables may exist, because a new database takes long."""
+    yield database_of_worker
+    clear_tables(database_of_worker)
+
+
+def clear_tables(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'acorn' AND tablename <> 'meta'")
+        for (table,) in found.fetchall():
+            connection.execute(f"DELETE FROM acorn.{table}".encode())

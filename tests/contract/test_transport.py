@@ -155,10 +155,10 @@ def test_user_agent_header_is_acorn_unless_user_sets_it(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_slow_response_headers_raise_limit_error_after_max_seconds(way: str) -> None:
-    endless = Fault(reply=DONE, headers={f"X-{number}": "a" * 6000 for number in range(90)}, drip=0.05)
+    endless = Fault(reply=DONE, headers={f"X-{number}": "a" * 6000 for number in range(90)}, drip=0.01)
     limit = pytest.raises(LimitError, match="max_seconds")
     with Loopback(lambda request: endless) as server, waiting_for_nothing(), limit:
-        run(Plain(model=server.openai(), max_seconds=0.5), way)
+        run(Plain(model=server.openai(), max_seconds=0.1), way)
 
 
 def _gzipped(data: bytes, *, cut: int | None = None) -> Fault:

@@ -70,6 +70,8 @@ DONE = finish(answer=ANSWER, confidence=0.25)
 THINK = Reply("Let me look that up.", reasoning="The question is about a city.")
 SEARCH = THINK & call("search", query="the capital of France")
 CHATTER = Reply("Let me see. " * 50) & DONE
+ENDLESS = Reply("Let me see. " * 400) & DONE
+"""A reply that a slow server sends for longer than a test listens."""
 
 
 def listening(base: type[module[Any, Any]], hear: Callable[[Chunk], Any]) -> Any:
@@ -877,7 +879,7 @@ async def leave(agent: module[Any, Any], count: int) -> None:
 
 @pytest.mark.every_way
 def test_leaving_stream_early_closes_connection_and_leaves_no_thread(wire: Wire) -> None:
-    server = wire.serve(lambda _: Fault(reply=CHATTER, drip=0.002))
+    server = wire.serve(lambda _: Fault(reply=ENDLESS, drip=0.01))
     agent = Asker(model=wire.model())
     before = threading.active_count()
     counts = [1, 10, *([2] * 5)]
@@ -904,7 +906,7 @@ def test_breaking_out_of_stream_loop_closes_connection(wire: Wire) -> None:
         # The event loop closes abandoned streams.
         assert await asyncio.to_thread(comes_true, lambda: server.closed_early == 1)
 
-    server = wire.serve([Fault(reply=CHATTER, drip=0.002)])
+    server = wire.serve([Fault(reply=ENDLESS, drip=0.01)])
     agent = Asker(model=wire.model())
     if wire.way == "async":
         asyncio.run(main())
@@ -920,7 +922,7 @@ def test_on_stream_exception_closes_connection(wire: Wire) -> None:
     def hear(chunk: Chunk) -> None:
         raise KeyError("mine")
 
-    server = wire.serve([Fault(reply=CHATTER, drip=0.002)])
+    server = wire.serve([Fault(reply=ENDLESS, drip=0.01)])
     with pytest.raises(KeyError, match="mine"):
         wire.run(listening(Asker, hear)(model=wire.model()), question="?")
     assert comes_true(lambda: server.closed_early == 1)
@@ -938,7 +940,7 @@ def test_cancelling_call_closes_connection() -> None:
             await task
         assert await asyncio.to_thread(comes_true, lambda: server.closed_early == 1)
 
-    with Loopback([Fault(reply=CHATTER, drip=0.002)]) as server:
+    with Loopback([Fault(reply=ENDLESS, drip=0.01)]) as server:
         asyncio.run(main())
 
 
@@ -1021,11 +1023,11 @@ def check_left(wire: Wire, fault: Fault) -> None:
 
 @pytest.mark.every_way
 def test_slow_stream_raises_limit_error_after_max_seconds(wire: Wire) -> None:
-    check_left(wire, Fault(reply=Reply("word " * 1000), drip=0.01))
+    check_left(wire, Fault(reply=Reply("word " * 1000), drip=0.02))
 
 
 def test_stream_of_keepalives_raises_limit_error_after_max_seconds(wire: Wire) -> None:
-    check_left(wire, Fault(body=b": still here\n\n" * 1000, content_type=EVENTS, drip=0.01))
+    check_left(wire, Fault(body=b": still here\n\n" * 1000, content_type=EVENTS, drip=0.02))
 
 
 def test_slow_stream_does_not_block_event_loop() -> None:

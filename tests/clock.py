@@ -49,5 +49,7 @@ class FakeClock:
     async def await_event(self, event: asyncio.Event, seconds: float) -> None:
         if seconds == math.inf:
             await SYSTEM_CLOCK.await_event(event, seconds)
-        elif not event.is_set():
-            await self.asleep(seconds)
+        else:
+            await asyncio.sleep(0)
+            if not event.is_set():
+                self.sleep(seconds)

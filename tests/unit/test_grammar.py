@@ -31,7 +31,7 @@ ROUNDS = 2000 if IS_LONG else 200
 
 def build(wanted: Any, limits: GrammarLimits | None = None) -> str:
     """Return the grammar for the arguments of one tool."""
-    return grammar(wanted, limits or GrammarLimits(), is_named=False)
+    return grammar({"tool": wanted}, limits or GrammarLimits())
 
 
 def written(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[str]:
@@ -253,7 +253,7 @@ def test_grammar_of_empty_schema_generates_each_json_type() -> None:
 
 def test_grammar_of_several_tools_generates_tool_name_with_matching_arguments() -> None:
     options = {"add": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, "stop": {}}
-    made = Grammar.read(grammar(options, GrammarLimits(), is_named=True))
+    made = Grammar.read(grammar(options, GrammarLimits()))
     calls = [json.loads(made.write(random.Random(number))) for number in range(50)]
     assert {call["name"] for call in calls} == {"add", "stop"}
     assert all(set(call) == {"name", "arguments"} for call in calls)

@@ -206,9 +206,7 @@ class LocalModel:
 
     def _grammar(self, schemas: JsonObject) -> str:
         try:
-            if len(schemas) == 1:
-                return _cached_grammar(_schema_json(next(iter(schemas.values()))), self._limits, is_named=False)
-            return _cached_grammar(_schema_json(schemas), self._limits, is_named=True)
+            return _cached_grammar(_schema_json(schemas), self._limits)
         except (NoValidValueError, InvalidSchemaError) as error:
             raise ModelError(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}. Change the schema, or "
@@ -252,12 +250,12 @@ def _schema_json(schemas: object) -> str:
 
 
 @lru_cache(maxsize=64)
-def _cached_grammar(schemas: str, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the grammar for one schema or for several named schemas, which are passed as JSON text.
+def _cached_grammar(schemas: str, limits: GrammarLimits) -> str:
+    """Return the grammar for the schemas of tools, which are passed as JSON text.
 
     The results are cached, because building a grammar is slow.
     """
-    return grammar(json.loads(schemas), limits, is_named=is_named)
+    return grammar(json.loads(schemas), limits)
 
 
 class _ReplyReader:

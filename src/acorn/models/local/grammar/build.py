@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from acorn._formats.schema.generate import NAIVE_TIME
 from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
 from acorn.models.local.grammar.pattern import UnsupportedPatternError, pattern
-from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, normalize, without_zone
+from acorn.models.local.grammar.schema import FORMATS, NOTES, Definitions, Schema, normalize, without_zone
 from acorn.types import JsonObject, JsonValue
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
@@ -208,7 +209,7 @@ class _Builder:
         if low > high:
             return None
         format_rule = FORMATS.get(schema.get("format", ""))
-        if (regex := schema.get("pattern")) == NAIVE and format_rule:
+        if (regex := schema.get("pattern")) == NAIVE_TIME and format_rule:
             return self._quoted(without_zone(format_rule))
         if regex:
             try:

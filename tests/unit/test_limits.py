@@ -207,6 +207,17 @@ def test_interrupted_release_and_admission_are_repaired_by_next_sender(limiter: 
     assert again.look()
 
 
+def test_release_by_garbage_collector_during_update_of_same_thread_is_handled_after_update() -> None:
+    world = World(ConcurrencyLimiter(1))
+    first, second, third, fourth = (world.come() for _ in range(4))
+    second.queued.notify = third.end  # While the limiter wakes the second sender, the third request is abandoned.
+    first.end()
+    assert second.look()
+    assert not third.look()
+    second.end()
+    assert fourth.look()
+
+
 # Tokens
 
 

@@ -277,6 +277,8 @@ class Hunt:
         data = json.loads(plan.read_text(encoding="utf-8"))
         self.mutants = [Mutant(**row) for row in data["mutants"]]
         self.seconds: dict[str, float] = data["seconds"]
+        self.passes: dict[str, bool] = {}
+        """For each test that decided about a mutant, whether it passes without a fault."""
 
     def pytest_runtestloop(self, session: Any) -> bool:
         from tests.postgres_server import shared_server
@@ -288,45 +290,43 @@ class Hunt:
     def hunt(self, session: Any) -> None:
         """Try each mutant; a few at the same time, because tests also wait."""
         items = {item.nodeid: item for item in session.items}
-        known = [test for mutant in self.mutants for test in mutant.tests if test in items]
-        unreliable = self.control(session, [items[test] for test in dict.fromkeys(known)])
-        print(f"\n{len(unreliable)} tests do not pass here without a fault: {sorted(unreliable)}")
         waiting, running = list(reversed(self.mutants)), list[tuple[Mutant, Attempt]]()
         while waiting or running:
             while waiting and len(running) < JOBS:
                 mutant = waiting.pop()
-                tests = [items[test] for test in mutant.tests if test in items and test not in unreliable]
+                tests = [items[test] for test in mutant.tests if test in items and self.passes.get(test, True)]
                 limit = 3 * sum(self.seconds.get(test.nodeid, 0.1) for test in tests) + GRACE
                 if tests:
                     running.append((mutant, Attempt(session, mutant.number, tests, limit)))
             time.sleep(0.02)
             for mutant, attempt in [*running]:
                 outcome = attempt.poll()
-                if outcome is not None:
-                    running.remove((mutant, attempt))
-                    mutant.outcome, mutant.killed_by = outcome
-                    where = f"{mutant.file}:{mutant.line} {mutant.original!r}"
-                    print(f"{mutant.outcome:9} {where} {mutant.killed_by}", flush=True)
-                    self.save()
+                if outcome is None:
+                    continue
+                running.remove((mutant, attempt))
+                if outcome[1] and not self.passes_without_fault(session, items[outcome[1]]):
+                    waiting.append(mutant)
+                    continue
+                mutant.outcome, mutant.killed_by = outcome
+                where = f"{mutant.file}:{mutant.line} {mutant.original!r}"
+                print(f"{mutant.outcome:9} {where} {mutant.killed_by}", flush=True)
+                self.save()
         self.save()
+
+    def passes_without_fault(self, session: Any, item: Any) -> bool:
+        """Return whether a test that decided about a mutant passes without a fault."""
+        if item.nodeid not in self.passes:
+            attempt = Attempt(session, 0, [item], 600)
+            while (outcome := attempt.poll()) is None:
+                time.sleep(0.02)
+            self.passes[item.nodeid] = outcome[0] == "survived"
+            if outcome[0] != "survived":
+                print(f"does not pass here without a fault: {item.nodeid}", flush=True)
+        return self.passes[item.nodeid]
 
     def save(self) -> None:
         data = {"mutants": [asdict(mutant) for mutant in self.mutants], "seconds": self.seconds}
         self.plan.write_text(json.dumps(data, indent=0), encoding="utf-8")
-
-    def control(self, session: Any, items: list[Any]) -> set[str]:
-        """Return the tests that fail without a fault."""
-        failed: set[str] = set()
-        while True:
-            attempt = Attempt(session, 0, [item for item in items if item.nodeid not in failed], 3600)
-            while (outcome := attempt.poll()) is None:
-                time.sleep(0.05)
-            if outcome[0] == "survived":
-                return failed
-            if not outcome[1] or len(failed) > 50:
-                raise SystemExit(f"The tests fail without a fault: {outcome}, {failed}")
-            failed.add(outcome[1])
-            items = items[[item.nodeid for item in items].index(outcome[1]) :]
 
 
 class Attempt:

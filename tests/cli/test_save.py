@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn
 from tests.waiting import PATIENCE, comes_true
 
@@ -41,16 +42,17 @@ def test_save_option_of_failed_run_writes_error_event(acorn: Acorn, tmp_path: Pa
     assert last_of(file) == "error"
 
 
-@pytest.mark.parametrize("file", ["no/such/directory/run.json", ".", "new/", "file/run.json", "/dev/fd/9999"])
 def test_save_option_with_unwritable_path_exits_with_2_before_run(
-    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    ended = acorn("run", f"{ENDS}:Fine", "--save", file)
-    assert (ended.code, ended.out) == (2, "")
-    assert f"`--save {file}`" in ended.err
-    assert ended.err.count("\n") == 1
+    for file in ["no/such/directory/run.json", ".", "new/", "file/run.json", "/dev/fd/9999"]:
+        with case(file):
+            monkeypatch.chdir(tmp_path)
+            (tmp_path / "file").write_text("")
+            ended = acorn("run", f"{ENDS}:Fine", "--save", file)
+            assert (ended.code, ended.out) == (2, "")
+            assert f"`--save {file}`" in ended.err
+            assert ended.err.count("\n") == 1
 
 
 def test_save_option_replaces_existing_file(acorn: Acorn, tmp_path: Path) -> None:
@@ -60,14 +62,15 @@ def test_save_option_replaces_existing_file(acorn: Acorn, tmp_path: Path) -> Non
     assert json.loads(file.read_text())[-1]["type"] == "completion"
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o640, 0o600])
-def test_save_option_preserves_file_mode(acorn: Acorn, tmp_path: Path, mode: int) -> None:
-    file = tmp_path / "run.json"
-    file.write_text("")
-    file.chmod(mode)
-    acorn("run", f"{ENDS}:Fine", "--save", file)
-    assert stat.S_IMODE(file.stat().st_mode) == mode
-    assert last_of(file) == "completion"
+def test_save_option_preserves_file_mode(acorn: Acorn, tmp_path: Path) -> None:
+    for mode in [0o664, 0o640, 0o600]:
+        with case(mode):
+            file = tmp_path / "run.json"
+            file.write_text("")
+            file.chmod(mode)
+            acorn("run", f"{ENDS}:Fine", "--save", file)
+            assert stat.S_IMODE(file.stat().st_mode) == mode
+            assert last_of(file) == "completion"
 
 
 def test_save_option_creates_file_with_default_mode(acorn: Acorn, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn
 from tests.cli.screen import Terminal
 
@@ -119,9 +120,8 @@ def test_show_on_narrow_terminal_wraps_lines(saved: Path) -> None:
     assert terminal.screen.strange == []
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_show_of_invalid_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path: Path) -> None:
+    for content, message in [
         (None, "Cannot read `{file}`: No such file or directory"),
         ("", "`{file}` is not a saved run: "),
         ("{}", "`{file}` is not a saved run: Cannot read the saved run: the text has no `format`"),
@@ -129,18 +129,15 @@ def test_show_on_narrow_terminal_wraps_lines(saved: Path) -> None:
         ('[{"type": "message"', "`{file}` is not a saved run: "),
         ('[{"type": "dream"}]', "`{file}` is not a saved run: 0: "),
         ("\x00\x01", "`{file}` is not a saved run: "),
-    ],
-)
-def test_show_of_invalid_file_exits_with_2_and_one_line_error(
-    acorn: Acorn, tmp_path: Path, content: str | None, message: str
-) -> None:
-    file = tmp_path / "run.json"
-    if content is not None:
-        file.write_text(content)
-    ended = acorn("show", file)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: " + message.format(file=file))
-    assert ended.err.count("\n") == 1
+    ]:
+        with case(content):
+            file = tmp_path / "run.json"
+            if content is not None:
+                file.write_text(content)
+            ended = acorn("show", file)
+            assert (ended.code, ended.out) == (2, "")
+            assert ended.err.startswith("error: " + message.format(file=file))
+            assert ended.err.count("\n") == 1
 
 
 def test_show_prints_branch_under_tool_call_that_started_it(acorn: Acorn, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
 from acorn.types import Usage
 
-RUNS = 4_000 if IS_LONG else 60
+RUNS = 4_000 if IS_LONG else 40
 HOLDERS = [this_process(), elsewhere(), dead_here()]
 ROOTS = ["r", "ro", "é"]
 BRANCHES = ["b", "b2", "r/b"]
@@ -183,8 +183,8 @@ def test_random_operations_return_equal_results_in_memory_store_and_postgres_sto
 
 
 @pytest.fixture
-def postgres_store(postgres: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(postgres)
+def postgres_store(cleared_postgres: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(cleared_postgres)
     yield made
     made.close()
 

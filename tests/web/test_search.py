@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from tests.web.desk import Desk, ended, get, site
 
-from acorn.stores.memory import MemoryStore
+from acorn.stores import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import SearchableStore, Store
 from acorn.web.page.routes import page_app

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 from pydantic import ValidationError
 
 from acorn import Run, module
+from acorn._base.clock import current_clock
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
 from acorn._declare import spec_cache as _specs
@@ -119,6 +120,7 @@ __all__ = [
     "is_tool_name",
     "new_tool",
     # The process
+    "current_clock",
     "raise_on_interrupt",
 ]
 

@@ -95,16 +95,15 @@ TABLES: tuple[str, ...] = (
     """,
     "CREATE TABLE acorn.run_media (root bigint NOT NULL, blob bigint NOT NULL, PRIMARY KEY (root, blob))",
     "CREATE INDEX run_media_by_blob ON acorn.run_media (blob)",
-    # Rate limits that all processes share, and the slices of each limit. A slice counts toward its limit until the
-    # slice expires. A process that takes a slice locks the row of the rate limit.
-    "CREATE TABLE acorn.rate_limits (key text PRIMARY KEY, last_used timestamptz NOT NULL)",
+    # Rate limits that all processes share. The arrays contain the places that count: the times when the places expire,
+    # and the numbers of their requests and tokens. Places that expire at the same time are one element. `place` and
+    # `seconds` are the last answer.
     """
-    CREATE TABLE acorn.rate_limit_slices (
-      number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, requests bigint NOT NULL,
-      tokens bigint NOT NULL, expires timestamptz NOT NULL
-    )
+    CREATE TABLE acorn.rate_limits (
+      key text PRIMARY KEY, expires float8[] NOT NULL, requests bigint[] NOT NULL, tokens bigint[] NOT NULL,
+      place float8, seconds float8 NOT NULL
+    ) WITH (fillfactor = 50)
     """,
-    "CREATE INDEX rate_limit_slices_by_key ON acorn.rate_limit_slices (key, expires)",
     # Worker processes, each with the classes whose delivered runs the worker drives.
     """
     CREATE TABLE acorn.workers (

@@ -23,7 +23,7 @@ from psycopg.rows import TupleRow
 from acorn.errors import StoreError
 from acorn.stores.database import DatabaseStore
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
-from acorn.stores.port import Commit, Process, QueuedRun, WindowOrder, WindowSlice
+from acorn.stores.port import Commit, PlaceAnswer, PlaceOrder, Process, QueuedRun
 from acorn.stores.postgres import claims, queue, reads, writes
 from acorn.stores.postgres.connection import (
     Database,
@@ -124,10 +124,10 @@ class PostgresStore(DatabaseStore[Transaction]):
 
     # Shared rate limits
 
-    def take(self, order: WindowOrder) -> WindowSlice:
+    def take_place(self, order: PlaceOrder) -> PlaceAnswer:
         # This method does not use the writer, because a request to a model must not wait for commits. If the connection
-        # breaks, the database may store a second slice, which is not used and expires.
-        return self._read_connection.write(self._database, lambda transaction: writes.take_slice(transaction, order))
+        # breaks, the database may store a second place, which is not used and expires.
+        return self._read_connection.execute(self._database, lambda transaction: writes.take_place(transaction, order))
 
     # Transactions
 

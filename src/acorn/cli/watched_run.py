@@ -307,7 +307,8 @@ def _check_save_path(file: str) -> None:
         raise CommandError(f"`--save {file}` is a directory. Use the path of a file.")
     if not path.parent.is_dir():
         raise CommandError(f"Cannot write `--save {file}`: its directory does not exist.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    is_effective = os.access in os.supports_effective_ids
+    if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=is_effective):
         raise CommandError(f"Cannot write `--save {file}`: Permission denied")
 
 

@@ -84,8 +84,10 @@ check-pyright:
 test: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target check-style check-mypy check-pyright run-tests
 
+# The `+` makes the progress visible at once. A dry run (`make -n`) leaves it out, since `+` would run the tests.
+IS_DRY_RUN = $(findstring n,$(firstword -$(MAKEFLAGS)))
 run-tests:
-	+@$(PYTEST)
+	$(if $(IS_DRY_RUN),,+)@$(PYTEST)
 
 # What a release needs beyond `make test`: a clone, a build, the whole page in a browser.
 release-check: browser

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import queue
 import threading
+
+from acorn._base.clock import SYSTEM_CLOCK
 
 
 class FakeClock:
@@ -32,3 +36,20 @@ class FakeClock:
     async def asleep(self, seconds: float) -> None:
         self.sleep(seconds)
         await asyncio.sleep(0)
+
+    def wait(self, wakeups: queue.SimpleQueue[None], seconds: float) -> None:
+        if seconds == math.inf:  # The code waits for another thread, not for a time.
+            SYSTEM_CLOCK.wait(wakeups, seconds)
+        else:
+            try:
+                wakeups.get_nowait()
+            except queue.Empty:
+                self.sleep(seconds)
+
+    async def await_event(self, event: asyncio.Event, seconds: float) -> None:
+        if seconds == math.inf:
+            await SYSTEM_CLOCK.await_event(event, seconds)
+        else:
+            await asyncio.sleep(0)
+            if not event.is_set():
+                self.sleep(seconds)

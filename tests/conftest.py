@@ -14,24 +14,6 @@ import pytest
 hypothesis.settings.register_profile("acorn", deadline=None)
 hypothesis.settings.load_profile("acorn")
 
-FIRST = (
-    "test_clone.py",
-    "test_local.py",
-    "test_fleet.py",
-    "test_silence.py",
-    "test_wire_streaming.py",
-    "test_kills.py",
-    "test_processes.py",
-)
-"""Files that take long. They begin first, so that no worker is left with one of them when the others are done."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files for the workers; tests of a file share one process."""
-    order = {name: at for at, name in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:

@@ -22,6 +22,10 @@ class Spans:
     def __init__(self, exporter: InMemorySpanExporter, reader: InMemoryMetricReader, provider: TracerProvider) -> None:
         self._exporter, self._reader, self.provider = exporter, reader, provider
 
+    def clear(self) -> None:
+        """Forget the spans that ended so far."""
+        self._exporter.clear()
+
     @property
     def all(self) -> list[ReadableSpan]:
         """Return all spans in the order of their start."""

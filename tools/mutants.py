@@ -24,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -276,6 +277,8 @@ class Hunt:
         data = json.loads(plan.read_text(encoding="utf-8"))
         self.mutants = [Mutant(**row) for row in data["mutants"]]
         self.seconds: dict[str, float] = data["seconds"]
+        self.passes: dict[str, bool] = {}
+        """For each test that decided about a mutant, whether it passes without a fault."""
 
     def pytest_runtestloop(self, session: Any) -> bool:
         from tests.postgres_server import shared_server
@@ -287,59 +290,57 @@ class Hunt:
     def hunt(self, session: Any) -> None:
         """Try each mutant; a few at the same time, because tests also wait."""
         items = {item.nodeid: item for item in session.items}
-        known = [test for mutant in self.mutants for test in mutant.tests if test in items]
-        unreliable = self.control(session, [items[test] for test in dict.fromkeys(known)])
-        print(f"\n{len(unreliable)} tests do not pass here without a fault: {sorted(unreliable)}")
         waiting, running = list(reversed(self.mutants)), list[tuple[Mutant, Attempt]]()
         while waiting or running:
             while waiting and len(running) < JOBS:
                 mutant = waiting.pop()
-                tests = [items[test] for test in mutant.tests if test in items and test not in unreliable]
+                tests = [items[test] for test in mutant.tests if test in items and self.passes.get(test, True)]
                 limit = 3 * sum(self.seconds.get(test.nodeid, 0.1) for test in tests) + GRACE
                 if tests:
                     running.append((mutant, Attempt(session, mutant.number, tests, limit)))
             time.sleep(0.02)
             for mutant, attempt in [*running]:
                 outcome = attempt.poll()
-                if outcome is not None:
-                    running.remove((mutant, attempt))
-                    mutant.outcome, mutant.killed_by = outcome
-                    where = f"{mutant.file}:{mutant.line} {mutant.original!r}"
-                    print(f"{mutant.outcome:9} {where} {mutant.killed_by}", flush=True)
-                    self.save()
+                if outcome is None:
+                    continue
+                running.remove((mutant, attempt))
+                if outcome[1] and not self.passes_without_fault(session, items[outcome[1]]):
+                    waiting.append(mutant)
+                    continue
+                mutant.outcome, mutant.killed_by = outcome
+                where = f"{mutant.file}:{mutant.line} {mutant.original!r}"
+                print(f"{mutant.outcome:9} {where} {mutant.killed_by}", flush=True)
+                self.save()
         self.save()
+
+    def passes_without_fault(self, session: Any, item: Any) -> bool:
+        """Return whether a test that decided about a mutant passes without a fault."""
+        if item.nodeid not in self.passes:
+            attempt = Attempt(session, 0, [item], 600)
+            while (outcome := attempt.poll()) is None:
+                time.sleep(0.02)
+            self.passes[item.nodeid] = outcome[0] == "survived"
+            if outcome[0] != "survived":
+                print(f"does not pass here without a fault: {item.nodeid}", flush=True)
+        return self.passes[item.nodeid]
 
     def save(self) -> None:
         data = {"mutants": [asdict(mutant) for mutant in self.mutants], "seconds": self.seconds}
         self.plan.write_text(json.dumps(data, indent=0), encoding="utf-8")
-
-    def control(self, session: Any, items: list[Any]) -> set[str]:
-        """Return the tests that fail without a fault."""
-        failed: set[str] = set()
-        while True:
-            attempt = Attempt(session, 0, [item for item in items if item.nodeid not in failed], 3600)
-            while (outcome := attempt.poll()) is None:
-                time.sleep(0.05)
-            if outcome[0] == "survived":
-                return failed
-            if not outcome[1] or len(failed) > 50:
-                raise SystemExit(f"The tests fail without a fault: {outcome}, {failed}")
-            failed.add(outcome[1])
-            items = items[[item.nodeid for item in items].index(outcome[1]) :]
 
 
 class Attempt:
     """The tests of one mutant in a fork of this process, until one fails."""
 
     def __init__(self, session: Any, number: int, items: list[Any], limit: float) -> None:
-        self.reading, writing = os.pipe()
+        handle, path = tempfile.mkstemp()
+        self.report = Path(path)
         self.deadline = time.monotonic() + limit
         self.child = os.fork()
         if not self.child:
             os.setsid()
-            os.close(self.reading)
-            self.run_tests(session, number, items, writing)
-        os.close(writing)
+            self.run_tests(session, number, items, handle)
+        os.close(handle)
 
     def poll(self) -> tuple[str, str] | None:
         """Return the outcome and the test that decided it, or None while tests run."""
@@ -351,9 +352,8 @@ class Attempt:
             os.killpg(self.child, signal.SIGKILL)
         if not done:
             os.waitpid(self.child, 0)
-        os.set_blocking(self.reading, False)
-        with open(self.reading, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = self.report.read_text(encoding="utf-8").splitlines()
+        self.report.unlink()
         if done and status == 0 and lines and lines[-1] == "passed":
             return "survived", ""
         if lines and lines[-1].startswith("failed "):
@@ -361,14 +361,14 @@ class Attempt:
         running = lines[-1].removeprefix("start ") if lines else ""
         return ("crashed" if done else "timeout"), running
 
-    def run_tests(self, session: Any, number: int, items: list[Any], writing: int) -> None:
+    def run_tests(self, session: Any, number: int, items: list[Any], handle: int) -> None:
         vars(sys.modules["acorn_mutants"])["ACTIVE"] = number
         os.environ["ACORN_MUTANT"] = str(number)
         silent = os.open(os.devnull, os.O_RDWR)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
         try:
-            with os.fdopen(writing, "w", encoding="utf-8") as report:
+            with os.fdopen(handle, "w", encoding="utf-8") as report:
                 for at, item in enumerate(items):
                     report.write(f"start {item.nodeid}\n")
                     report.flush()
@@ -461,6 +461,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="the seed of the choice")
     parser.add_argument("--same", help="an earlier result; try its mutants again")
     parser.add_argument("--result", default=".bench/mutants.json", help="the file of the result")
+    parser.add_argument("--resume", action="store_true", help="use the first run of the last attempt")
     parser.add_argument("--workers", default="4", help="the worker processes of the first run")
     options = parser.parse_args()
     here, result = Path.cwd(), Path(options.result).resolve()
@@ -477,17 +478,16 @@ def main() -> None:
             row[0].number = number
     instrument(source, rows)
     hits, times = result.with_suffix(".hits"), result.with_suffix(".seconds")
-    shutil.rmtree(hits, ignore_errors=True)
-    hits.mkdir(parents=True)
     folders = [folder for folder in TESTS if (copy / folder).exists()]
     env = {**os.environ, "PYTHONPATH": f"{copy / 'src'}:{here}"}
     python = str(here / ".venv" / "bin" / "python")
     test = [python, "-m", "pytest", "-p", "tools.mutants", "--ignore=tests/web/browser", *folders]
-    started = time.monotonic()
     first = [*test, "-n", options.workers, "--dist", "worksteal"]
     record = {"ACORN_MUTANT_HITS": str(hits), "ACORN_MUTANT_SECONDS": str(times)}
-    subprocess.run(first, cwd=copy, env={**env, **record}, check=False)
-    print(f"The first run took {time.monotonic() - started:.0f} s.")
+    if not options.resume:
+        shutil.rmtree(hits, ignore_errors=True)
+        hits.mkdir(parents=True)
+        subprocess.run(first, cwd=copy, env={**env, **record}, check=False)
     reached, seconds = read_hits(hits), read_seconds(times)
     for mutant, _, _ in rows:
         mutant.tests = select(reached[mutant.number], seconds)

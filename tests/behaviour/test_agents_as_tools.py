@@ -120,6 +120,7 @@ def test_agent_tool_usage_is_added_to_caller_usage(call: Call, script: Script) -
     assert run.cost == pytest.approx(0.33)
 
 
+@pytest.mark.every_way
 def test_agent_tool_run_stops_at_token_limit_of_caller(call: Call, script: Script) -> None:
     @tool(repeatable=True)
     def scratch() -> str:
@@ -150,6 +151,7 @@ def test_agent_tool_with_wrong_arguments_returns_tool_error(call: Call, script: 
     assert run.branches == []
 
 
+@pytest.mark.every_way
 def test_agent_tool_whose_run_fails_returns_tool_error(call: Call, script: Script) -> None:
     class Stubborn(DeepDigger):
         parse_retries = 0
@@ -175,6 +177,7 @@ def test_agent_tool_that_ends_without_output_returns_tool_error(call: Call, scri
     assert isinstance(run.branches[0].output, Unfinished)
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_agent_tools_and_function_tools_of_one_response_run_concurrently(call: Call) -> None:
     both = threading.Barrier(3)
@@ -239,6 +242,7 @@ def test_branch_inherits_agent_tools_of_parent(call: Call, script: Script) -> No
     assert run.branches[0].output == "aside"
 
 
+@pytest.mark.every_way
 def test_one_agent_tool_instance_called_twice_in_one_response_starts_two_runs(call: Call, script: Script) -> None:
     digger = DeepDigger()
     both = calling("deep_digger", place="a") & calling("deep_digger", place="b")
@@ -278,6 +282,7 @@ def test_tool_decorator_on_agent_sets_tool_name_and_description(call: Call, scri
     assert model.requests[0].tools[0]["function"]["description"] == "Dig it up."
 
 
+@pytest.mark.every_way
 def test_listener_receives_agent_tool_as_child_run(call: Call, script: Script) -> None:
     heard: list[Any] = []
     with listen(heard.append):

@@ -20,6 +20,7 @@ import pydantic
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, Json, RootModel, StringConstraints
 from tests.behaviour.conftest import Call
+from tests.cases import case
 from typing_extensions import TypedDict
 
 from acorn import AcornError, Run, Unfinished, module, tool
@@ -213,9 +214,8 @@ KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_any_model_generates_valid_values_for_every_pydantic_type(kind: str) -> None:
-    declared = KINDS[kind]
+def generate(declared: Any) -> None:
+    """Let `AnyModel` generate a tool argument and an output of a type."""
     given: list[Any] = []
 
     def use(value: Any) -> str:
@@ -230,6 +230,12 @@ def test_any_model_generates_valid_values_for_every_pydantic_type(kind: str) -> 
     assert results == ["used", "Finished."]
     assert len(given) == 1
     assert (run.steps, run.stop_reason) == (1, "finish")
+
+
+def test_any_model_generates_valid_values_for_every_pydantic_type() -> None:
+    for kind, declared in KINDS.items():
+        with case(kind):
+            generate(declared)
 
 
 # Calls
@@ -275,6 +281,7 @@ def called(run: Run[Any]) -> list[str]:
     return [made.name for entry in own for made in entry.calls]
 
 
+@pytest.mark.every_way
 def test_any_model_calls_each_tool_and_branch_once(call: Call) -> None:
     model = AnyModel()
     run = call.run(Outer(model=model))
@@ -368,18 +375,18 @@ class Endless(BaseModel):
     again: Endless
 
 
-@pytest.mark.parametrize(
-    ("declared", "field"),
-    [
+def test_any_model_without_valid_value_raises_error_with_field_name(call: Call) -> None:
+    for declared, field in [
         (Impossible, r"inner\[\]\.code"),
         (Endless, r"again\.again"),
         (Annotated[int, Field(gt=5, lt=6)], "result"),
         (Annotated[set[bool], Field(min_length=3)], "result"),
-    ],
-)
-def test_any_model_without_valid_value_raises_error_with_field_name(call: Call, declared: Any, field: str) -> None:
-    with pytest.raises(AcornError, match=rf"^`AnyModel` cannot generate a value for `{field}` of `__finish__`: no"):
-        call(module(model=AnyModel(), final_output=declared))
+    ]:
+        with (
+            case(declared, field),
+            pytest.raises(AcornError, match=rf"^`AnyModel` cannot generate a value for `{field}` of `__finish__`: no"),
+        ):
+            call(module(model=AnyModel(), final_output=declared))
 
 
 def test_any_model_returns_valid_output_in_deep_copied_agent_and_in_pickled_agent() -> None:

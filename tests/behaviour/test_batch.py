@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import case
 
 import acorn
 from acorn import DeclarationError, InputError, LimitError, ModelError, Paused, StoreError, module, tool
@@ -203,9 +204,8 @@ def test_map_row_that_requests_human_input_is_paused(store: Any) -> None:
     assert agent.map([{"word": "a"}], id="n").results() == ["done"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "options"),
-    [
+def test_map_with_wrong_arguments_raises_declaration_error_before_iteration() -> None:
+    wrong: list[Any] = [
         ("abc", {}),
         ({"word": "a"}, {}),
         (5, {}),
@@ -214,19 +214,21 @@ def test_map_row_that_requests_human_input_is_paused(store: Any) -> None:
         ([], {"key": "sku"}),
         ([], {"max_cost": 0}),
         ([], {"id": "without a store"}),
-    ],
-)
-def test_map_with_wrong_arguments_raises_declaration_error_before_iteration(rows: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError):
-        shout().map(rows, **options)
-    with pytest.raises(DeclarationError):
-        shout().amap(rows, **options)
+    ]
+    for given, options in wrong:
+        with case(given, options):
+            with pytest.raises(DeclarationError):
+                shout().map(given, **options)
+            with pytest.raises(DeclarationError):
+                shout().amap(given, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}])
-def test_map_on_agent_with_run_id_raises_declaration_error(options: dict[str, Any]) -> None:
-    agent = shout(store=MemoryStore()).using(run_id="a")
-    with pytest.raises(DeclarationError, match=r"names one run, but a batch starts many"):
-        agent.map([{"word": "a"}], **options)
-    with pytest.raises(DeclarationError, match="Remove `run_id`"):
-        agent.amap([{"word": "a"}], **options)
+def test_map_on_agent_with_run_id_raises_declaration_error() -> None:
+    rows: list[Any] = [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}]
+    for options in rows:
+        with case(options):
+            agent = shout(store=MemoryStore()).using(run_id="a")
+            with pytest.raises(DeclarationError, match=r"names one run, but a batch starts many"):
+                agent.map([{"word": "a"}], **options)
+            with pytest.raises(DeclarationError, match="Remove `run_id`"):
+                agent.amap([{"word": "a"}], **options)

@@ -14,7 +14,10 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
+from tests.clock import FakeClock
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import (
     AcornError,
@@ -35,12 +38,11 @@ from acorn import (
     module,
     tool,
 )
+from acorn._base.clock import current_clock, use_clock
 from acorn._base.interrupts import StopSignal
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-PATIENCE = 120.0
 
 BEGUN = "The branch `check` has begun."
 NOT_YET = "This call has not returned yet."
@@ -142,6 +144,7 @@ def run_main(call: Call, model: Any, kind: type[module[Any, Any]] = Main, **sett
 # Declaring
 
 
+@pytest.mark.every_way
 def test_branch_of_same_class_as_parent_runs_recursively(call: Call, script: Script) -> None:
     class Digger(module[Any, str]):
         """Dig."""
@@ -248,6 +251,7 @@ def test_tool_added_by_on_step_with_name_of_branch_raises_tool_conflict_error(ca
 # Start of a branch
 
 
+@pytest.mark.every_way
 def test_branch_request_contains_parent_history_and_placeholder_result_for_branch_call(
     call: Call, script: Script
 ) -> None:
@@ -260,9 +264,7 @@ def test_branch_request_contains_parent_history_and_placeholder_result_for_branc
         {
             "role": "assistant",
             "content": "Hm.",
-            "tool_calls": [
-                {"id": "call_2_0", "type": "function", "function": {"name": "check", "arguments": "{}"}},
-            ],
+            "tool_calls": [{"id": "call_2_0", "type": "function", "function": {"name": "check", "arguments": "{}"}}],
         },
         {"role": "tool", "tool_call_id": "call_2_0", "content": BEGUN},
     ]
@@ -356,6 +358,7 @@ def test_branch_system_message_contains_only_parent_prompt_or_branch_prompt_if_o
     assert model.requests[1].messages[0] == {"role": "system", "content": SYSTEM}
 
 
+@pytest.mark.every_way
 @pytest.mark.edits_history
 def test_branch_prompt_is_appended_as_content_part_if_parent_system_message_has_content_parts(
     call: Call, script: Script
@@ -376,6 +379,7 @@ def test_branch_prompt_is_appended_as_content_part_if_parent_system_message_has_
     ]
 
 
+@pytest.mark.every_way
 def test_branch_input_is_sent_as_xml_user_message(call: Call, script: Script) -> None:
     model = script(calling("check", claim="a < b", depth="2"), TRUE, DONE)
     run = run_main(call, model, branches={"check": Asked})
@@ -388,37 +392,31 @@ def test_branch_input_is_sent_as_xml_user_message(call: Call, script: Script) ->
     assert run.branches[0].input == Claim(claim="a < b", depth=2)
 
 
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
+def test_branch_with_wrong_arguments_returns_tool_error(call: Call, script: Script) -> None:
+    for reply, error in [
         (calling("check"), "InputError: Wrong input for `check`: "),
         (calling("check", claim="x", depth="deep"), "InputError: Wrong input for `check`: `depth`"),
         (calling("check", claim="x", other=1), "`other` is not an input"),
         (Reply(calls=[*calling("check").calls]), "`claim`"),
-    ],
-)
-def test_branch_with_wrong_arguments_returns_tool_error(call: Call, script: Script, reply: Reply, error: str) -> None:
-    run = run_main(call, script(reply, DONE), branches={"check": Asked})
-    assert told(run)[0].startswith("Tool error: InputError: ")
-    assert error in told(run)[0]
-    assert run.branches == []
+    ]:
+        with case(reply, error):
+            run = run_main(call, script(reply, DONE), branches={"check": Asked})
+            assert told(run)[0].startswith("Tool error: InputError: ")
+            assert error in told(run)[0]
+            assert run.branches == []
 
 
-@pytest.mark.parametrize(
-    ("raw", "stop", "error"),
-    [
+def test_branch_with_non_object_arguments_returns_tool_error(call: Call, script: Script) -> None:
+    for raw, stop, error in [
         ('{"claim": "x', None, "InputError: The arguments are not valid JSON: "),
         ("[1]", None, "InputError: The arguments must be a JSON object, got [1]"),
         ('{"claim": "x', "length", "The reply was cut off at the token limit"),
-    ],
-)
-def test_branch_with_non_object_arguments_returns_tool_error(
-    call: Call, script: Script, raw: str, stop: str | None, error: str
-) -> None:
-    reply = calling("check")
-    reply.calls[0].arguments, reply.stop_reason = raw, stop
-    run = run_main(call, script(reply, DONE), branches={"check": Asked})
-    assert told(run)[0].startswith(f"Tool error: {error}")
+    ]:
+        with case(raw, stop, error):
+            reply = calling("check")
+            reply.calls[0].arguments, reply.stop_reason = raw, stop
+            run = run_main(call, script(reply, DONE), branches={"check": Asked})
+            assert told(run)[0].startswith(f"Tool error: {error}")
 
 
 def test_branch_input_of_plain_type_is_sent_in_result_element(call: Call, script: Script) -> None:
@@ -464,6 +462,7 @@ def test_nested_branch_replaces_parent_tool_of_equal_name(call: Call, script: Sc
     assert run.branches[0].branches[0].output == Verdict(is_true=True, why="so")
 
 
+@pytest.mark.every_way
 def test_branch_tool_from_tool_source_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
     happened: list[str] = []
 
@@ -502,6 +501,7 @@ def test_branch_inherits_parent_tools_as_changed_by_on_step(call: Call, script: 
     assert names(model.requests[2]) == ["look", "dig", "__finish__"]
 
 
+@pytest.mark.every_way
 def test_parent_method_tool_called_in_branch_is_bound_to_parent(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -521,6 +521,7 @@ def test_parent_method_tool_called_in_branch_is_bound_to_parent(call: Call, scri
     assert inside is run.branches[0]
 
 
+@pytest.mark.every_way
 def test_remove_tool_with_branch_name_removes_branch(call: Call, script: Script) -> None:
     class Once(Main):
         def on_step(self, step: Step) -> None:
@@ -597,18 +598,17 @@ INHERITED: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", INHERITED)
-def test_branch_setting_is_inherited_from_parent_unless_branch_declares_it(
-    call: Call, script: Script, name: str
-) -> None:
-    above, own = INHERITED[name]
-    for declared, expected in (({}, above), ({name: own}, own)):
-        model = script(calling("check"), TRUE, DONE)
-        run_main(call, model, branches={"check": branch_of(**declared)}, **{name: above})
-        sent = getattr(model.requests[1], name)
-        plain = [{"location": "message", "role": "system"}, {"location": "message", "index": 0}]
-        assert (list(sent) if name == "cache" else sent) == (plain if expected is True else expected)
-        assert name == "cache" or name in model.requests[1].declared
+def test_branch_setting_is_inherited_from_parent_unless_branch_declares_it(call: Call, script: Script) -> None:
+    for name in INHERITED:
+        with case(name):
+            above, own = INHERITED[name]
+            for declared, expected in (({}, above), ({name: own}, own)):
+                model = script(calling("check"), TRUE, DONE)
+                run_main(call, model, branches={"check": branch_of(**declared)}, **{name: above})
+                sent = getattr(model.requests[1], name)
+                plain = [{"location": "message", "role": "system"}, {"location": "message", "index": 0}]
+                assert (list(sent) if name == "cache" else sent) == (plain if expected is True else expected)
+                assert name == "cache" or name in model.requests[1].declared
 
 
 def test_branch_request_does_not_mark_undeclared_settings_as_declared(call: Call, script: Script) -> None:
@@ -617,6 +617,7 @@ def test_branch_request_does_not_mark_undeclared_settings_as_declared(call: Call
     assert not model.requests[1].declared & {"temperature", "max_tokens"}
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_branch_inherits_settings_changed_by_on_step(call: Call, script: Script) -> None:
     other = script(calling("check"), TRUE, calling("check"), TRUE, DONE, name="other")
@@ -667,16 +668,13 @@ def test_branch_inherits_xml_options(call: Call, script: Script) -> None:
     assert model.requests[1].messages[-1]["content"] == "<given>\n  <claim>x</claim>\n  <depth>1</depth>\n</given>"
     assert model.requests[2].messages[-1]["content"] == "<own>more</own>"
     model = script(
-        calling("check", claim="x"),
-        calling("look"),
-        "<told><is_true>true</is_true></told>",
-        DONE,
-        forces=False,
+        calling("check", claim="x"), calling("look"), "<told><is_true>true</is_true></told>", DONE, forces=False
     )
     run = run_main(call, model, branches={"check": branch_of(Asked, max_steps=1)}, xml_output_root="told")
     assert run.branches[0].output == Verdict(is_true=True)
 
 
+@pytest.mark.every_way
 def test_branch_inherits_deps(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -713,6 +711,7 @@ def test_branch_result_is_output_instance_and_is_sent_to_parent_as_json(call: Ca
     assert BEGUN not in json.dumps(run.history)
 
 
+@pytest.mark.every_way
 def test_branch_called_three_times_in_one_run_runs_three_times(call: Call, script: Script) -> None:
     twice = calling("check", claim="a") & calling("check", claim="b")
 
@@ -727,6 +726,7 @@ def test_branch_called_three_times_in_one_run_runs_three_times(call: Call, scrip
     assert [branch.input.model_dump()["claim"] for branch in run.branches] == ["a", "b", "c"]
 
 
+@pytest.mark.every_way
 def test_branches_start_after_tools_of_same_response_and_receive_their_results(call: Call, script: Script) -> None:
     order: list[str] = []
 
@@ -752,6 +752,7 @@ def test_branches_start_after_tools_of_same_response_and_receive_their_results(c
     assert told(run)[:3] == ['{"is_true":true,"why":"so"}', *pending[1:3]]
 
 
+@pytest.mark.every_way
 def test_branches_nested_three_levels_deep_return_outputs(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
@@ -793,6 +794,7 @@ def test_branches_nested_three_levels_deep_return_outputs(call: Call, script: Sc
     assert [len(run.branches), len(run.branches[0].branches), len(run.branches[0].branches[0].branches)] == [1, 1, 1]
 
 
+@pytest.mark.every_way
 def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -> None:
     """Wait for the other two."""
     barrier = threading.Barrier(3)
@@ -822,6 +824,7 @@ def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -
         assert run.usage.requests == 8
 
 
+@pytest.mark.every_way
 def test_failing_branch_does_not_affect_sibling_branches(call: Call, script: Script) -> None:
     class OddError(Exception):
         def __str__(self) -> str:
@@ -877,6 +880,7 @@ def test_branch_at_max_steps_is_forced_to_finish(call: Call, script: Script) -> 
     assert (run.steps, run.stop_reason) == (1, "finish")
 
 
+@pytest.mark.every_way
 def test_branch_that_ends_without_output_returns_tool_error(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
@@ -941,6 +945,7 @@ def test_concurrent_runs_in_threads_have_separate_branches(script: Script) -> No
 # Branches started from code
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_on_step_sends_edited_results_and_adds_no_messages_to_parent(
     call: Call, script: Script
 ) -> None:
@@ -983,6 +988,7 @@ def test_step_branch_in_branch_started_by_branch_method_is_class_name(call: Call
     assert paths == [None, "Inner"]
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_tool_sends_results_of_finished_sibling_calls(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool(parallel=False)
@@ -1000,6 +1006,7 @@ def test_branch_method_called_in_tool_sends_results_of_finished_sibling_calls(ca
     assert told(run)[1:3] == ["first", "second"]
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_two_concurrent_tools_returns_output_to_each_tool(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
 
@@ -1021,6 +1028,7 @@ def test_branch_method_called_in_two_concurrent_tools_returns_output_to_each_too
     assert (len(run.branches), run.usage.requests) == (2, 4)
 
 
+@pytest.mark.every_way
 def test_abranch_method_called_in_async_hook_and_async_tool_returns_output(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool
@@ -1036,6 +1044,7 @@ def test_abranch_method_called_in_async_hook_and_async_tool_returns_output(call:
     assert run.usage.requests == 4
 
 
+@pytest.mark.every_way
 def test_branch_method_called_in_on_finish_and_in_prompt_method_returns_output(call: Call, script: Script) -> None:
     class Prompted(Main):
         def system_prompt(self) -> str:
@@ -1053,6 +1062,7 @@ def test_branch_method_called_in_on_finish_and_in_prompt_method_returns_output(c
     assert model.requests[2].messages[-1] == {"role": "tool", "tool_call_id": "call_2_0", "content": NOT_YET}
 
 
+@pytest.mark.every_way
 def test_branch_all_runs_branches_concurrently_and_returns_failures_in_order(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
     found: list[Any] = []
@@ -1082,6 +1092,7 @@ def test_branch_all_runs_branches_concurrently_and_returns_failures_in_order(cal
     assert (len(run.branches), run.usage.requests) == (3, 7)
 
 
+@pytest.mark.every_way
 def test_branch_all_limits_concurrency(call: Call, script: Script) -> None:
     under_way: list[int] = []
     most: list[int] = []
@@ -1113,6 +1124,7 @@ def test_branch_all_limits_concurrency(call: Call, script: Script) -> None:
     assert len(most) == 5
 
 
+@pytest.mark.every_way
 def test_branch_method_whose_branch_fails_raises_branch_error_with_cause(call: Call, script: Script) -> None:
     caught: list[BranchError] = []
 
@@ -1133,6 +1145,7 @@ def test_branch_method_whose_branch_fails_raises_branch_error_with_cause(call: C
     assert (run.output, run.usage.requests, len(run.branches)) == ("yes", 4, 2)
 
 
+@pytest.mark.every_way
 def test_branch_error_that_hook_does_not_catch_ends_run(call: Call, script: Script) -> None:
     class Risky(Main):
         def on_step(self, step: Step) -> None:
@@ -1206,6 +1219,7 @@ def test_parent_method_tool_called_in_branch_records_its_branch_below_parent(cal
     assert run.usage.requests == 5
 
 
+@pytest.mark.every_way
 def test_parent_tool_that_starts_branch_is_callable_by_two_concurrent_branches(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check") & calling("check"), DONE],
@@ -1218,11 +1232,7 @@ def test_parent_tool_that_starts_branch_is_callable_by_two_concurrent_branches(c
 
 
 def test_branch_started_by_parent_tool_inside_branch_counts_against_max_depth(call: Call, script: Script) -> None:
-    scripts = by_asker(
-        answer=[calling("check"), DONE],
-        be=[calling("ask"), TRUE],
-        check=[calling("ask"), TRUE],
-    )
+    scripts = by_asker(answer=[calling("check"), DONE], be=[calling("ask"), TRUE], check=[calling("ask"), TRUE])
     run = run_main(call, script(scripts), Lender, max_depth=2)
     (asked,) = [branch for branch in run.branches if branch.branch == "Asked"]
     assert "`Asked` would be branch 3 levels deep" in told(asked)[-2]
@@ -1253,9 +1263,20 @@ PAIRS = (
 COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
 
 
-@pytest.mark.parametrize(
-    ("branches", "concurrency", "words"),
-    [
+class All(Main):
+    """Answer the question."""
+
+    def __init__(self, branches: Any, concurrency: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.arguments = (branches, concurrency)
+
+    def on_step(self, step: Step) -> None:
+        branches, concurrency = self.arguments
+        self.branch_all(branches, concurrency=concurrency)
+
+
+def test_branch_all_with_invalid_argument_raises_declaration_error_before_any_branch_starts(script: Script) -> None:
+    rows: list[Any] = [
         ([(Checker, {}), Checker], None, f"{PAIRS} .*Checker"),
         ([(Checker, {}), (Checker,)], None, PAIRS),
         ([(Checker, {}), (Checker, None)], None, PAIRS),
@@ -1272,18 +1293,12 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
         ([(Checker, {})], 1.5, f"{COUNT} 1.5"),
         ([(Checker, {})], True, f"{COUNT} True"),
         ([], 0, COUNT),
-    ],
-)
-def test_branch_all_with_invalid_argument_raises_declaration_error_before_any_branch_starts(
-    call: Call, script: Script, branches: Any, concurrency: Any, words: str
-) -> None:
-    class Wrong(Main):
-        def on_step(self, step: Step) -> None:
-            self.branch_all(branches, concurrency=concurrency)
-
-    with pytest.raises(DeclarationError, match=words) as caught:
-        run_main(call, script(calling("look")), Wrong)
-    assert caught.value.run.branches == []
+    ]
+    for branches, concurrency, words in rows:
+        with case(words):
+            with pytest.raises(DeclarationError, match=words) as caught:
+                All(branches, concurrency, model=script(calling("look")))(question="Is it?")
+            assert caught.value.run.branches == []
 
 
 class Named(Checker):
@@ -1365,6 +1380,7 @@ def test_agent_called_inside_tool_is_not_recorded_as_branch(call: Call, script: 
 # Records and limits
 
 
+@pytest.mark.every_way
 def test_branch_records_are_nested_and_usage_is_summed(call: Call, script: Script) -> None:
     def used(reply: Reply, given: int) -> Reply:
         return reply & Reply(usage=Usage(given, 1, 1, 1, 1))
@@ -1402,6 +1418,7 @@ def weighty(reply: Reply, tokens: int) -> Reply:
     return reply & Reply(usage=Usage(tokens, 0, requests=1))
 
 
+@pytest.mark.every_way
 def test_branch_tokens_count_against_parent_token_limit_and_parent_is_forced_to_finish(
     call: Call, script: Script
 ) -> None:
@@ -1444,6 +1461,7 @@ def test_branch_cost_is_added_to_parent_cost(call: Call, script: Script) -> None
     assert "DeclarationError: `Main.max_cost` cannot be enforced: the prices of `free` are unknown" in told(run)[0]
 
 
+@pytest.mark.every_way
 def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> None:
     hungry, other = (branch_of(__doc__=f"{name}.", max_steps=50) for name in ("Hungry", "Other"))
     small = branch_of(__doc__="Small.", max_steps=50, max_total_tokens=400)
@@ -1468,22 +1486,24 @@ def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> No
     assert run.usage.total_tokens == 12310
 
 
+@pytest.mark.every_way
 def test_branch_duration_counts_against_parent_max_seconds(call: Call, script: Script) -> None:
     class Slow(Main):
         def on_step(self, step: Step) -> None:
-            time.sleep(0.25)
+            current_clock().sleep(0.25)
             with pytest.raises(BranchError) as raised:
                 self.branch(Checker)
             assert isinstance(raised.value.__cause__, LimitError)
 
-    slow = Reply(delay=PATIENCE) & TRUE
-    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=4)
-    assert run.seconds < PATIENCE / 2
-    assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
-    assert (run.output, run.stop_reason) == ("yes", "limit")
-    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=4)
-    assert run.seconds < PATIENCE / 2
-    assert run.output == "yes"
+    slow = Reply(delay=10) & TRUE
+    with use_clock(FakeClock()):
+        run = run_main(call, script(calling("check"), slow, DONE), max_seconds=4)
+        assert run.seconds < 4
+        assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
+        assert (run.output, run.stop_reason) == ("yes", "limit")
+        run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=4)
+        assert 0.25 < run.seconds < 4
+        assert run.output == "yes"
 
 
 # Streaming
@@ -1500,6 +1520,9 @@ class Listening(Main):
         self.chunks.append(chunk)
 
 
+SYNC_AND_ASYNC = pytest.mark.parametrize("call", ["sync", "async"], indirect=True)
+
+
 def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     if call.way != "async":
         return list(agent.stream(question="Is it?"))
@@ -1510,6 +1533,7 @@ def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     return asyncio.run(main())
 
 
+@pytest.mark.every_way
 def test_branch_chunks_are_passed_only_to_on_stream_of_branch(call: Call, script: Script) -> None:
     heard: list[StreamChunk[Any]] = []
 
@@ -1532,6 +1556,8 @@ def test_branch_chunks_are_passed_only_to_on_stream_of_branch(call: Call, script
     assert results == [ToolResult("call_1_0", "check", Verdict(is_true=True, why="so"))]
 
 
+@pytest.mark.every_way
+@SYNC_AND_ASYNC
 def test_stream_yields_branch_chunks_with_path(call: Call, script: Script) -> None:
     inner = branch_of(__doc__="Inner.")
     outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2)
@@ -1551,6 +1577,8 @@ def test_stream_yields_branch_chunks_with_path(call: Call, script: Script) -> No
     assert partials[-1].model_dump() == {"is_true": True, "why": "so"}
 
 
+@pytest.mark.every_way
+@SYNC_AND_ASYNC
 def test_concurrent_branches_stream_complete_text_per_branch(call: Call, script: Script) -> None:
     kinds = {name: branch_of(__doc__=f"{name}.") for name in ("one", "two")}
     scripts = {name: [Reply(f"I am {name}, and I say so.") & TRUE] for name in kinds}
@@ -1641,18 +1669,12 @@ def test_cancelling_parent_ends_branch_started_in_sync_hook() -> None:
 
     asyncio.run(main())
     model.open.set()
-    assert_soon(lambda: runs[1].stop_reason == "cancelled")
+    assert comes_true(lambda: runs[1].stop_reason == "cancelled")
     assert isinstance(runs[1].error, StopSignal)
-    assert_soon(lambda: len(model.requests) == 2)
+    assert comes_true(lambda: len(model.requests) == 2)
 
 
-def assert_soon(claim: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not claim():
-        assert time.monotonic() < until
-        time.sleep(0.002)
-
-
+@pytest.mark.every_way
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_keyboard_interrupt_or_system_exit_in_branch_ends_sibling_branches(
     call: Call, kind: type[BaseException]
@@ -1675,7 +1697,7 @@ def test_keyboard_interrupt_or_system_exit_in_branch_ends_sibling_branches(
     (run,) = (each for each in runs if each.branches)
     assert raised.value.run is run  # type: ignore[attr-defined]
     assert run.stop_reason == "cancelled"
-    assert_soon(lambda: [branch.stop_reason for branch in run.branches] == ["cancelled", "cancelled"])
+    assert comes_true(lambda: [branch.stop_reason for branch in run.branches] == ["cancelled", "cancelled"])
     assert sum(asks(request) == "one." for request in model.requests) <= 2
     for each in runs:
         assert_complete(each.history)
@@ -1703,6 +1725,8 @@ class Dripping(ScriptedModel):
             raise
 
 
+@pytest.mark.every_way
+@SYNC_AND_ASYNC
 @pytest.mark.parametrize("count", [1, 2])
 def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
     together = calling("check") if count == 1 else calling("check") & calling("check")
@@ -1730,8 +1754,8 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
             asyncio.run(aleave())
         else:
             leave()
-    assert_soon(lambda: model.closed == count)
-    assert_soon(lambda: [run.stop_reason for run in runs] == ["cancelled"] * (count + 1))
+    assert comes_true(lambda: model.closed == count)
+    assert comes_true(lambda: [run.stop_reason for run in runs] == ["cancelled"] * (count + 1))
     assert len(model.requests) == count + 1
     for run in runs:
         assert_complete(run.history)
@@ -1740,6 +1764,7 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
 # A branch that fails while part of it is running
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_failing_agent_tool_cancels_its_branches_but_not_sibling_tool_calls(call: Call) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()

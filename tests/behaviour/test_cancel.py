@@ -1,9 +1,6 @@
 """Tests of cancelling `acall`: the running work is cancelled, and the history stays valid."""
 
 import asyncio
-import os
-import signal
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,15 +8,12 @@ from typing import Any
 import pytest
 from tests.behaviour.conftest import Script
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE
 
 from acorn import Run, Step, ToolResult, capture, current_run, module, tool
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
-from acorn.thread import to_messages
-
-PATIENCE = 120.0
-"""Seconds after which a test gives up on what should have come long before."""
 
 
 class Pause:
@@ -437,58 +431,3 @@ def test_cancelled_run_history_contains_finished_tool_results(script: Script) ->
     run = asyncio.run(cancel(Slow(model=script(calling("one") & calling("two")), tools=[one, two]), pause))
     assert told(run) == ["1", "2"]
     assert [result.output for result in seen[0]] == [1, 2]
-
-
-@pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_ends_concurrent_branches_without_waiting_for_their_tools() -> None:
-    busy, release = threading.Semaphore(0), threading.Event()
-    threads: list[threading.Thread] = []
-
-    def slow() -> str:
-        """Slow."""
-        threads.append(threading.current_thread())
-        busy.release()
-        release.wait(PATIENCE)
-        return "late"
-
-    class Inner(module[None, bool]):
-        """Inner."""
-
-        tools = [slow]
-        max_steps = 3
-
-    class Outer(module[None, bool]):
-        """Outer."""
-
-        branches = {"inner": Inner}
-        max_steps = 3
-
-    def interrupt() -> None:
-        for _ in range(2):
-            busy.acquire(timeout=PATIENCE)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    model = ScriptedModel([calling("inner") & calling("inner"), calling("slow"), calling("slow")])
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt) as caught:
-        Outer(model=model)()
-    run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
-
-    def check() -> None:
-        assert [each.stop_reason for each in (run, *run.branches)] == ["cancelled"] * 3
-        for each in (run, *run.branches):
-            assert_complete(each.history)
-            assert to_messages(each.thread) == each.history
-        assert [event.error for event in run.thread if event.type == "error" and event.tool_call_id is None] == [
-            "StopSignal: the parent run has ended",
-            "StopSignal: the parent run has ended",
-            "KeyboardInterrupt",
-        ]
-        assert caught.value.run is run  # type: ignore[attr-defined]
-
-    check()
-    release.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    check()

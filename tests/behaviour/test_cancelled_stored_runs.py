@@ -6,16 +6,18 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clock import FakeClock
+from tests.long_version import IS_LONG
 from tests.waiting import AGES, comes_true, waiting_for_nothing
 
 import acorn
 from acorn import Run, module, tool
+from acorn._base.clock import use_clock
 from acorn.models import Delta, ModelRequest
 from acorn.stores import MemoryStore
 from acorn.stores.open import open_store
@@ -66,7 +68,12 @@ def scene() -> Iterator[Scene]:
     scene.over.set()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+STORES = ["memory", "sqlite", "postgres"]
+EVERY_STORE = pytest.mark.parametrize("store", STORES, indirect=True)
+"""For one test of each driver. The way in which a run ends does not depend on the store."""
+
+
+@pytest.fixture(params=STORES if IS_LONG else ["memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory":
         return MemoryStore()
@@ -164,17 +171,34 @@ def test_cancel_through_store_during_long_tool_ends_run(store: Store, scene: Sce
         assert scene.ended == []  # The thread cannot be stopped and is abandoned.
 
 
+class HeldClock(FakeClock):
+    """A clock on which the time to notice a cancellation passes when a tool source closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing, self.closed = threading.Event(), threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        (self.closing if len(self.waits) == 1 else self.closed).wait(AGES)
+
+
 @WAYS
 def test_cancel_through_store_waits_for_slow_cleanup_before_run_is_stored_as_cancelled(scene: Scene, way: Way) -> None:
+    clock = HeldClock()
+
     class Tidy:
         def tools(self) -> list[Any]:
             return [scene.doze]
 
         def close(self) -> None:
-            time.sleep(1.0)  # Longer than the time for code that ignores the cancellation.
+            clock.closing.set()
+            assert comes_true(lambda: len(clock.waits) == 2)  # The store waits longer, because the run is ending.
 
     store = MemoryStore()
-    check(cancelled(Desk(tools=[Tidy()], model=ScriptedModel([call("doze")])), store, scene, way), store)
+    with use_clock(clock):
+        check(cancelled(Desk(tools=[Tidy()], model=ScriptedModel([call("doze")])), store, scene, way), store)
+    clock.closed.set()
 
 
 @WAYS
@@ -216,18 +240,21 @@ def test_cancel_through_store_during_branch_started_by_branch_method_ends_run(
     check(cancelled(agent, store, scene, way), store)
 
 
+@EVERY_STORE
 def test_cancel_through_store_ends_partly_read_stream_and_next_read_raises_run_cancelled_error(
     store: Store, scene: Scene
 ) -> None:
     agent = Desk(tools=[scene.quick], model=ScriptedModel([call("quick"), finish("x")]))
-    chunks = agent.using(run_id="a", store=store).stream(question="why?")
-    next(chunks)
+    with use_clock(FakeClock()):
+        chunks = agent.using(run_id="a", store=store).stream(question="why?")
+        next(chunks)
     acorn.runs(store).cancel("a")
     assert comes_true(lambda: acorn.runs(store).list()[0].status == "cancelled")
     with pytest.raises(RunCancelledError):
         list(chunks)
 
 
+@EVERY_STORE
 def test_cancel_through_store_does_not_cancel_asyncio_task_that_awaits_run(store: Store, scene: Scene) -> None:
     agent = Desk(tools=[scene.doze], model=ScriptedModel([call("doze")])).using(run_id="a", store=store)
 
@@ -253,8 +280,7 @@ def test_cancel_through_store_does_not_cancel_asyncio_task_that_awaits_run(store
 CANCEL = "import sys, acorn; acorn.runs(sys.argv[1]).cancel('a')"
 
 
-@pytest.mark.parametrize("way", [called, acalled])
-@pytest.mark.parametrize("where", ["sqlite", "postgres"])
+@pytest.mark.parametrize(("where", "way"), [("sqlite", called), ("postgres", acalled)])
 def test_cancel_through_store_from_other_process_ends_run(
     request: pytest.FixtureRequest, tmp_path: Path, scene: Scene, way: Way, where: str
 ) -> None:

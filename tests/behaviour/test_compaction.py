@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true, assert_valid
 from tests.saved_tree import SavedTree
 from tests.waiting import PATIENCE
@@ -30,6 +32,8 @@ from acorn.testing import call as calling
 from acorn.types import Usage
 
 WAYS = ["sync", "async", "streamed", "streamed async", "saved"]
+EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+"""For tests whose subject depends on the driver. Other tests run once, and in all ways in the long version."""
 LONG = "x" * 400
 SHORT = "The code is 4711."
 INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
@@ -51,7 +55,7 @@ class Looker(module[Any, str]):
     compact_at = 350
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=WAYS if IS_LONG else ["saved"])
 def way(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -115,6 +119,7 @@ def check(run: Run[Any], model: ScriptedModel) -> None:
     assert_thread_true(run)
 
 
+@EVERY_WAY
 def test_compaction_replaces_older_steps_with_summary(way: str) -> None:
     model = ScriptedModel(looks)
     run = run_in(Looker(model=model), way)
@@ -165,18 +170,19 @@ def test_second_compaction_request_contains_summary_of_first_compaction(way: str
     assert sum(text.startswith(INTRODUCTION) for text in texts) == 1
 
 
-@pytest.mark.parametrize("summary", ["", "  \n", Reply(refusal="No."), Reply("Half", stop_reason="content_filter")])
-def test_compaction_whose_summary_response_is_empty_leaves_history_unchanged(way: str, summary: Any) -> None:
-    model = ScriptedModel(functools.partial(looks, summary=summary))
-    run = run_in(Looker(model=model), way)
-    check(run, model)
-    assert run.output == "unknown"
-    assert roles(run.history).count("assistant") == 7
-    tried = compactions(run)
-    assert 0 < len(tried) < 6
-    assert all(not entry.summary and not entry.removed for entry in tried)
-    assert all(not is_summary(request) for request in model.requests[-1:])
-    assert run.usage.requests == len(model.requests)
+def test_compaction_whose_summary_response_is_empty_leaves_history_unchanged(way: str) -> None:
+    for summary in ["", "  \n", Reply(refusal="No."), Reply("Half", stop_reason="content_filter")]:
+        with case(summary):
+            model = ScriptedModel(functools.partial(looks, summary=summary))
+            run = run_in(Looker(model=model), way)
+            check(run, model)
+            assert run.output == "unknown"
+            assert roles(run.history).count("assistant") == 7
+            tried = compactions(run)
+            assert 0 < len(tried) < 6
+            assert all(not entry.summary and not entry.removed for entry in tried)
+            assert all(not is_summary(request) for request in model.requests[-1:])
+            assert run.usage.requests == len(model.requests)
 
 
 def test_compaction_with_cut_off_summary_marks_summary_as_cut_off() -> None:
@@ -239,10 +245,7 @@ def test_compaction_is_not_done_in_short_conversation() -> None:
 def test_compaction_is_not_done_if_it_saves_few_tokens() -> None:
     """Keep the remaining part long, so that a summary does not follow at every step."""
     model = ScriptedModel(functools.partial(looks, times=12))
-    run = run_in(
-        Looker(model=model, compact_at=3000),
-        "sync",
-    )
+    run = run_in(Looker(model=model, compact_at=3000), "sync")
     assert not compactions(run)
 
     class Wordy(Looker):
@@ -321,6 +324,7 @@ class Outer(Looker):
     branches = {"inner": Inner}
 
 
+@EVERY_WAY
 def test_branch_with_smaller_compact_at_than_parent_compacts_inherited_history(way: str) -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
@@ -469,10 +473,11 @@ def test_any_model_answers_compaction_request() -> None:
     assert isinstance(Looker(model=AnyModel(), compact_at=1)("go"), str)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
-def test_compact_at_with_wrong_value_raises_declaration_error(value: Any) -> None:
-    with pytest.raises(DeclarationError, match=r"`Looker\.compact_at` must be a whole number of tokens"):
-        Looker(compact_at=value)
+def test_compact_at_with_wrong_value_raises_declaration_error() -> None:
+    for value in [0, -1, 1.5, "many", True]:
+        words = r"`Looker\.compact_at` must be a whole number of tokens"
+        with case(value), pytest.raises(DeclarationError, match=words):
+            Looker(compact_at=value)
 
 
 # Killed
@@ -531,6 +536,7 @@ assert not any(message.get("tool_call_id") == "c1" for message in run.history)
 """
 
 
+@pytest.mark.torture
 def test_compaction_interrupted_by_killed_process_is_resumed_by_next_process(tmp_path: Path) -> None:
     def go() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", VICTIM]

@@ -168,6 +168,7 @@ def test_input_with_image_that_hook_removed_from_history_is_sent_again_with_imag
 # Tool results
 
 
+@pytest.mark.every_way
 def test_image_returned_by_tool_is_sent_after_result_text(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model), question="?")
@@ -318,6 +319,7 @@ def test_continued_conversation_contains_images(call: Call, script: Script) -> N
     assert text_of(first.history[1]["content"]) in str(saw(model.requests[-1])[0][1])
 
 
+@pytest.mark.every_way
 def test_branch_request_contains_images_of_parent_and_branch(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from tests.waiting import PATIENCE, given_time
 
 import acorn
 from acorn import ModelError, Run, StreamChunk, current_run, module, tool
-from acorn.journal import BranchStarted, Entry
+from acorn.journal import BranchStarted, Entry, RunFailed
+from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -32,10 +33,20 @@ def fast() -> str:
     return "f"
 
 
-@tool
-def slow() -> str:
-    time.sleep(0.3)
-    return "s"
+class Failed:
+    """The first failure of a branch, as a listener, and a tool that waits for it."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def __call__(self, entry: Entry) -> None:
+        if isinstance(entry, RunFailed):
+            self.event.set()
+
+    def slow(self) -> str:
+        """Return after the failure."""
+        assert self.event.wait(PATIENCE)
+        return "s"
 
 
 class Watched(module):
@@ -68,30 +79,32 @@ HOWS = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @HOWS
-def test_agent_tool_that_fails_while_its_tools_run_does_not_affect_sibling_calls(how: str) -> None:
-    child = Watched(tools=[fast, slow], model=ScriptedModel([call("fast") & call("slow")]))
-    late = Plain(model=ScriptedModel([Reply(delay=0.5) & finish(x="1")]))
-    top = Top(
-        tools=[child, late],
-        model=ScriptedModel([call("watched") & call("plain"), finish(y="ok")]),
-    )
-    assert results(run(top, how))[:2] == ["Tool error: ValueError: boom", '{"x":"1"}']
-
-
-@HOWS
 def test_failing_branch_ends_nested_branches(how: str) -> None:
+    over, failed = threading.Event(), Failed()
+
+    class Waiting(ScriptedModel):
+        def complete(self, request: ModelRequest) -> ModelResponse:
+            over.wait(PATIENCE)
+            return super().complete(request)
+
+        async def acomplete(self, request: ModelRequest) -> ModelResponse:
+            await asyncio.sleep(PATIENCE)
+            return await super().acomplete(request)
+
     class Late(module):
         """Late."""
 
         final_output = [("x", str)]
-        model = ScriptedModel([Reply(delay=PATIENCE) & finish(x="1")])
+        model = Waiting([finish(x="1")])
 
     child = Watched(tools=[Plain, Late], model=ScriptedModel([call("plain") & call("late")]))
-    top = Top(tools=[child, slow], model=ScriptedModel([call("watched") & call("slow"), finish(y="ok")]))
-    record = run(top, how)
+    top = Top(tools=[child, failed.slow], model=ScriptedModel([call("watched") & call("slow"), finish(y="ok")]))
+    with acorn.listen(failed):
+        record = run(top, how)
+    over.set()
     assert results(record)[:2] == ["Tool error: ValueError: boom", "s"]
-    (failed,) = record.branches
-    assert [(each.branch, each.stop_reason) for each in failed.branches] == [
+    (child_run,) = record.branches
+    assert [(each.branch, each.stop_reason) for each in child_run.branches] == [
         ("watched/plain", "finish"),
         ("watched/late", "cancelled"),
     ]
@@ -157,10 +170,11 @@ def test_ctrl_c_raised_in_listener_at_branch_start_ends_run_as_cancelled(how: st
 @HOWS
 def test_branch_started_by_timed_out_tool_is_cancelled_with_run(how: str) -> None:
     requests: list[Any] = []
+    ended = threading.Event()
 
     def answer(request: Any) -> Reply:
         requests.append(request)
-        return Reply(delay=0.1) & call("again")
+        return Reply(delay=0.01) & call("again")
 
     class Long(module):
         """Long."""
@@ -180,14 +194,18 @@ def test_branch_started_by_timed_out_tool_is_cancelled_with_run(how: str) -> Non
 
             @tool(timeout=seconds)
             def begin(self) -> str:
-                return str(self.branch(Long).x)
+                try:
+                    return str(self.branch(Long).x)
+                finally:
+                    ended.set()
 
+        ended.clear()
         record = run(Hasty(model=ScriptedModel([call("begin"), finish(y="ok")])), how)
         return record if record.branches else None
 
-    record = given_time(hurry, 0.15)
+    record = given_time(hurry, 0.05)
     asked = len(requests)
-    time.sleep(0.4)
+    assert ended.wait(PATIENCE)
     assert len(requests) <= asked + 1
     assert [each.stop_reason for each in record.branches] == ["cancelled"]
 

@@ -98,6 +98,7 @@ async def _leave(agent: module[Any, str]) -> None:
                 return
 
 
+@pytest.mark.every_way
 def test_branch_whose_prompt_method_raises_returns_tool_error(call: Call) -> None:
     error = ValueError("no prompt today")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.cases import case
 from tests.saved_tree import SavedTree
 
 import acorn
@@ -109,15 +110,16 @@ def test_fork_continues_at_given_step() -> None:
     assert fork.steps == 3
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
-def test_fork_at_each_step_copies_earlier_events_unchanged(step: int) -> None:
-    run = first_run()
-    agent, model = forked(run.thread, step)
-    fork = agent.run()
-    assert told(before(fork.thread, step)) == told(before(run.thread, step))
-    assert asked(model) == to_messages(before(run.thread, step))
-    assert to_messages(fork.thread) == fork.history
-    assert Run.from_json(fork.to_json()).thread == fork.thread
+def test_fork_at_each_step_copies_earlier_events_unchanged() -> None:
+    for step in [1, 2, 3, 4]:
+        with case(step):
+            run = first_run()
+            agent, model = forked(run.thread, step)
+            fork = agent.run()
+            assert told(before(fork.thread, step)) == told(before(run.thread, step))
+            assert asked(model) == to_messages(before(run.thread, step))
+            assert to_messages(fork.thread) == fork.history
+            assert Run.from_json(fork.to_json()).thread == fork.thread
 
 
 def test_fork_record_has_origin_and_zero_usage() -> None:
@@ -469,25 +471,21 @@ class Other(module[int, int]):
     """Something else."""
 
 
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
+def test_fork_at_step_that_thread_does_not_contain_raises_input_error() -> None:
+    for step, words in [
         (0, "`before` of `Researcher.using` must be a step from 1 to 4.*Got 0"),
         (5, "from 1 to 4: the run ended in step 4"),
         (-1, "from 1 to 4"),
         (True, "from 1 to 4"),
         ("3", "from 1 to 4"),
         (None, "`before` is missing"),
-    ],
-)
-def test_fork_at_step_that_thread_does_not_contain_raises_input_error(step: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        Researcher().using(thread=first_run().thread, before=step)
+    ]:
+        with case(step, words), pytest.raises(InputError, match=words):
+            Researcher().using(thread=first_run().thread, before=step)
 
 
-@pytest.mark.parametrize(
-    ("thread", "words"),
-    [
+def test_fork_of_value_that_is_not_an_event_thread_raises_input_error() -> None:
+    for thread, words in [
         ([], "has no events"),
         ("[]", "got text.*parse_events"),
         ({"run": {}, "journal": []}, "`acorn.Run.from_json"),
@@ -495,11 +493,9 @@ def test_fork_at_step_that_thread_does_not_contain_raises_input_error(step: Any,
         ([3], r"`thread\[0\]`"),
         (7, "events of a run"),
         ([{"type": "message", "role": "nobody", "content": ""}], r"`thread\[0\]"),
-    ],
-)
-def test_fork_of_value_that_is_not_an_event_thread_raises_input_error(thread: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        Researcher().using(thread=thread, before=1)
+    ]:
+        with case(thread, words), pytest.raises(InputError, match=words):
+            Researcher().using(thread=thread, before=1)
 
 
 def test_fork_reset_with_using_thread_none_requires_input_again() -> None:

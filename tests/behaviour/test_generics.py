@@ -2,12 +2,14 @@
 
 import copy
 import pickle
+import types
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import pytest
 import typing_extensions
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
 
 from acorn import DeclarationError, InputError, Run, Step, module, tool
 from acorn._declare.spec_cache import spec_of
@@ -141,6 +143,7 @@ class Asking(module[None, str, Database]):
         step.add_to_context(step.deps.name)
 
 
+@pytest.mark.every_way
 def test_deps_are_available_in_tools_hooks_and_prompt_method(call: Call, script: Script) -> None:
     model = script(calling("by_self") & calling("by_run"), finish(result="done"))
     agent = Asking(model=model).using(deps=Cached("mine"))
@@ -170,9 +173,8 @@ class HasName(Protocol):
     name: str
 
 
-@pytest.mark.parametrize(
-    ("kind", "deps", "fits"),
-    [
+def test_deps_type_is_checked_with_isinstance() -> None:
+    rows: list[Any] = [
         (Any, 5, True),
         (int | None, None, True),
         (int | None, 5, True),
@@ -182,18 +184,17 @@ class HasName(Protocol):
         (None, None, True),
         (None, 5, False),
         (HasName, 5, True),
-    ],
-)
-def test_deps_type_is_checked_with_isinstance(kind: Any, deps: Any, fits: bool) -> None:
-    class Agent(module[Any, Any, kind]):
-        pass
-
-    for agent in (Agent(), module[Any, Any, kind]()):
-        if fits:
-            assert agent.using(deps=deps).deps == deps
-        else:
-            with pytest.raises(InputError, match="must be of the type"):
-                agent.using(deps=deps)
+    ]
+    untyped: Any = module
+    for kind, deps, fits in rows:
+        agent_class: Any = types.new_class("Agent", (untyped[Any, Any, kind],))
+        for agent in (agent_class(), untyped[Any, Any, kind]()):
+            with case(kind, deps):
+                if fits:
+                    assert agent.using(deps=deps).deps == deps
+                else:
+                    with pytest.raises(InputError, match="must be of the type"):
+                        agent.using(deps=deps)
 
 
 def test_using_with_deps_of_wrong_type_for_generic_parent_class_raises_input_error() -> None:

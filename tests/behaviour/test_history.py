@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import enum
 import json
@@ -14,62 +13,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import AS_THREAD, SAVED, Call
+from tests.behaviour.looker import Answer, Edit, Looker, Message, Question, look
+from tests.cases import case
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import calling, finishing
 
-from acorn import (
-    AcornError,
-    InputError,
-    LimitError,
-    ParseError,
-    Run,
-    Step,
-    ToolResult,
-    capture,
-    current_run,
-    module,
-    tool,
-)
+from acorn import AcornError, InputError, LimitError, ParseError, Run, Step, ToolResult, current_run, module
 from acorn._history.history import history_of
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 
-Message = Any  # A message as a user may write it: any dict.
-Edit = Callable[["Looker", Step], Any]
-
 INPUT = "<input>\n  <question>Where is it?</question>\n</input>"
 NO_RESULT = "There is no result of this call."
 OMITTED = "The beginning of this conversation was left out."
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
-
-
-@tool(repeatable=True)
-def look(place: str) -> str:
-    """Look somewhere."""
-    return f"nothing in {place}"
-
-
-class Looker(module[Question, Answer]):
-    """Look around, then answer."""
-
-    tools = [look]
-    max_steps = 300
-
-    def __init__(self, edit: Edit | None = None, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.edit = edit
-
-    def on_step(self, step: Step) -> None:
-        if self.edit is not None:
-            self.edit(self, step)
 
 
 def walk(
@@ -117,6 +74,7 @@ DONE = finish(answer="nowhere")
 # Position of results
 
 
+@pytest.mark.every_way
 def test_tool_results_directly_follow_their_assistant_message(call: Call) -> None:
     run, requests = walk(call, [LOOK & CELLAR, DONE])
     assert told(run.history[2:5]) == [
@@ -128,16 +86,7 @@ def test_tool_results_directly_follow_their_assistant_message(call: Call) -> Non
     assert requests[1][3:] == run.history[3:5]
 
 
-def test_on_step_is_called_before_tool_results_are_added_to_history(call: Call) -> None:
-    seen: list[list[str]] = []
-
-    def watch(self: Looker, step: Step) -> None:
-        seen.append(roles(self.history))
-
-    walk(call, [LOOK, CELLAR, DONE], watch)
-    assert seen == [["system", "user", "assistant"], ["system", "user", "assistant", "tool", "assistant"]]
-
-
+@pytest.mark.every_way
 def test_messages_appended_by_on_step_follow_results(call: Call) -> None:
     def remind(self: Looker, step: Step) -> None:
         self.history.append({"role": "user", "content": "Remember to be concise in your next response."})
@@ -164,6 +113,7 @@ def test_tool_results_are_inserted_after_message_moved_by_on_step(call: Call, to
     assert requests[2][at - 1]["tool_calls"][0]["id"] == "b"
 
 
+@pytest.mark.every_way
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history))])
 def test_tool_results_follow_assistant_message_that_on_step_replaced_by_copy(
     call: Call, copied: Callable[[Any], Any]
@@ -227,15 +177,6 @@ def test_results_of_removed_assistant_message_are_not_added_to_earlier_message_w
     assert "the cellar" not in json.dumps(run.history)
 
 
-def test_equal_call_id_in_two_responses_gets_one_result_per_response(call: Call) -> None:
-    run, requests = walk(call, [LOOK, calls("look", "a", place="the cellar"), DONE])
-    assert [text for role, text in told(requests[2]) if role == "tool"] == [
-        "nothing in the attic",
-        "nothing in the cellar",
-    ]
-    assert [message.get("tool_call_id") for message in run.history[3:6:2]] == ["a", "a"]
-
-
 def test_assistant_message_that_on_step_inserted_twice_gets_placeholder_first_and_result_second(call: Call) -> None:
     @at_step(1)
     def double(self: Looker, step: Step) -> None:
@@ -250,6 +191,7 @@ def test_assistant_message_that_on_step_inserted_twice_gets_placeholder_first_an
     ]
 
 
+@pytest.mark.every_way
 def test_texts_of_add_to_context_are_sent_after_results_in_one_user_message(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.add_to_context("Remember to be concise")
@@ -284,16 +226,19 @@ def test_text_of_add_to_context_is_sent_even_if_on_step_removed_assistant_messag
     assert told(requests[1])[1:] == [("user", INPUT), ("user", "<context>Nothing happened</context>")]
 
 
+@pytest.mark.every_way
 def test_results_changed_by_on_step_are_sent_to_model(call: Call) -> None:
     def change(self: Looker, step: Step) -> None:
-        first, second = step.tool_results
+        first, second, third = step.tool_results
         first.output = {"data": first.output, "note": "unsure"}
         second.error = "the light went out"
+        third.output, third.error = "all is well", None
 
-    _, requests = walk(call, [LOOK & CELLAR, DONE], change)
+    _, requests = walk(call, [LOOK & CELLAR & calls("look", "c"), DONE], change)
     assert told(requests[1])[3:] == [
         ("tool", '{"data":"nothing in the attic","note":"unsure"}'),
         ("tool", "Tool error: the light went out"),
+        ("tool", "all is well"),
     ]
 
 
@@ -319,16 +264,6 @@ def test_tool_result_added_by_on_step_without_matching_call_is_not_sent(call: Ca
     assert told(requests[1])[3:] == [("tool", "nothing in the attic")]
 
 
-@pytest.mark.parametrize("wrong", [None, "nothing", ["nothing"], [{"id": "a", "output": "x"}]])
-def test_invalid_tool_results_set_by_on_step_raise_acorn_error(call: Call, wrong: Any) -> None:
-    def spoil(self: Looker, step: Step) -> None:
-        step.tool_results = wrong
-
-    with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
-        walk(call, [LOOK], spoil)
-    assert_complete(caught.value.run.history)
-
-
 # Messages of acorn
 
 
@@ -350,20 +285,6 @@ def test_whitespace_next_to_tool_calls_is_stored_but_not_sent(call: Call) -> Non
     assert requests[1][2]["content"] is None
 
 
-@pytest.mark.parametrize("blank", ["", " \n\t", None, []])
-@pytest.mark.parametrize("role", ["user", "system", "assistant"])
-def test_message_without_content_is_not_sent(call: Call, role: str, blank: Any) -> None:
-    @at_step(1)
-    def add(self: Looker, step: Step) -> None:
-        self.history.append({"role": role, "content": blank})
-        message: Message = {"role": role}
-        self.history.append(message)
-
-    run, requests = walk(call, [LOOK, DONE], add)
-    assert roles(requests[1]) == ["system", "user", "assistant", "tool"]
-    assert run.history[4:6] == [{"role": role, "content": blank}, {"role": role}]
-
-
 def test_history_that_ends_with_assistant_message_is_sent_with_added_user_message(call: Call) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
@@ -380,6 +301,7 @@ def test_history_that_ends_with_assistant_message_is_sent_with_added_user_messag
 # Trimming and clearing
 
 
+@pytest.mark.every_way
 def test_history_trimmed_as_in_specification_example_is_sent_as_valid_messages(call: Call) -> None:
     def trim(self: Looker, step: Step) -> None:
         if len(self.history) > 50:
@@ -394,16 +316,6 @@ def test_history_trimmed_as_in_specification_example_is_sent_as_valid_messages(c
     assert told(requests[-1])[:2] == [("system", "Look around, then answer."), ("user", INPUT)]
     assert told(requests[-1])[-2:] == [("tool", f"nothing in room {count - 1}"), ("tool", "nothing in the hall")]
     assert told(run.history)[-3:] == [("tool", "nothing in the hall"), ("assistant", ""), ("tool", "Finished.")]
-
-
-@pytest.mark.parametrize("keep", range(1, 9))
-def test_history_trimmed_to_any_length_is_sent_as_valid_messages(call: Call, keep: int) -> None:
-    def trim(self: Looker, step: Step) -> None:
-        self.history = self.history[-keep:]
-
-    replies = [calls("look", f"{n}", place=f"room {n}") & calls("look", f"{n}'", place="the hall") for n in range(6)]
-    _, requests = walk(call, [*replies, DONE], trim)
-    assert told(requests[-1])[-2:] == [("tool", "nothing in room 5"), ("tool", "nothing in the hall")]
 
 
 @pytest.mark.parametrize("how", ["clear", "replace", "delete"])
@@ -421,6 +333,7 @@ def test_cleared_history_is_sent_as_input_message_only(call: Call, how: str) -> 
     assert roles(run.history) == ["assistant", "tool"]
 
 
+@pytest.mark.every_way
 def test_trimmed_input_is_restored_after_system_message(call: Call) -> None:
     @at_step(2)
     def trim(self: Looker, step: Step) -> None:
@@ -486,6 +399,7 @@ def test_system_message_edited_during_run_is_sent_edited(call: Call) -> None:
     assert requests[1][0]["content"] == "Look around, then answer.\n\nNOTE: User prefers bullet points."
 
 
+@pytest.mark.every_way
 def test_recorded_request_is_not_changed_by_history_edits(call: Call) -> None:
     snapshots: list[Any] = []
 
@@ -517,6 +431,7 @@ def test_tool_message_without_call_is_not_sent(call: Call) -> None:
     assert roles(run.history)[:4] == ["system", "user", "tool", "assistant"]
 
 
+@pytest.mark.every_way
 def test_call_without_result_is_sent_with_placeholder_result(call: Call) -> None:
     @at_step(2)
     def tear(self: Looker, step: Step) -> None:
@@ -596,13 +511,15 @@ def test_malformed_tool_arguments_are_stored_unchanged_and_sent_as_empty_object(
 
 
 @pytest.mark.message_list
-@pytest.mark.parametrize("text", ["", "{}", " { } ", '{"place":"attic"}', '{"place": "\\u00e9"}'])
-def test_valid_tool_arguments_are_sent_unchanged(call: Call, text: str) -> None:
-    model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
-    call.run(Looker(model=model), question="Where is it?")
-    assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == (text or "{}")
+def test_valid_tool_arguments_are_sent_unchanged(call: Call) -> None:
+    for text in ["", "{}", " { } ", '{"place":"attic"}', '{"place": "\\u00e9"}']:
+        with case(text):
+            model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
+            call.run(Looker(model=model), question="Where is it?")
+            assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == (text or "{}")
 
 
+@pytest.mark.every_way
 @pytest.mark.parametrize("missing", [None, ""])
 def test_tool_calls_without_ids_get_generated_ids(call: Call, missing: str | None) -> None:
     two = ((missing, "look", '{"place": "attic"}'), (missing, "look", '{"place": "cellar"}'))
@@ -635,6 +552,7 @@ def test_repeated_call_ids_in_one_response_are_replaced_by_unique_ids(call: Call
     assert_complete(run.history)
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_call_id_repeated_in_later_response_is_sent_as_different_id(call: Call) -> None:
     every = [calling(("call_0", "look", json.dumps({"place": str(at)}))) for at in range(3)]
@@ -646,23 +564,21 @@ def test_call_id_repeated_in_later_response_is_sent_as_different_id(call: Call) 
     assert [m["tool_call_id"] for m in run.history if m["role"] == "tool"][:3] == ["call_0"] * 3
 
 
-@pytest.mark.parametrize(
-    ("made_up", "sent"),
-    [
+def test_tool_name_with_invalid_characters_is_sent_in_valid_form(call: Call) -> None:
+    for made_up, sent in [
         ("functions.look", "functions_look"),
         ("look around", "look_around"),
         ("", "unknown"),
         ("größe\n", "gr__e_"),
         ("x" * 100, "x" * 64),
         ("\ud800", "_"),
-    ],
-)
-def test_tool_name_with_invalid_characters_is_sent_in_valid_form(call: Call, made_up: str, sent: str) -> None:
-    model = call.raw([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
-    run = call.run(Looker(model=model), question="Where is it?")
-    assert run.history[2]["tool_calls"][0]["function"]["name"] == made_up
-    assert judged(model)[1][2]["tool_calls"][0]["function"]["name"] == sent
-    assert "There is no tool" in run.history[3]["content"]
+    ]:
+        with case(made_up, sent):
+            model = call.raw([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
+            run = call.run(Looker(model=model), question="Where is it?")
+            assert run.history[2]["tool_calls"][0]["function"]["name"] == made_up
+            assert judged(model)[1][2]["tool_calls"][0]["function"]["name"] == sent
+            assert "There is no tool" in run.history[3]["content"]
 
 
 # Messages of users
@@ -783,22 +699,30 @@ ODD: list[tuple[str, Message, list[Message]]] = [
 ]
 
 
-def _odd(name: str, given: Message, sent: list[Message]) -> Any:
-    is_plain = all(message.keys() == {"role", "content"} and isinstance(message["content"], str) for message in sent)
-    return pytest.param(given, sent, id=name, marks=() if is_plain else pytest.mark.message_list)
+def is_plain(message: Message) -> bool:
+    return message.keys() == {"role", "content"} and isinstance(message["content"], str)
 
 
-@pytest.mark.parametrize(("given", "sent"), [_odd(*row) for row in ODD])
-def test_malformed_message_in_history_is_sent_in_valid_form(call: Call, given: Message, sent: list[Message]) -> None:
-    assert sent_of(call, given) == sent
+@pytest.mark.every_way
+def test_malformed_message_in_history_is_sent_in_valid_form(call: Call) -> None:
+    for name, given, sent in ODD:
+        if call.way != AS_THREAD or all(map(is_plain, sent)):  # A document has only text.
+            with case(name):
+                assert sent_of(call, given) == sent
 
 
-@pytest.mark.parametrize(
-    "made",
-    [None, [None], ["look"], [{}], [{"function": None}], [{"id": 5, "function": {"name": 5, "arguments": 5}}], {}],
-)
-def test_malformed_tool_calls_in_history_are_sent_in_valid_form(call: Call, made: Any) -> None:
-    sent_of(call, {"role": "assistant", "content": "Hm.", "tool_calls": made})
+def test_message_without_content_is_not_sent(call: Call) -> None:
+    for role in ("user", "system", "assistant"):
+        for blank in ("", " \n\t", None, list[Any]()):
+            with case(role, blank):
+                assert sent_of(call, {"role": role, "content": blank}, {"role": role}) == []
+
+
+def test_malformed_tool_calls_in_history_are_sent_in_valid_form(call: Call) -> None:
+    wrong: list[Any] = [None, [None], ["look"], [{}], [{"function": None}], {}]
+    for made in [*wrong, [{"id": 5, "function": {"name": 5, "arguments": 5}}]]:
+        with case(made):
+            sent_of(call, {"role": "assistant", "content": "Hm.", "tool_calls": made})
 
 
 @pytest.mark.message_list
@@ -855,17 +779,23 @@ def test_message_with_object_whose_comparison_raises_is_rebuilt_for_each_request
     assert [messages[0].get("sour") for messages in requests] == [None, "before", "after"]
 
 
-@pytest.mark.parametrize("wrong", ["hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}])
-@pytest.mark.parametrize("settings", [{}, {"max_total_tokens": 100_000}])
-def test_invalid_message_in_history_raises_error_with_message_index(call: Call, wrong: Any, settings: Any) -> None:
+def append(message: Any) -> Edit:
     @at_step(2)
-    def spoil(self: Looker, step: Step) -> None:
-        self.history.append(wrong)
+    def edit(self: Looker, step: Step) -> None:
+        self.history.append(message)
 
-    with pytest.raises(AcornError, match=r"`history\[6\]` must be a dict with a `role` of .*user") as caught:
-        walk(call, [LOOK, CELLAR], spoil, **settings)
-    assert caught.value.run.history[6] == wrong
-    assert_complete([message for message in caught.value.run.history if message is not wrong])
+    return edit
+
+
+def test_invalid_message_in_history_raises_error_with_message_index(call: Call) -> None:
+    words = r"`history\[6\]` must be a dict with a `role` of .*user"
+    for wrong in ("hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}):
+        for limit in (None, 100_000):
+            with case(wrong, limit):
+                with pytest.raises(AcornError, match=words) as caught:
+                    walk(call, [LOOK, CELLAR], append(wrong), max_total_tokens=limit)
+                assert caught.value.run.history[6] == wrong
+                assert_complete([message for message in caught.value.run.history if message is not wrong])
 
 
 @pytest.mark.parametrize("wrong", [None, (), "history", {"role": "user"}])
@@ -883,6 +813,7 @@ def test_history_that_is_not_a_list_raises_acorn_error(call: Call, wrong: Any) -
         walk(call, [LOOK], spoil_the_record)
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_lone_surrogate_in_response_is_stored_and_sent_as_replacement_character(call: Call) -> None:
     half = "a\ud83d"
@@ -1018,6 +949,7 @@ def test_journal_of_finished_run_records_in_place_edits(call: Call, where: str) 
     assert history_of(run.journal.entries) == run.history
 
 
+@pytest.mark.every_way
 @pytest.mark.edits_history
 def test_journal_of_failed_run_records_in_place_edits(call: Call) -> None:
     def fail(self: Looker, step: Step) -> None:
@@ -1044,6 +976,7 @@ class Chat(module[Question, Answer]):
         return f"Speak {current_run().deps or 'English'}."
 
 
+@pytest.mark.every_way
 def test_run_record_passed_to_using_history_continues_conversation(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Italy"), finish(answer="Germany")])
     first = call.run(Chat(model=model), question="Who won in 1994?")
@@ -1118,6 +1051,7 @@ def test_continued_conversation_without_prompt_has_no_system_message(call: Call)
     assert roles(judged(model)[0]) == ["user", "assistant", "user"]
 
 
+@pytest.mark.every_way
 def test_chat_of_three_turns_sends_all_earlier_messages(call: Call) -> None:
     model = call.scripted(
         [LOOK, finish(answer="one"), finish(answer=2), finish(answer="two"), "Hm.", finish(answer="three")]
@@ -1134,6 +1068,7 @@ def test_chat_of_three_turns_sends_all_earlier_messages(call: Call) -> None:
     assert_complete(run.history)
 
 
+@pytest.mark.every_way
 def test_list_passed_to_using_history_is_not_changed_by_run(call: Call) -> None:
     def scribble(self: Looker, step: Step) -> None:
         for message in self.history:
@@ -1175,13 +1110,16 @@ def test_run_record_passed_to_using_history_is_not_changed_by_run(call: Call) ->
     assert first.history == before
 
 
-@pytest.mark.parametrize("prior", [[], ()])
-def test_empty_list_passed_to_using_history_starts_new_conversation(call: Call, prior: Any) -> None:
-    model = call.scripted([DONE])
-    call(Looker(model=model).using(history=prior), question="Where is it?")
-    assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
+def test_empty_list_passed_to_using_history_starts_new_conversation(call: Call) -> None:
+    rows: list[Any] = [[], ()]
+    for prior in rows:
+        with case(prior):
+            model = call.scripted([DONE])
+            call(Looker(model=model).using(history=prior), question="Where is it?")
+            assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
 
 
+@pytest.mark.every_way
 def test_call_without_result_in_prior_history_is_sent_with_placeholder_result(call: Call) -> None:
     def made(*ids: str) -> Message:
         return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "name": "look"} for each in ids]}
@@ -1243,24 +1181,26 @@ def test_history_of_failed_run_is_accepted_as_prior_history(call: Call, end: typ
     judged(again)
 
 
-@pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}])
-def test_prior_history_of_wrong_type_raises_input_error_before_run(wrong: Any) -> None:
-    with pytest.raises(InputError, match="`history` of `Looker` must be a list of messages or a record of a run"):
-        Looker(model=ScriptedModel([])).using(history=wrong)
+def test_prior_history_of_wrong_type_raises_input_error_before_run() -> None:
+    words = "`history` of `Looker` must be a list of messages or a record of a run"
+    for wrong in ("hello", 5, {"role": "user"}):
+        with case(wrong), pytest.raises(InputError, match=words):
+            Looker(model=ScriptedModel([])).using(history=wrong)
 
 
-@pytest.mark.parametrize("wrong", ["hello", None, {}, {"content": "Hi"}, {"role": 5}])
-def test_prior_history_with_invalid_message_raises_input_error_before_run(wrong: Any) -> None:
-    with pytest.raises(InputError, match=r"`history\[1\]` of `Looker` must be a dict with a `role`"):
-        Looker(model=ScriptedModel([])).using(history=[text("Hello"), wrong])
+def test_prior_history_with_invalid_message_raises_input_error_before_run() -> None:
+    words = r"`history\[1\]` of `Looker` must be a dict with a `role`"
+    for wrong in ("hello", None, {}, {"content": "Hi"}, {"role": 5}):
+        with case(wrong), pytest.raises(InputError, match=words):
+            Looker(model=ScriptedModel([])).using(history=[text("Hello"), wrong])
 
 
 # After a run
 
 
-@pytest.mark.parametrize(
-    ("replies", "settings"),
-    [
+@pytest.mark.every_way
+def test_history_of_ended_run_has_result_for_every_call(call: Call) -> None:
+    rows: list[Any] = [
         ([DONE], {}),
         ([LOOK & DONE], {}),
         ([DONE & LOOK & finish(answer="elsewhere")], {}),
@@ -1271,17 +1211,18 @@ def test_prior_history_with_invalid_message_raises_input_error_before_run(wrong:
         ([LOOK, CELLAR, Reply("<output><answer>nowhere</answer></output>") & LOOK], {"max_steps": 1}),
         ([Reply("Hm.") & LOOK & calls("nothing", "n")], {"max_steps": None}),
         (["Hm.", DONE], {"max_steps": None}),
-    ],
-)
-def test_history_of_ended_run_has_result_for_every_call(
-    call: Call, replies: list[Any], settings: dict[str, Any]
-) -> None:
-    run, _ = walk(call, replies, **settings)
-    assert_complete(run.history)
-    made = [each["id"] for message in run.history for each in message.get("tool_calls", ())]
-    assert sorted(made) == sorted(message["tool_call_id"] for message in run.history if message["role"] == "tool")
+    ]
+    for replies, settings in rows:
+        with case(replies, settings):
+            run, _ = walk(call, replies, **settings)
+            assert_complete(run.history)
+            made = [each["id"] for message in run.history for each in message.get("tool_calls", ())]
+            assert sorted(made) == sorted(
+                message["tool_call_id"] for message in run.history if message["role"] == "tool"
+            )
 
 
+@pytest.mark.every_way
 def test_result_of_finish_call_is_placed_before_messages_appended_by_on_finish(call: Call) -> None:
     class Noting(Looker):
         def on_finish(self, output: Answer) -> None:
@@ -1293,30 +1234,6 @@ def test_result_of_finish_call_is_placed_before_messages_appended_by_on_finish(c
     run = call.run(Noting(model=model), question="Where is it?")
     judged(model)
     assert roles(run.history[2:]) == ["assistant", "tool", "tool", "user", "assistant", "tool", "user"]
-    assert_complete(run.history)
-
-
-def test_history_of_cancelled_run_has_result_for_every_call() -> None:
-    begun = asyncio.Event()
-
-    async def wait(place: str) -> str:
-        """Wait for nothing."""
-        begun.set()
-        await asyncio.sleep(60)
-        return place
-
-    async def cancelled() -> Run[Any]:
-        model = ScriptedModel([LOOK & calls("wait", "w", place="here")])
-        with capture() as runs:
-            task = asyncio.ensure_future(Looker(model=model, tools=[look, wait]).arun(question="Where is it?"))
-            await begun.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        return runs[0]
-
-    run = asyncio.run(cancelled())
-    assert run.stop_reason == "cancelled"
-    assert roles(run.history) == ["system", "user", "assistant", "tool", "tool"]
     assert_complete(run.history)
 
 

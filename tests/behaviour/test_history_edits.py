@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.looker import Answer, Looker, Message, Question, look
+from tests.cases import case
 from tests.provider_rules import assert_request_valid
 
 import acorn
@@ -24,29 +25,7 @@ from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calls
 
-Message = Any  # A message as a user may write it: any dict.
 EDITED = "Nothing at all."
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
-
-
-@tool(repeatable=True)
-def look(place: str) -> str:
-    """Look somewhere."""
-    return f"nothing in {place}"
-
-
-class Looker(module[Question, Answer]):
-    """Look around, then answer."""
-
-    tools = [look]
-    max_steps = 300
 
 
 def scribble(history: list[Message]) -> None:
@@ -119,26 +98,28 @@ DOORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kept_since", [3, 1])
-@pytest.mark.parametrize("door", DOORS)
-def test_history_edit_in_hook_is_sent_in_next_request(
-    call: Call, door: Callable[[Any, Step], list[Message]], kept_since: int
-) -> None:
+def edited_requests(call: Call, door: Callable[[Any, Step], list[Message]], kept_since: int) -> list[bool]:
+    """Edit a message in the third step, and return which requests have the edit."""
     kept: list[Message] = []
 
-    class Scribbler(Looker):
-        """Look around, then answer."""
-
-        def on_step(self, step: Step) -> None:
-            if step.counter == kept_since:
-                kept.extend(door(self, step))
-            if step.counter == 3:
-                turn = next(message for message in kept if message["role"] == "assistant")
-                turn["content"] = EDITED
+    def edit(self: Looker, step: Step) -> None:
+        if step.counter == kept_since:
+            kept.extend(door(self, step))
+        if step.counter == 3:
+            turn = next(message for message in kept if message["role"] == "assistant")
+            turn["content"] = EDITED
 
     model = call.scripted(steps(5))
-    call.run(Scribbler(model=model), question="Where?")
-    assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
+    call.run(Looker(edit, model=model), question="Where?")
+    return [is_edited(request) for request in model.requests]
+
+
+@pytest.mark.every_way
+def test_history_edit_in_hook_is_sent_in_next_request(call: Call) -> None:
+    for door in DOORS:
+        for kept_since in (3, 1):
+            with case(door.__name__, kept_since):
+                assert edited_requests(call, door, kept_since) == [False, False, False, True, True, True]
 
 
 @pytest.mark.parametrize("door", ["self", "current run", "capture"])
@@ -159,6 +140,7 @@ def test_history_edit_in_tool_is_sent_in_next_request(call: Call, door: str) -> 
     assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
 
 
+@pytest.mark.every_way
 def test_history_edit_by_listener_is_sent_in_next_request(call: Call) -> None:
     def hear(entry: Any) -> None:
         if isinstance(entry, acorn.journal.ToolResultsAdded) and entry.step == 3:
@@ -175,6 +157,7 @@ def test_history_edit_by_listener_is_sent_in_next_request(call: Call) -> None:
     ]  # The fourth request is built before the listener receives the results of the third step.
 
 
+@pytest.mark.every_way
 def test_history_edit_during_model_call_is_sent_in_following_request(call: Call) -> None:
     replies = steps(5)
 
@@ -337,8 +320,15 @@ class Glancing(Looker):
         step.add_to_context(f"{step.run.steps} steps, {step.run.usage.total_tokens} tokens.")
 
 
-@pytest.mark.parametrize("kind", [Looker, Glancing])
-def test_history_that_user_code_never_read_is_not_checked_for_edits(kind: type[Looker]) -> None:
+class Unhooked(module[Question, Answer]):
+    """Look around, then answer."""
+
+    tools = [look]
+    max_steps = 300
+
+
+@pytest.mark.parametrize("kind", [Unhooked, Glancing])
+def test_history_that_user_code_never_read_is_not_checked_for_edits(kind: type[module[Any, Any]]) -> None:
     first, *rest = comparisons(kind(), 20)
     assert rest == [first] * 20
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.provider_rules import assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
@@ -27,7 +28,7 @@ from acorn.models import ModelRequest, ModelResponse
 from acorn.thread.xml import ThreadMessage
 
 RUNS = 40_000 if IS_LONG else 120
-BATCH = 100
+BATCH = 5_000 if IS_LONG else RUNS
 STEPS = 12
 
 Message = Any  # A message as a user may write it: any dict.
@@ -305,13 +306,13 @@ def _input(agent: Meddler) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_random_history_edits_in_on_step_give_valid_request_equal_to_newly_built_request(first: int) -> None:
+def test_random_history_edits_in_on_step_give_valid_request_equal_to_newly_built_request(
+    first: int, record_property: Callable[[str, object], None]
+) -> None:
     lengths: list[int] = []
     for seed in range(first, first + BATCH):
-        try:
+        with case(seed):
             lengths.append(check(seed))
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    record_property("tried", f"{len(lengths):,} runs with random history edits")
     assert max(lengths) > STEPS, "no run went all the way"
     assert sum(lengths) > 5 * BATCH, "the runs are too short to mean much"

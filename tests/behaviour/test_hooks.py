@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
 
 from acorn import (
     AcornError,
@@ -89,6 +90,25 @@ def hooked(hook: Callable[[Any, Step], Any] | str, base: type[module[Any, Any]] 
     return type("MyAgent", (base,), {"__module__": __name__, "__doc__": "Answer the question.", "on_step": hook})
 
 
+def setting(name: str, value: Any) -> Callable[[Any, Step], Any]:
+    """Return a hook that sets an attribute of the step."""
+    return lambda self, step: setattr(step, name, value)
+
+
+def appending(name: str) -> Callable[[Any, Step], Any]:
+    """Return a hook that appends a wrong item to a list of the step."""
+    return lambda self, step: getattr(step, name).append("oops")
+
+
+def adding(content: Any) -> Callable[[Any, Step], Any]:
+    """Return a hook that adds a value to the context."""
+    return lambda self, step: step.add_to_context(content)
+
+
+def returning(value: Any) -> Callable[[Any, Step], Any]:
+    return lambda self, step: value
+
+
 def names(request: ModelRequest) -> list[str]:
     return [entry["function"]["name"] for entry in request.tools]
 
@@ -103,35 +123,6 @@ def told(run: Run[Any]) -> list[str]:
 
 
 # The snippets of the seeds
-
-
-def test_specification_example_of_custom_termination_ends_run(call: Call, script: Script) -> None:
-    agent = hooked(
-        """
-        def on_step(self, step):
-            if some_condition:
-                # Provide all required fields from final_output schema
-                step.finish(answer="...", confidence=0.5, sources=[])
-        """,
-        some_condition=True,
-    )
-    run = call.run(agent(model=script(SEARCH)), question="?")
-    assert run.output == Answer(answer="...", confidence=0.5, sources=[])
-    assert (run.stop_reason, run.steps) == ("step", 1)
-
-
-def test_specification_example_of_abort_raises_value_error(call: Call, script: Script) -> None:
-    agent = hooked(
-        """
-        def on_step(self, step):
-            if missing_api_key:
-                raise ValueError("Cannot proceed without API key")
-        """,
-        missing_api_key=True,
-    )
-    with pytest.raises(ValueError, match="Cannot proceed without API key") as caught:
-        call(agent(model=script(SEARCH)), question="?")
-    assert type(caught.value) is ValueError
 
 
 def test_specification_example_of_basic_usage_prints_steps_and_changes_settings(
@@ -206,18 +197,6 @@ def test_specification_example_of_modifying_history_sends_edited_system_message(
     assert second.messages[-1]["content"] == "Remember to be concise in your next response."
 
 
-@pytest.mark.edits_history
-def test_specification_example_of_modifying_history_sends_valid_requests_in_long_run(
-    call: Call, script: Script
-) -> None:
-    steps = 40
-    model = script(*[calling("read_file", path=str(at)) for at in range(steps)], DONE)
-    run = call.run(hooked(MODIFYING_HISTORY)(model=model, max_steps=steps + 1), question="?")
-    assert run.steps == steps
-    assert max(len(request.messages) for request in model.requests) <= 55
-    assert all(request.messages[0]["role"] == "system" for request in model.requests)
-
-
 def test_specification_example_of_modifying_tool_results_changes_sent_results(call: Call, script: Script) -> None:
     agent = hooked(
         """
@@ -243,86 +222,6 @@ def test_specification_example_of_modifying_tool_results_changes_sent_results(ca
     assert found == '{"data":["result1","result2","result3"],"note":"Results may need verification"}'
     assert long == "text of " + "x" * 9_992 + "... (truncated)"
     assert [message["content"] for message in model.requests[1].messages[-2:]] == [found, long]
-
-
-def test_specification_example_of_reading_history_prints_message_list(
-    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
-    agent = hooked(
-        """
-        def on_step(self, step):
-            print(self.history)  # List of messages
-        """
-    )
-    call(agent(model=script(SEARCH, DONE)), question="?")
-    printed = capsys.readouterr().out
-    assert printed.startswith("[{'role': 'system', 'content': 'Answer the question.'}, {'role': 'user', 'content': ")
-    assert "{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'call_1_0'" in printed
-
-
-@pytest.mark.edits_history
-def test_specification_example_of_mutating_history_changes_requests(call: Call, script: Script) -> None:
-    agent = hooked(
-        """
-        def on_step(self, step):
-            # Append a reminder message
-            self.history.append({
-                "role": "user",
-                "content": "Remember to be concise in your response."
-            })
-
-            # Modify an existing message
-            for msg in self.history:
-                if msg["role"] == "system":
-                    msg["content"] += "\\n\\nAdditional context: ..."
-
-            # Remove old messages to manage context length
-            if len(self.history) > 50:
-                # Keep system message + last 40 messages
-                self.history = self.history[:1] + self.history[-40:]
-
-            return step
-        """
-    )
-    model = script(SEARCH, DONE)
-    call(agent(model=model), question="?")
-    assert model.requests[1].messages[0]["content"].endswith("\n\nAdditional context: ...")
-    assert model.requests[1].messages[-1]["content"] == "Remember to be concise in your response."
-
-
-def test_specification_example_of_mutating_tool_results_changes_sent_results(call: Call, script: Script) -> None:
-    @tool(name="search_web")
-    def long_search(query: str) -> str:
-        return "y" * 6000
-
-    agent = hooked(
-        """
-        def on_step(self, step):
-            for result in step.tool_results:
-                if result.name == "search_web":
-                    # Truncate large outputs
-                    if len(str(result.output)) > 5000:
-                        result.output = result.output[:5000] + "... (truncated)"
-
-            return step
-        """
-    )
-    run = call.run(agent(model=script(SEARCH, DONE), tools=[long_search]), question="?")
-    assert told(run)[0] == "y" * 5000 + "... (truncated)"
-
-
-def test_specification_example_of_on_step_in_reference_prints_steps(
-    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
-    agent = hooked(
-        """
-        def on_step(self, step):
-            print(f"Step {step.counter}")
-            return step
-        """
-    )
-    call(agent(model=script(SEARCH, "Hm.", DONE)), question="?")
-    assert capsys.readouterr().out == "Step 1\nStep 2\n"
 
 
 def test_specification_example_of_history_in_reference_prints_messages(
@@ -440,39 +339,10 @@ def test_specification_example_of_whole_hook_in_reference_prints_steps_and_chang
     assert told(run)[0] == "text of " + "0" * 4992 + "..."
 
 
-def test_specification_example_of_context_injection_adds_context_message(call: Call, script: Script) -> None:
-    agent = hooked(
-        """
-        def on_step(self, step):
-            step.add_to_context({
-                "analysis_result": {
-                    "summary": "Data shows trend",
-                    "confidence": 0.8
-                }
-            })
-            step.add_to_context("Remember to be concise")
-        """
-    )
-    model = script(SEARCH, DONE)
-    call(agent(model=model), question="?")
-    assert model.requests[1].messages[-1] == {
-        "role": "user",
-        "content": textwrap.dedent(
-            """\
-            <context>
-              <analysis_result>
-                <summary>Data shows trend</summary>
-                <confidence>0.8</confidence>
-              </analysis_result>
-            </context>
-            <context>Remember to be concise</context>"""
-        ),
-    }
-
-
 # When on_step runs, and what it sees
 
 
+@pytest.mark.every_way
 def test_on_step_runs_after_tools_and_before_results_are_added_to_history(call: Call, script: Script) -> None:
     seen: list[list[str]] = []
 
@@ -522,12 +392,6 @@ def test_step_passed_to_on_step_has_documented_attributes(call: Call, script: Sc
     assert repr(first) == "Step(1, tool_calls=['search_web'])"
 
 
-def test_step_cost_of_model_without_price_is_none(call: Call, script: Script) -> None:
-    costs: list[float | None] = []
-    call(hooked(lambda self, step: costs.append(step.cost))(model=script(SEARCH, DONE)), question="?")
-    assert costs == [None]
-
-
 def test_step_response_is_dict_in_chat_completion_format(call: Call, script: Script) -> None:
     seen: list[dict[str, Any]] = []
 
@@ -564,14 +428,14 @@ def test_step_response_is_dict_in_chat_completion_format(call: Call, script: Scr
     assert seen[1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_step_response_without_text_has_content_none(call: Call, script: Script) -> None:
+def test_step_without_text_and_price_has_content_and_cost_none(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def look(self: Researcher, step: Step) -> None:
-        seen.append((step.content, step.response["choices"][0]["message"]["content"]))
+        seen.append((step.content, step.response["choices"][0]["message"]["content"], step.cost))
 
     call(hooked(look)(model=script(SEARCH, DONE)), question="?")
-    assert seen == [("", None)]
+    assert seen == [("", None, None)]
 
 
 def test_hook_set_on_instance_is_called(call: Call, script: Script) -> None:
@@ -602,6 +466,7 @@ def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
 # Changes for the remaining steps
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_step_model_change_applies_to_remaining_steps_and_forced_finish_request(call: Call, script: Script) -> None:
     second = script("Hm.", DONE, name="second")
@@ -621,7 +486,7 @@ def test_step_model_change_applies_to_remaining_steps_and_forced_finish_request(
 
 
 @pytest.mark.parametrize(
-    ("attribute", "before", "after"), [("temperature", 0.7, 0.1), ("temperature", 0.7, 0), ("max_tokens", 4096, 99)]
+    ("attribute", "before", "after"), [("temperature", 0.7, 0), ("temperature", 0.7, 0.7), ("max_tokens", 4096, 99)]
 )
 def test_step_setting_change_applies_to_remaining_steps_and_forced_finish_request(
     call: Call, script: Script, attribute: str, before: Any, after: Any
@@ -639,15 +504,6 @@ def test_step_setting_change_applies_to_remaining_steps_and_forced_finish_reques
     assert seen == [before, after]
     assert [getattr(request, attribute) for request in model.requests] == [before, after, after]
     assert [attribute in request.declared for request in model.requests] == [False, True, True]
-
-
-def test_default_value_assigned_to_step_setting_by_hook_is_sent_as_declared_setting(call: Call, script: Script) -> None:
-    def set_it(self: Researcher, step: Step) -> None:
-        step.temperature = 0.7
-
-    model = script(SEARCH, DONE)
-    call(hooked(set_it)(model=model), question="?")
-    assert ["temperature" in request.declared for request in model.requests] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -676,9 +532,8 @@ def test_invalid_step_setting_raises_declaration_error_at_assignment(
 SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_calls`, `tool_results`"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_unknown_step_attribute_raises_attribute_error(call: Call, script: Script) -> None:
+    for name, words in [
         ("temprature", f"A step has no `temprature`; did you mean `temperature`? On a step {SETTABLE}."),
         ("max_token", "A step has no `max_token`; did you mean `max_tokens`?"),
         ("tool", "A step has no `tool`; did you mean `tools`?"),
@@ -687,14 +542,9 @@ SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_cal
         ("counter", f"`step.counter` is read-only. On a step {SETTABLE}."),
         ("content", f"`step.content` is read-only. On a step {SETTABLE}."),
         ("finish", f"`step.finish` is read-only. On a step {SETTABLE}."),
-    ],
-)
-def test_unknown_step_attribute_raises_attribute_error(call: Call, script: Script, name: str, words: str) -> None:
-    def change(self: Researcher, step: Step) -> None:
-        setattr(step, name, 1)
-
-    with pytest.raises(AttributeError, match=re.escape(words)):
-        call(hooked(change)(model=script(SEARCH)), question="?")
+    ]:
+        with case(name), pytest.raises(AttributeError, match=re.escape(words)):
+            call(hooked(setting(name, 1))(model=script(SEARCH)), question="?")
 
 
 @pytest.mark.live_objects
@@ -727,6 +577,7 @@ def test_step_model_dict_edit_affects_only_current_run() -> None:
 # Tools
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_tool_added_by_hook_is_called_and_is_sent_in_forced_finish_request(call: Call, script: Script) -> None:
     class Adder(Researcher):
@@ -907,43 +758,6 @@ def test_history_list_assigned_by_hook_is_sent(call: Call, script: Script) -> No
     assert model.requests[1].messages[0]["content"] == "Be brief."
 
 
-def test_history_set_to_non_list_by_hook_raises_acorn_error(call: Call, script: Script) -> None:
-    def replace(self: Researcher, step: Step) -> None:
-        self.history = ()  # type: ignore[assignment]
-
-    with pytest.raises(AcornError, match="`history` must be a list of messages"):
-        call(hooked(replace)(model=script(SEARCH)), question="?")
-
-
-def test_messages_appended_in_hook_are_sent_after_results(call: Call, script: Script) -> None:
-    def append(self: Researcher, step: Step) -> None:
-        self.history.append({"role": "user", "content": "first"})
-        step.add_to_context("context")
-        self.history.append({"role": "user", "content": "second"})
-
-    model = script(SEARCH & calling("read_file", path="a"), DONE)
-    call(hooked(append)(model=model), question="?")
-    assert roles(model.requests[1]) == ["system", "user", "assistant", "tool", "tool", "user", "user", "user"]
-    assert [message["content"] for message in model.requests[1].messages[-3:]] == [
-        "<context>context</context>",
-        "first",
-        "second",
-    ]
-
-
-def test_tool_result_changed_by_hook_is_sent_changed(call: Call, script: Script) -> None:
-    def change(self: Researcher, step: Step) -> None:
-        step.tool_results[0].output = {"found": None}
-        step.tool_results[1].output = "never read"
-        step.tool_results[1].error = "PermissionError: not yours"
-        step.tool_results[2].error = None
-        step.tool_results[2].output = "all is well"
-
-    reply = SEARCH & calling("read_file", path="a") & calling("read_file")
-    run = call.run(hooked(change)(model=script(reply, DONE)), question="?")
-    assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
-
-
 def test_tool_results_list_assigned_by_hook_is_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
@@ -952,41 +766,15 @@ def test_tool_results_list_assigned_by_hook_is_sent(call: Call, script: Script) 
     assert told(run)[0] == "replaced"
 
 
-@pytest.mark.parametrize("wrong", [None, ["text"], "text"])
-def test_tool_results_set_to_none_by_hook_raise_acorn_error(call: Call, script: Script, wrong: Any) -> None:
-    def replace(self: Researcher, step: Step) -> None:
-        step.tool_results = wrong
-
-    with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
-        call(hooked(replace)(model=script(SEARCH)), question="?")
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
-
-
-@pytest.mark.parametrize("wrong", [None, "text", ["text"]])
-@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
-@pytest.mark.parametrize("max_steps", [None, 3])
-def test_invalid_tool_results_or_tool_calls_set_by_hook_raise_error_with_run_record(
-    call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
-) -> None:
-    def spoil(self: Researcher, step: Step) -> None:
-        setattr(step, name, wrong)
-
-    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
-        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
-
-
-@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
-@pytest.mark.parametrize("max_steps", [None, 3])
-def test_invalid_item_appended_by_hook_to_tool_results_or_tool_calls_raises_acorn_error(
-    call: Call, script: Script, name: str, max_steps: int | None
-) -> None:
-    def spoil(self: Researcher, step: Step) -> None:
-        getattr(step, name).append("oops")
-
-    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
-        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
+def test_invalid_tool_results_or_tool_calls_set_by_hook_raise_error_with_run_record(call: Call, script: Script) -> None:
+    for name in ("tool_results", "tool_calls"):
+        wrong = [setting(name, value) for value in (None, "text", ["text"], [{"id": "a", "output": "x"}])]
+        for spoil in (*wrong, appending(name)):
+            for max_steps in (None, 3):
+                with case(name, spoil, max_steps):
+                    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
+                        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
+                    assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
 def test_branch_started_by_hook_after_appending_invalid_tool_result_raises_branch_error(
@@ -1026,29 +814,24 @@ class Finding(BaseModel):
     year: int | None = None
 
 
-@pytest.mark.parametrize(
-    ("content", "written"),
-    [
+def test_value_passed_to_add_to_context_is_sent_as_xml(call: Call, script: Script) -> None:
+    for content, written in [
         ("Be brief & <kind>", "<context>Be brief &amp; &lt;kind&gt;</context>"),
         ("two\nlines", "<context>two\nlines</context>"),
         ("", "<context />"),
         ({"a": 1, "b c": True}, '<context>\n  <a>1</a>\n  <entry key="b c">true</entry>\n</context>'),
         (["a", 2], "<context>\n  <item>a</item>\n  <item>2</item>\n</context>"),
-        (
-            Finding(title="A"),
-            '<context>\n  <title description="As printed">A</title>\n</context>',
-        ),
+        (Finding(title="A"), '<context>\n  <title description="As printed">A</title>\n</context>'),
         (
             [Finding(title="A", year=1991)],
             '<context>\n  <finding>\n    <title description="As printed">A</title>\n    <year>1991</year>\n'
             "  </finding>\n</context>",
         ),
-    ],
-)
-def test_value_passed_to_add_to_context_is_sent_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
-    model = script(SEARCH, DONE)
-    call(hooked(lambda self, step: step.add_to_context(content))(model=model), question="?")
-    assert model.requests[1].messages[-1] == {"role": "user", "content": written}
+    ]:
+        with case(content, written):
+            model = script(SEARCH, DONE)
+            call(hooked(adding(content))(model=model), question="?")
+            assert model.requests[1].messages[-1] == {"role": "user", "content": written}
 
 
 def test_value_passed_to_add_to_context_is_sent_in_xml_style_of_agent_class(call: Call, script: Script) -> None:
@@ -1067,25 +850,11 @@ def test_value_passed_to_add_to_context_is_sent_in_xml_style_of_agent_class(call
     )
 
 
-def test_several_add_to_context_calls_are_sent_as_one_message_after_results(call: Call, script: Script) -> None:
-    def add(self: Researcher, step: Step) -> None:
-        step.add_to_context("one")
-        step.add_to_context({"two": 2})
-
-    model = script(SEARCH & SEARCH, DONE)
-    run = call.run(hooked(add)(model=model), question="?")
-    assert roles(model.requests[1])[2:] == ["assistant", "tool", "tool", "user"]
-    assert model.requests[1].messages[-1]["content"] == (
-        "<context>one</context>\n<context>\n  <two>2</two>\n</context>"
-    )
-    assert run.history[5]["content"].startswith("<context>one</context>")
-
-
 def test_value_passed_to_add_to_context_in_step_without_calls_is_sent_before_reminder(
     call: Call, script: Script
 ) -> None:
     model = script("Hm.", DONE)
-    call(hooked(lambda self, step: step.add_to_context("hint"))(model=model), question="?")
+    call(hooked(adding("hint"))(model=model), question="?")
     assert model.requests[1].messages[2:] == [
         {"role": "assistant", "content": "Hm."},
         {"role": "user", "content": "<context>hint</context>"},
@@ -1322,13 +1091,16 @@ def test_on_finish_is_called_with_output_of_step_finish(call: Call, script: Scri
     assert agent.seen == [RIGHT]
 
 
-def test_step_finish_output_rejected_by_on_finish_is_sent_as_user_message(call: Call, script: Script) -> None:
+@pytest.mark.parametrize("max_steps", [5, None])
+def test_step_finish_output_rejected_by_on_finish_is_sent_as_user_message(
+    call: Call, script: Script, max_steps: int | None
+) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=1)
 
     model = script(SEARCH, UNSURE)
-    run = call.run(Ender(model=model), question="?")
+    run = call.run(Ender(model=model, max_steps=max_steps), question="?")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "finish", 1)
     assert roles(model.requests[1])[2:] == ["assistant", "tool", "user"]
     assert model.requests[1].messages[-1]["content"] == NOT_SO_SURE
@@ -1346,15 +1118,6 @@ def test_step_finish_output_rejected_by_on_finish_does_not_count_as_step(call: C
     run = call.run(Ender(model=model), question="?")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "forced", 2)
     assert [request.forced_tool for request in model.requests] == [None, None, "__finish__"]
-
-
-def test_step_finish_output_rejected_by_on_finish_continues_single_turn_run(call: Call, script: Script) -> None:
-    class Ender(Judge):
-        def on_step(self, step: Step) -> None:
-            step.finish(answer="1991", confidence=1)
-
-    run = call.run(Ender(model=script(SEARCH, UNSURE), max_steps=None), question="?")
-    assert (run.output, run.stop_reason) == (RIGHT, "finish")
 
 
 @pytest.mark.live_objects
@@ -1421,6 +1184,7 @@ def test_on_finish_is_not_called_if_single_turn_run_ends_unfinished(call: Call, 
     assert agent.seen == []
 
 
+@pytest.mark.every_way
 def test_current_run_in_on_finish_returns_run(call: Call, script: Script) -> None:
     class Reader(Researcher):
         def on_finish(self, output: Answer) -> Any:
@@ -1434,6 +1198,7 @@ def test_current_run_in_on_finish_returns_run(call: Call, script: Script) -> Non
 # Async hooks
 
 
+@pytest.mark.every_way
 def test_async_hooks_and_prompts_are_awaited(call: Call, script: Script) -> None:
     order: list[str] = []
 
@@ -1465,6 +1230,7 @@ def test_async_hooks_and_prompts_are_awaited(call: Call, script: Script) -> None
     assert "<message>too sure</message>" in model.requests[2].messages[-1]["content"]
 
 
+@pytest.mark.every_way
 def test_awaitable_returned_by_sync_hook_is_awaited(call: Call, script: Script) -> None:
     class Indirect(Researcher):
         def on_step(self, step: Step) -> Any:
@@ -1510,25 +1276,33 @@ EXCEPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["sync hook", "async hook"])
-@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_on_step_exception_is_raised_unchanged(call: Call, script: Script, error: BaseException, kind: str) -> None:
+def failing(error: BaseException, *, is_async: bool) -> Callable[[Any, Step], Any]:
     def fail(self: Researcher, step: Step) -> None:
         raise error
 
     async def afail(self: Researcher, step: Step) -> None:
         raise error
 
-    agent = hooked(fail if kind == "sync hook" else afail)(model=script(SEARCH & calling("read_file", path="a")))
-    with pytest.raises(type(error)) as caught:
-        call(agent, question="?")
-    assert caught.value is error
-    run: Run[Any] = error.run  # type: ignore[attr-defined]
-    assert run.error is error
-    assert (run.steps, run.output) == (1, None)
-    assert told(run) == ['["result1","result2","result3"]', "text of a"]
+    return afail if is_async else fail
 
 
+@pytest.mark.every_way
+def test_on_step_exception_is_raised_unchanged(call: Call, script: Script) -> None:
+    for error in EXCEPTIONS:
+        for is_async in (False, True):
+            with case(error, is_async):
+                hook = failing(error, is_async=is_async)
+                agent = hooked(hook)(model=script(SEARCH & calling("read_file", path="a")))
+                with pytest.raises(type(error)) as caught:
+                    call(agent, question="?")
+                assert caught.value is error
+                run: Run[Any] = error.run  # type: ignore[attr-defined]
+                assert run.error is error
+                assert (run.steps, run.output) == (1, None)
+                assert told(run) == ['["result1","result2","result3"]', "text of a"]
+
+
+@pytest.mark.every_way
 @pytest.mark.parametrize("error", [StopIteration("stop"), StopAsyncIteration("stop")], ids=repr)
 def test_stop_iteration_raised_by_hook_becomes_cause_of_raised_error(
     call: Call, script: Script, error: Exception
@@ -1541,6 +1315,7 @@ def test_stop_iteration_raised_by_hook_becomes_cause_of_raised_error(
     assert error in (caught.value, caught.value.__cause__)
 
 
+@pytest.mark.every_way
 @pytest.mark.parametrize("error", [CustomError("stop"), KeyError("stop"), ModelError("stop")], ids=repr)
 def test_on_finish_exception_is_raised_unchanged(call: Call, script: Script, error: Exception) -> None:
     class Failing(Researcher):
@@ -1576,12 +1351,12 @@ def test_tool_results_changed_by_hook_before_it_fails_are_in_history(call: Call,
     assert told(caught.value.run) == ["changed"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("returned", [True, "step", 0, {}, [1]], ids=repr)
-def test_on_step_with_wrong_return_value_raises_declaration_error(call: Call, script: Script, returned: Any) -> None:
-    with pytest.raises(DeclarationError, match=r"`MyAgent\.on_step` must return the step or nothing, got ") as caught:
-        call(hooked(lambda self, step: returned)(model=script(SEARCH)), question="?")
-    assert repr(returned) in str(caught.value)
-    assert told(caught.value.run) == ['["result1","result2","result3"]']
+def test_on_step_with_wrong_return_value_raises_declaration_error(call: Call, script: Script) -> None:
+    for returned in (True, "step", 0, dict[str, Any](), [1]):
+        words = f"`MyAgent.on_step` must return the step or nothing, got {returned!r}"
+        with pytest.raises(DeclarationError, match=re.escape(words)) as caught:
+            call(hooked(returning(returned))(model=script(SEARCH)), question="?")
+        assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
 def test_on_step_that_returns_step_of_earlier_call_raises_declaration_error(call: Call, script: Script) -> None:
@@ -1624,6 +1399,7 @@ def test_prompt_method_is_called_per_run_and_its_text_is_dedented(call: Call, sc
     assert system(model, 2) == "You are a helpful assistant.\n  Today is day 3."
 
 
+@pytest.mark.every_way
 def test_current_run_in_prompt_method_returns_run(call: Call, script: Script) -> None:
     class Knowing(Researcher):
         def system_prompt(self) -> str:
@@ -1689,6 +1465,7 @@ def test_prompt_method_that_does_not_return_text_raises_declaration_error(
         call(Wrong(model=script()), question="?")
 
 
+@pytest.mark.every_way
 def test_prompt_method_exception_is_raised_unchanged(call: Call, script: Script) -> None:
     error = CustomError("no prompt today")
 

@@ -10,10 +10,11 @@ import json
 import pickle
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_thread_true
 from tests.saved_tree import SavedTree
@@ -47,6 +48,8 @@ from acorn.testing import call as calling
 from acorn.thread import parse_thread_xml, serialize_thread_to_xml, to_messages
 
 WAYS = ["sync", "async", "streamed", "streamed async", "saved"]
+EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+"""For tests whose subject depends on the driver. Other tests run once, and in all ways in the long version."""
 DONE: list[str] = []
 
 
@@ -55,7 +58,7 @@ def _nothing_done() -> None:
     DONE.clear()
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=WAYS if IS_LONG else ["saved"])
 def way(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -175,6 +178,7 @@ def told(model: ScriptedModel) -> list[Any]:
 # Results of a paused call
 
 
+@EVERY_WAY
 def test_question_pauses_run_and_answer_resumes_run(way: str) -> None:
     model = ScriptedModel([calling("ask_human", _id="q", question="Which?", choices=["red", "blue"]), finish("ok")])
     office = Office(Desk(model=model), way)
@@ -205,50 +209,49 @@ def test_answer_of_person_that_is_not_text_is_sent_to_model_as_json(way: str) ->
     assert json.loads(told(model)[0]) == {"size": 3, "color": "blue"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "done", "read"),
-    [
+def test_tool_call_is_executed_if_person_approves_and_refused_otherwise(way: str) -> None:
+    for answer, done, read in [
         (True, ["refund a 9.0"], "paid 9.0"),
         (False, [], "Refused: a person did not approve this call, so it was not made."),
         ("too dear", [], "The reason: too dear"),
         ({"approved": True, "arguments": {"order": "b", "amount": "4"}}, ["refund b 4.0"], "paid 4.0"),
         ({"approved": True, "arguments": {"order": "b"}}, ["refund b 1.0"], "paid 1.0"),
-    ],
-)
-def test_tool_call_is_executed_if_person_approves_and_refused_otherwise(
-    way: str, answer: Any, done: list[str], read: str
-) -> None:
-    model = ScriptedModel([calling("refund", order="a", amount=9), finish("ok")])
-    office = Office(Desk(model=model), way)
-    request = office.output.request
-    assert (request.kind, request.tool, request.arguments) == ("approval", "refund", {"order": "a", "amount": 9})
-    assert "`refund`" in request.question
-    assert '"amount":9' in request.question
-    assert DONE == []
-    assert office.answer(answer) == "ok"
-    assert done == DONE
-    assert read in told(model)[0]
+    ]:
+        with case(answer, done, read):
+            DONE.clear()
+            model = ScriptedModel([calling("refund", order="a", amount=9), finish("ok")])
+            office = Office(Desk(model=model), way)
+            request = office.output.request
+            assert (request.kind, request.tool, request.arguments) == (
+                "approval",
+                "refund",
+                {"order": "a", "amount": 9},
+            )
+            assert "`refund`" in request.question
+            assert '"amount":9' in request.question
+            assert DONE == []
+            assert office.answer(answer) == "ok"
+            assert done == DONE
+            assert read in told(model)[0]
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
+def test_answer_of_person_with_invalid_type_raises_input_error_before_resume() -> None:
+    for answer, words in [
         (1, "1 is not a valid answer to the request"),
         ({"approved": True}, "Use True to approve"),
         ({"approved": False, "arguments": {}}, "Use True to approve"),
         ({"approved": True, "arguments": [1]}, "Use True to approve"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
         (None, "None is not a valid answer to the request"),
-    ],
-)
-def test_answer_of_person_with_invalid_type_raises_input_error_before_resume(answer: Any, words: str) -> None:
-    model = ScriptedModel([calling("refund", order="a"), finish("ok")])
-    office = Office(Desk(model=model), "sync")
-    before = office.saved()
-    with pytest.raises(InputError, match=words):
-        office.answer(answer)
-    assert office.saved() == before
-    assert office.answer(True) == "ok"
+    ]:
+        with case(answer, words):
+            model = ScriptedModel([calling("refund", order="a"), finish("ok")])
+            office = Office(Desk(model=model), "sync")
+            before = office.saved()
+            with pytest.raises(InputError, match=words):
+                office.answer(answer)
+            assert office.saved() == before
+            assert office.answer(True) == "ok"
 
 
 def test_second_answer_to_same_request_raises_store_error() -> None:
@@ -384,6 +387,7 @@ def test_on_human_that_returns_invalid_answer_ends_run_with_input_error() -> Non
     assert DONE == []
 
 
+@EVERY_WAY
 def test_on_human_is_called_while_tools_run(way: str) -> None:
     is_asked = threading.Event()
 
@@ -468,9 +472,7 @@ def test_approval_predicate_selects_calls_that_need_approval(way: str) -> None:
     model = ScriptedModel(
         [
             together(
-                calling("pay", order="a", amount="7"),
-                calling("pay", order="b", amount=700),
-                calling("pay", order="c"),
+                calling("pay", order="a", amount="7"), calling("pay", order="b", amount=700), calling("pay", order="c")
             ),
             finish("ok"),
         ]
@@ -505,10 +507,11 @@ def test_call_with_invalid_arguments_is_not_sent_for_approval() -> None:
     assert "argument `question` is missing" in told(model)[1]
 
 
-@pytest.mark.parametrize("options", [{"once": 1}, {"approval": "yes"}, {"approval": lambda: True}, {"approval": 1}])
-def test_invalid_once_or_approval_option_of_tool_raises_declaration_error(options: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError, match=f"`{next(iter(options))}` of the tool"):
-        tool(**options)(lambda: None)
+def test_invalid_once_or_approval_option_of_tool_raises_declaration_error() -> None:
+    rows: list[Any] = [{"once": 1}, {"approval": "yes"}, {"approval": lambda: True}, {"approval": 1}]
+    for options in rows:
+        with case(options), pytest.raises(DeclarationError, match=f"`{next(iter(options))}` of the tool"):
+            tool(**options)(lambda: None)
 
 
 def test_approval_predicate_that_is_not_plain_function_raises_declaration_error() -> None:
@@ -619,23 +622,28 @@ def nested(request: ModelRequest) -> Reply:
     )
 
 
-@pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand, ByHandAsync, ByHook])
-def test_human_input_request_of_branch_pauses_branch_and_its_parent(kind: type[Desk], way: str) -> None:
-    model = ScriptedModel(nested)
-    office = Office(kind(model=model), way)
-    (request,) = office.output.requests
-    (branch,) = office.run.branches
-    assert (request.run_id, request.branch) == (branch.id, branch.branch)
-    assert branch.stop_reason == "paused"
-    assert waits(branch).request == request
-    assert office.run.usage.requests == 3
-    assert sorted(set(DONE) - {"by hand"}) == ["look inside", "look it"]
-    asked = len(model.requests)
-    assert office.answer(True) == "done"
-    assert [each for each in DONE if each.startswith("refund")] == ["refund a 1.0"]
-    assert [each for each in DONE if each.startswith("look")] == sorted(["look it", "look inside"], key=DONE.index)
-    assert len(model.requests) == asked + 2 == office.run.usage.requests
-    assert [each.output for each in office.run.branches] == ["inner said"]
+@EVERY_WAY
+def test_human_input_request_of_branch_pauses_branch_and_its_parent(way: str) -> None:
+    for kind in [ByModel, ByAgent, ByHand, ByHandAsync, ByHook]:
+        with case(kind):
+            DONE.clear()
+            model = ScriptedModel(nested)
+            office = Office(kind(model=model), way)
+            (request,) = office.output.requests
+            (branch,) = office.run.branches
+            assert (request.run_id, request.branch) == (branch.id, branch.branch)
+            assert branch.stop_reason == "paused"
+            assert waits(branch).request == request
+            assert office.run.usage.requests == 3
+            assert sorted(set(DONE) - {"by hand"}) == ["look inside", "look it"]
+            asked = len(model.requests)
+            assert office.answer(True) == "done"
+            assert [each for each in DONE if each.startswith("refund")] == ["refund a 1.0"]
+            assert [each for each in DONE if each.startswith("look")] == sorted(
+                ["look it", "look inside"], key=DONE.index
+            )
+            assert len(model.requests) == asked + 2 == office.run.usage.requests
+            assert [each.output for each in office.run.branches] == ["inner said"]
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
@@ -700,6 +708,7 @@ def siblings(first: Callable[[], Reply], request: ModelRequest) -> Reply:
     return finish("done") if "quick said" in read else first()
 
 
+@EVERY_WAY
 def test_tool_calls_next_to_branch_that_pauses_finish_before_run_pauses(way: str) -> None:
     def first() -> Reply:
         return together(
@@ -769,19 +778,20 @@ class Grouped(ByModel):
         return " ".join(task.result() for task in tasks)
 
 
-@pytest.mark.parametrize("kind", [Tasks, Grouped])
-def test_concurrent_tasks_that_start_branches_run_until_each_branch_finishes_or_pauses(
-    kind: type[Desk], way: str
-) -> None:
-    model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
-    office = Office(kind(model=model), way)
-    assert DONE == ["look quick"]
-    assert sorted(str(run.stop_reason) for run in office.run.branches) == ["finish", "paused", "paused"]
-    one, other = office.output.requests
-    office.resume({other.id: True})
-    assert DONE == ["look quick", "refund a 1.0"]
-    assert office.resume({one.id: True}) == "done"
-    assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
+@EVERY_WAY
+def test_concurrent_tasks_that_start_branches_run_until_each_branch_finishes_or_pauses(way: str) -> None:
+    for kind in [Tasks, Grouped]:
+        with case(kind):
+            DONE.clear()
+            model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
+            office = Office(kind(model=model), way)
+            assert DONE == ["look quick"]
+            assert sorted(str(run.stop_reason) for run in office.run.branches) == ["finish", "paused", "paused"]
+            one, other = office.output.requests
+            office.resume({other.id: True})
+            assert DONE == ["look quick", "refund a 1.0"]
+            assert office.resume({one.id: True}) == "done"
+            assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
 
 
 def test_human_input_request_of_nested_branch_pauses_all_parents(way: str) -> None:
@@ -848,13 +858,16 @@ def inside(request: ModelRequest) -> Reply:
     return finish("inner said") if "paid" in said else calling("refund", _id="r", order="a")
 
 
-@pytest.mark.parametrize("kind", [AtTheStart, AtTheEnd, InThePrompt])
-def test_branch_started_in_on_start_on_finish_or_prompt_method_pauses_run(kind: type[Desk], way: str) -> None:
-    office = Office(kind(model=ScriptedModel(inside)), way)
-    assert office.output.request.branch == "Inner"
-    assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
-    assert DONE == ["refund a 1.0"]
-    assert len(office.run.branches) == 1
+@EVERY_WAY
+def test_branch_started_in_on_start_on_finish_or_prompt_method_pauses_run(way: str) -> None:
+    for kind in [AtTheStart, AtTheEnd, InThePrompt]:
+        with case(kind):
+            DONE.clear()
+            office = Office(kind(model=ScriptedModel(inside)), way)
+            assert office.output.request.branch == "Inner"
+            assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
+            assert DONE == ["refund a 1.0"]
+            assert len(office.run.branches) == 1
 
 
 def test_on_stream_that_starts_branch_with_human_input_request_raises_acorn_error() -> None:
@@ -889,16 +902,18 @@ class Source:
         return [refund, look]
 
 
-@pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"order": "b"}}, "no"])
-def test_tool_of_tool_source_that_needs_approval_pauses_run(way: str, answer: Any) -> None:
-    source = Source()
-    model = ScriptedModel([calling("refund", order="a"), finish("ok")])
-    office = Office(Desk(model=model, tools=[source]), way)
-    assert source.diary == ["open", "close"]
-    assert office.answer(answer) == "ok"
-    assert source.diary == ["open", "close"] * 2
-    assert len(DONE) == (answer != "no")
-    assert len(model.requests[-1].tools) == 3
+def test_tool_of_tool_source_that_needs_approval_pauses_run(way: str) -> None:
+    for answer in [True, {"approved": True, "arguments": {"order": "b"}}, "no"]:
+        with case(answer):
+            DONE.clear()
+            source = Source()
+            model = ScriptedModel([calling("refund", order="a"), finish("ok")])
+            office = Office(Desk(model=model, tools=[source]), way)
+            assert source.diary == ["open", "close"]
+            assert office.answer(answer) == "ok"
+            assert source.diary == ["open", "close"] * 2
+            assert len(DONE) == (answer != "no")
+            assert len(model.requests[-1].tools) == 3
 
 
 def test_approved_arguments_for_tool_of_tool_source_are_validated_on_resume() -> None:
@@ -954,6 +969,7 @@ def test_tool_with_once_option_interrupted_by_pause_of_its_branch_runs_again_on_
     assert DONE.count("refund a 1.0") == 1
 
 
+@EVERY_WAY
 def test_error_raised_by_hook_while_branch_is_paused_ends_run(way: str) -> None:
     class Failing(ByModel):
         """Outer."""
@@ -1056,33 +1072,48 @@ def crowd(seed: int, request: ModelRequest) -> Reply:
     return together(*made)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_human_input_requests_answered_in_any_order_resume_run(way: str) -> None:
-    asked_at_all = 0
-    for seed in range(60 if IS_LONG else 4):
-        PAID.clear()
-        rng = random.Random(seed)
-        office = Office(Crowd(model=ScriptedModel(functools.partial(crowd, seed)), loop_guard=None), way)
-        known: set[str] = set()
-        answered: set[str] = set()
-        approved: set[str] = set()
-        while isinstance(office.output, Paused):
-            requests = office.output.requests
-            assert len({request.id for request in requests}) == len(requests)
-            assert answered.isdisjoint(request.id for request in requests)
-            known |= {request.id for request in requests}
-            chosen = rng.sample(requests, rng.randint(1, len(requests)))
-            said = {each.id: rng.choice([True, False, "no"]) if each.kind == "approval" else "so" for each in chosen}
-            answered |= said.keys()
-            approved |= {request_id for request_id, value in said.items() if value is True}
-            office.resume(said)
-        asked_at_all += len(known)
-        assert office.run.stop_reason in ("finish", "forced"), office.run
-        assert known == answered
-        assert len(PAID) == len(set(PAID))
-        paid = {hashlib.sha256(key.encode()).hexdigest()[:32] for key in PAID}
-        assert paid & known == approved  # The others needed no approval.
-    assert asked_at_all > 25
+def answer_in_any_order(seed: int, way: str) -> int:
+    """Answer the requests of a random run in random order, and return the number of requests."""
+    PAID.clear()
+    rng = random.Random(seed)
+    office = Office(Crowd(model=ScriptedModel(functools.partial(crowd, seed)), loop_guard=None), way)
+    known: set[str] = set()
+    answered: set[str] = set()
+    approved: set[str] = set()
+    while isinstance(office.output, Paused):
+        requests = office.output.requests
+        assert len({request.id for request in requests}) == len(requests)
+        assert answered.isdisjoint(request.id for request in requests)
+        known |= {request.id for request in requests}
+        chosen = rng.sample(requests, rng.randint(1, len(requests)))
+        said = {each.id: rng.choice([True, False, "no"]) if each.kind == "approval" else "so" for each in chosen}
+        answered |= said.keys()
+        approved |= {request_id for request_id, value in said.items() if value is True}
+        office.resume(said)
+    assert office.run.stop_reason in ("finish", "forced"), office.run
+    assert known == answered
+    assert len(PAID) == len(set(PAID))
+    paid = {hashlib.sha256(key.encode()).hexdigest()[:32] for key in PAID}
+    assert paid & known == approved  # The others needed no approval.
+    return len(known)
+
+
+SEEDS = (4, 9, 0, 3, 4)
+"""A seed for each way. With these seeds a run has many requests."""
+
+
+@pytest.mark.parametrize(
+    "pairs", [[(seed, way) for seed in range(60)] for way in WAYS] if IS_LONG else [zip(SEEDS, WAYS, strict=True)]
+)
+def test_human_input_requests_answered_in_any_order_resume_run(
+    pairs: Iterable[tuple[int, str]], record_property: Callable[[str, object], None]
+) -> None:
+    asked = 0
+    for seed, way in pairs:
+        with case(seed, way):
+            asked += answer_in_any_order(seed, way)
+    record_property("tried", f"{asked:,} human input requests in random order")
+    assert asked > 50
 
 
 # Records
@@ -1122,12 +1153,7 @@ def test_listener_receives_human_input_requests_and_answers() -> None:
     kinds = [type(entry) for entry in heard]
     assert [
         kind for kind in kinds if kind in (InputRequested, RunPaused, InputReceived, ToolStarted, ToolFinished)
-    ] == [
-        InputRequested,
-        RunPaused,
-        InputReceived,
-        ToolFinished,
-    ]
+    ] == [InputRequested, RunPaused, InputReceived, ToolFinished]
 
 
 def test_attribute_access_on_paused_output_raises_error_with_pending_question() -> None:
@@ -1198,6 +1224,7 @@ def test_paused_run_whose_tool_was_removed_from_class_finishes_after_load() -> N
     assert office.resume() == "ok"
 
 
+@EVERY_WAY
 def test_idempotency_key_of_call_is_unchanged_after_reload(way: str) -> None:
     keys: list[str] = []
 

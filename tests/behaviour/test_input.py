@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from tests.cases import each_case
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, InputError, module
@@ -209,7 +210,7 @@ PLAIN: list[tuple[Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("declared", "given", "expected"), PLAIN)
+@each_case(("declared", "given", "expected"), PLAIN)
 def test_plain_type_input_is_accepted_as_positional_value_and_as_result_keyword(
     declared: Any, given: Any, expected: Any
 ) -> None:
@@ -217,7 +218,7 @@ def test_plain_type_input_is_accepted_as_positional_value_and_as_result_keyword(
     assert call(declared, result=given).__dict__ == {"result": expected}
 
 
-@pytest.mark.parametrize("nothing", [[], None, ()])
+@each_case("nothing", [[], None, ()])
 def test_call_of_module_with_empty_input_schema_creates_empty_input(nothing: Any) -> None:
     assert call(nothing).model_dump() == {}
 
@@ -227,7 +228,7 @@ def test_aliased_field_accepts_name_and_alias() -> None:
     assert call(Renamed, q="a", number=2) == call(Renamed, q="a", n=2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "field", "value"),
     [
         ({"first": 2}, "c", 2),
@@ -253,171 +254,92 @@ def test_input_with_extra_fields_allowed_accepts_extra_arguments() -> None:
 
 # Invalid arguments
 
-WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+Row = tuple[Any, tuple[Any, ...], dict[str, Any], str]
+
+WRONG: list[Row] = [
     # Missing.
-    (
-        Question,
-        (),
-        {},
-        "Wrong input for `Agent`: `question` is missing (expected string). It takes `question`, `limit`.",
-    ),
-    (
-        ["q", ("n", int)],
-        (),
-        {"q": "a"},
-        "Wrong input for `Agent`: `n` is missing (expected integer). It takes `q`, `n`.",
-    ),
-    (str, (), {}, "Wrong input for `Agent`: `result` is missing (expected string). It takes `result`."),
-    (Open, (), {"more": 1}, "Wrong input for `Agent`: `q` is missing (expected string). It takes `q`."),
+    (Question, (), {}, "`question` is missing (expected string). It takes `question`, `limit`."),
+    (["q", ("n", int)], (), {"q": "a"}, "`n` is missing (expected integer). It takes `q`, `n`."),
+    (str, (), {}, "`result` is missing (expected string). It takes `result`."),
+    (Open, (), {"more": 1}, "`q` is missing (expected string). It takes `q`."),
     # Invalid.
     (
         Question,
         (),
         {"question": "Why?", "limit": "many"},
-        "Wrong input for `Agent`: `limit` must be integer between 1 and 10, got 'many'. It takes `question`, `limit`.",
+        "`limit` must be integer between 1 and 10, got 'many'. It takes `question`, `limit`.",
     ),
     (
         Survey,
         (),
         {"day": "soon", "questions": []},
-        "Wrong input for `Agent`: `day` must be date as YYYY-MM-DD, got 'soon'. "
-        "It takes `day`, `questions`, `color`, `notes`.",
+        "`day` must be date as YYYY-MM-DD, got 'soon'. It takes `day`, `questions`, `color`, `notes`.",
     ),
     (
         Survey,
         (),
         {"day": "2024-01-01", "questions": [], "color": "green"},
-        'Wrong input for `Agent`: `color` must be one of "red", "blue", got \'green\'. '
-        "It takes `day`, `questions`, `color`, `notes`.",
+        '`color` must be one of "red", "blue", got \'green\'. It takes `day`, `questions`, `color`, `notes`.',
     ),
     (
         Survey,
         (),
         {"day": "2024-01-01", "questions": [{"question": "Why?", "limit": "x"}, {"limit": 2}]},
-        "Wrong input for `Agent`: `questions.0.limit` must be integer between 1 and 10, got 'x'; "
-        "`questions.1.question` is missing (expected string). It takes `day`, `questions`, `color`, `notes`.",
+        "`questions.0.limit` must be integer between 1 and 10, got 'x'; `questions.1.question` is "
+        "missing (expected string). It takes `day`, `questions`, `color`, `notes`.",
     ),
     (
         Survey,
         (),
         {"day": "2024-01-01", "questions": [], "notes": {"first": "Why?"}},
-        "Wrong input for `Agent`: `notes.first` must be object with question, limit, got 'Why?'. "
-        "It takes `day`, `questions`, `color`, `notes`.",
+        "`notes.first` must be object with question, limit, got 'Why?'. It takes `day`, `questions`, `color`, `notes`.",
     ),
-    (Strict, (), {"n": "5"}, "Wrong input for `Agent`: `n` must be integer, got '5'. It takes `n`."),
+    (Strict, (), {"n": "5"}, "`n` must be integer, got '5'. It takes `n`."),
     (
         Renamed,
         (),
         {"query": "a", "number": "x"},
-        "Wrong input for `Agent`: `number` must be integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
+        "`number` must be integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
     ),
     # A plain type.
-    (int, ("x",), {}, "Wrong input for `Agent`: `result` must be integer, got 'x'. It takes `result`."),
-    (list[int], ([1, "x"],), {}, "Wrong input for `Agent`: `result.1` must be integer, got 'x'. It takes `result`."),
-    (list[int], ("x",), {}, "Wrong input for `Agent`: `result` must be list of integer, got 'x'. It takes `result`."),
-    (
-        int | bool,
-        ("x",),
-        {},
-        "Wrong input for `Agent`: `result` must be integer or boolean (true or false), got 'x'. It takes `result`.",
-    ),
-    (
-        Literal["a", "b"],
-        ("c",),
-        {},
-        'Wrong input for `Agent`: `result` must be one of "a", "b", got \'c\'. It takes `result`.',
-    ),
-    (Place, ({"y": 1},), {}, "Wrong input for `Agent`: `result.x` is missing (expected integer). It takes `result`."),
-    (Point, ({"x": "a"},), {}, "Wrong input for `Agent`: `result.x` must be integer, got 'a'. It takes `result`."),
-    (Numbers, (["x"],), {}, "Wrong input for `Agent`: `result.0` must be integer, got 'x'. It takes `result`."),
+    (int, ("x",), {}, "`result` must be integer, got 'x'. It takes `result`."),
+    (list[int], ([1, "x"],), {}, "`result.1` must be integer, got 'x'. It takes `result`."),
+    (list[int], ("x",), {}, "`result` must be list of integer, got 'x'. It takes `result`."),
+    (int | bool, ("x",), {}, "`result` must be integer or boolean (true or false), got 'x'. It takes `result`."),
+    (Literal["a", "b"], ("c",), {}, '`result` must be one of "a", "b", got \'c\'. It takes `result`.'),
+    (Place, ({"y": 1},), {}, "`result.x` is missing (expected integer). It takes `result`."),
+    (Point, ({"x": "a"},), {}, "`result.x` must be integer, got 'a'. It takes `result`."),
+    (Numbers, (["x"],), {}, "`result.0` must be integer, got 'x'. It takes `result`."),
     # Unknown.
-    (
-        Question,
-        (),
-        {"question": "Why?", "depth": 2},
-        "Wrong input for `Agent`: `depth` is not an input. It takes `question`, `limit`.",
-    ),
-    (Closed, (), {"q": "a", "z": 1}, "Wrong input for `Agent`: `z` is not an input. It takes `q`."),
-    (Careless, (), {"q": "a", "z": 1}, "Wrong input for `Agent`: `z` is not an input. It takes `q`."),
-    (
-        [],
-        (),
-        {"a": 1, "b": 2},
-        "Wrong input for `Agent`: `a` is not an input; `b` is not an input. It takes no arguments.",
-    ),
-    (None, (), {"a": 1}, "Wrong input for `Agent`: `a` is not an input. It takes no arguments."),
-    (
-        str,
-        (),
-        {"text": "a"},
-        "Wrong input for `Agent`: `result` is missing (expected string); `text` is not an input. It takes `result`.",
-    ),
-    (
-        Renamed,
-        (),
-        {"q": "a", "written": 1},
-        "Wrong input for `Agent`: `written` is not an input. It takes `q`, `n`, `c`, `p`, `s`.",
-    ),
+    (Question, (), {"question": "Why?", "depth": 2}, "`depth` is not an input. It takes `question`, `limit`."),
+    (Closed, (), {"q": "a", "z": 1}, "`z` is not an input. It takes `q`."),
+    (Careless, (), {"q": "a", "z": 1}, "`z` is not an input. It takes `q`."),
+    ([], (), {"a": 1, "b": 2}, "`a` is not an input; `b` is not an input. It takes no arguments."),
+    (None, (), {"a": 1}, "`a` is not an input. It takes no arguments."),
+    (str, (), {"text": "a"}, "`result` is missing (expected string); `text` is not an input. It takes `result`."),
+    (Renamed, (), {"q": "a", "written": 1}, "`written` is not an input. It takes `q`, `n`, `c`, `p`, `s`."),
     # Several at once.
     (
         Question,
         (),
         {"limit": "many", "depth": 2, "width": 3},
-        "Wrong input for `Agent`: `question` is missing (expected string); "
-        "`limit` must be integer between 1 and 10, got 'many'; `depth` is not an input; `width` is not an input. "
-        "It takes `question`, `limit`.",
+        "`question` is missing (expected string); `limit` must be integer between 1 and 10, got 'many'; "
+        "`depth` is not an input; `width` is not an input. It takes `question`, `limit`.",
     ),
-    (
-        Closed,
-        (),
-        {"z": 1},
-        "Wrong input for `Agent`: `q` is missing (expected string); `z` is not an input. It takes `q`.",
-    ),
+    (Closed, (), {"z": 1}, "`q` is missing (expected string); `z` is not an input. It takes `q`."),
+]
+
+KEYWORDS = (
+    "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, but got the positional "
+)
+POSITIONAL: list[Row] = [
     # Positional arguments.
-    (
-        Question,
-        ("Why?",),
-        {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
-        "but got the positional `str`.",
-    ),
-    (
-        Question,
-        ({"question": "Why?"},),
-        {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
-        "but got the positional `dict`.",
-    ),
-    (
-        Question,
-        (Lookalike(question="Why?"),),
-        {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
-        "but got the positional `Lookalike`.",
-    ),
-    (
-        Question,
-        (None,),
-        {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
-        "but got the positional `NoneType`.",
-    ),
-    (
-        Question,
-        (Question(question="a"), Question(question="b")),
-        {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
-        "but got the positional "
-        "`Question`, `Question`.",
-    ),
-    (
-        Question,
-        (Question(question="a"),),
-        {"limit": 3},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
-        "but got the positional `Question` "
-        "and keyword arguments `limit`.",
-    ),
+    (Question, ("Why?",), {}, f"{KEYWORDS}`str`."),
+    (Question, ({"question": "Why?"},), {}, f"{KEYWORDS}`dict`."),
+    (Question, (Lookalike(question="Why?"),), {}, f"{KEYWORDS}`Lookalike`."),
+    (Question, (None,), {}, f"{KEYWORDS}`NoneType`."),
+    (Question, (Question(question="a"), Question(question="b")), {}, f"{KEYWORDS}`Question`, `Question`."),
+    (Question, (Question(question="a"),), {"limit": 3}, f"{KEYWORDS}`Question` and keyword arguments `limit`."),
     (
         ["q"],
         ("a",),
@@ -436,7 +358,10 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("declared", "args", "kwargs", "words"), WORDS)
+@each_case(
+    ("declared", "args", "kwargs", "words"),
+    [*((*row[:3], f"Wrong input for `Agent`: {row[3]}") for row in WRONG), *POSITIONAL],
+)
 def test_wrong_input_arguments_raise_error_with_exact_message(
     declared: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str
 ) -> None:
@@ -489,7 +414,7 @@ def test_problems_of_input_error_describe_wrong_arguments_wrong_history_and_miss
     assert [(wrong["path"], wrong["received"]) for wrong in caught.value.problems] == [("deps", "missing")]
 
 
-@pytest.mark.parametrize("option", ["history", "deps", "temperature", "model"])
+@each_case("option", ["history", "deps", "temperature", "model"])
 def test_option_passed_as_input_argument_raises_error_that_suggests_using(option: str) -> None:
     class Chat(module[Question, str]):
         pass
@@ -521,7 +446,7 @@ def _generated() -> Any:
     yield 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "path", "kind"),
     [
         ({"data": object()}, "data", "object"),
@@ -578,7 +503,7 @@ def test_argument_whose_value_is_text_missing_is_not_reported_as_missing() -> No
     assert "is missing" not in words
 
 
-@pytest.mark.parametrize(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
+@each_case(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
 def test_non_string_value_is_not_quoted_in_message(given: Any, quoted: str) -> None:
     assert quoted not in complaint(Question, question=given)
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
+from tests.cases import each_case
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
 from acorn._call.plan import new_machine
@@ -23,7 +25,6 @@ from acorn.journal import Entry, RunFailed, RunFinished, RunInterrupted, ToolFin
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import to_messages
 
-PATIENCE = 120.0
 STOPPED = "This call was not completed: the run was stopped."
 
 Way = Literal["sync", "async"]
@@ -159,8 +160,8 @@ def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble,
     assert trouble.called["quick"] == done.called["quick"]  # It had returned each time.
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("onwards", WAYS)
+@each_case("way", WAYS)
+@each_case("onwards", WAYS)
 def test_ctrl_c_in_tool_leaves_finished_sibling_result_in_history(way: Way, onwards: Way) -> None:
     trouble, model = Trouble("slow"), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
@@ -176,7 +177,7 @@ def test_ctrl_c_in_tool_leaves_finished_sibling_result_in_history(way: Way, onwa
     assert len(model.requests) == len(SCRIPT)
 
 
-@pytest.mark.parametrize("onwards", WAYS)
+@each_case("onwards", WAYS)
 def test_cancellation_in_tool_leaves_finished_sibling_result_in_history(onwards: Way) -> None:
     trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
@@ -200,10 +201,10 @@ def test_cancellation_in_tool_leaves_finished_sibling_result_in_history(onwards:
     assert len(model.requests) == len(SCRIPT)
 
 
-@pytest.mark.parametrize("onwards", WAYS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("at", range(len(SCRIPT)))
-@pytest.mark.parametrize("failure", [Failure(503), Failure(None), KeyboardInterrupt()], ids=repr)
+@each_case("onwards", WAYS)
+@each_case("way", WAYS)
+@each_case("at", range(len(SCRIPT)))
+@each_case("failure", [Failure(503), Failure(None), KeyboardInterrupt()])
 def test_model_request_that_got_no_response_is_sent_again_on_resume(
     at: int, failure: Any, way: Way, onwards: Way
 ) -> None:
@@ -241,9 +242,9 @@ def test_run_interrupted_repeatedly_is_resumed_to_end() -> None:
     assert trouble.called["slow"] == 1
 
 
-@pytest.mark.parametrize("onwards", WAYS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("hook", ["on_step", "on_finish"])
+@each_case("onwards", WAYS)
+@each_case("way", WAYS)
+@each_case("hook", ["on_step", "on_finish"])
 def test_hook_interrupted_by_ctrl_c_is_called_again_on_resume(hook: str, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(hook), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
@@ -257,8 +258,8 @@ def test_hook_interrupted_by_ctrl_c_is_called_again_on_resume(hook: str, way: Wa
     assert len(model.requests) == len(SCRIPT)
 
 
-@pytest.mark.parametrize("onwards", WAYS)
-@pytest.mark.parametrize("way", WAYS)
+@each_case("onwards", WAYS)
+@each_case("way", WAYS)
 def test_run_stopped_at_limit_is_resumed_with_higher_limit(way: Way, onwards: Way) -> None:
     trouble = Trouble()
     large = Reply(calls=BOTH.calls, usage=Usage(700, 100, requests=1))
@@ -330,8 +331,8 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("what", CLOSED)
+@each_case("way", WAYS)
+@each_case("what", CLOSED)
 def test_loaded_run_that_failed_permanently_sends_no_request(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)

@@ -12,14 +12,13 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
+from tests.cases import each_case
+from tests.waiting import PATIENCE
 
 from acorn import Run, module, tool
 from acorn.models import ModelRequest
 from acorn.testing import Failure, ScriptedModel, finish
 from acorn.testing import call as calling
-
-PATIENCE = 120.0
 
 
 class Who(module[Any, str]):
@@ -61,7 +60,7 @@ async def in_an_iterator(agent: Who) -> None:
     await asyncio.create_task(read())
 
 
-@pytest.mark.parametrize("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
+@each_case("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
 def test_agent_last_contains_run_made_by_another_task_of_same_thread(way: Callable[[Who], Awaitable[None]]) -> None:
     agent = who()
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.waiting import PATIENCE, given_time
 
@@ -68,7 +69,8 @@ def forced(model: ScriptedModel) -> list[bool]:
 # Tokens and dollars
 
 
-@pytest.mark.parametrize(
+@pytest.mark.every_way
+@each_case(
     ("limit", "tokens", "grows"),
     [(1_000, (80, 20), 0), (1_000, (30, 10), 20), (10_000, (500, 100), 120), (100_000, (1_000, 500), 700)],
 )
@@ -118,6 +120,7 @@ def test_forced_request_at_limit_has_equal_messages_and_tools(call: Call) -> Non
     assert last.messages[: len(before[-1].messages)] == before[-1].messages
 
 
+@pytest.mark.every_way
 def test_run_without_enough_tokens_left_for_answer_raises_limit_error_with_run_record(
     call: Call, script: Script
 ) -> None:
@@ -162,7 +165,7 @@ def test_limits_apply_to_single_turn_run(call: Call, script: Script) -> None:
         call(Once(model=model, max_total_tokens=1_000))
 
 
-@pytest.mark.parametrize("forces", [True, False])
+@each_case("forces", [True, False])
 def test_requests_that_correct_forced_answer_count_against_token_limit(
     call: Call, script: Script, forces: bool
 ) -> None:
@@ -202,7 +205,7 @@ def test_max_cost_with_switch_to_model_without_price_raises_declaration_error(ca
         call(Switcher(model=script(calling("look"), price=Price(0, 0)), max_cost=1))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each_case("seed", range(150))
 def test_random_run_exceeds_token_and_cost_limits_by_at_most_one_request(seed: int) -> None:
     chance = random.Random(seed)
     price = Price(chance.uniform(0, 1e-4), chance.uniform(0, 1e-3))
@@ -245,7 +248,7 @@ def test_random_run_exceeds_token_and_cost_limits_by_at_most_one_request(seed: i
     assert_complete(run.history)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_run_with_steady_token_usage_returns_answer_before_token_limit(seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randint(3_000, 30_000)
@@ -309,7 +312,7 @@ def test_request_timeout_equals_remaining_time() -> None:
     assert given(15.0) == 45.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model_takes", "tools_take", "steps"),
     [
         (1.0, 1.0, 27),
@@ -333,7 +336,7 @@ def test_run_near_time_limit_is_forced_to_finish(model_takes: float, tools_take:
     assert all(seconds >= min(tools_take, 20) for seconds in given)  # No tool is stopped without reason.
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     release = threading.Event()
 
@@ -353,7 +356,7 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
         except LimitError:  # On a slow machine, there may be no time for the answer.
             return None
 
-    run = given_time(hurry, 1.0)
+    run = given_time(hurry, 0.3)
     release.set()
     assert (run.output, run.stop_reason, run.steps) == (Report(summary="done"), "limit", 1)
     told = [message["content"] for message in run.history if message["role"] == "tool"][:-1]
@@ -361,6 +364,7 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     assert all(text.startswith("Tool error: TimeoutError: it took longer than ") for text in told)
 
 
+@pytest.mark.every_way
 def test_tools_that_run_one_after_another_share_remaining_time_of_run(call: Call) -> None:
     release = threading.Event()
 
@@ -379,6 +383,7 @@ def test_tools_that_run_one_after_another_share_remaining_time_of_run(call: Call
     assert sum(allowed) <= 0.25 + 40 * 0.001  # Each gets at least a moment.
 
 
+@pytest.mark.every_way
 def test_tool_timeout_shorter_than_remaining_time_of_run_applies(call: Call, script: Script) -> None:
     @tool(timeout=0.05)
     async def hang() -> None:
@@ -389,6 +394,7 @@ def test_tool_timeout_shorter_than_remaining_time_of_run_applies(call: Call, scr
     assert run.stop_reason == "finish"
 
 
+@pytest.mark.every_way
 def test_slow_model_call_is_stopped_after_max_seconds(call: Call) -> None:
     slow = finish(summary="late")
     slow.delay = PATIENCE
@@ -406,6 +412,7 @@ def test_slow_model_call_is_stopped_after_max_seconds(call: Call) -> None:
     assert error.__cause__ is not None
 
 
+@pytest.mark.every_way
 def test_time_limit_reached_in_hook_before_next_request_ends_run(call: Call) -> None:
     def hurry(seconds: float) -> LimitError | None:
         thought: list[Step] = []
@@ -461,105 +468,75 @@ def test_loop_guard_sends_one_notice_at_third_identical_call(call: Call, script:
     assert run.history[position - 1]["role"] == "tool"  # After the results.
 
 
-def test_loop_guard_treats_reformatted_and_reordered_arguments_as_identical(call: Call, script: Script) -> None:
-    def find(name: str, at: int) -> str:
-        return "nothing"
-
-    one = calling("find", name="a", at=1)
-    other = calling("find", at=1, name="a")
-    spaced = calling("find", name="a", at=1)
-    spaced.calls[0].arguments = '{ "name": "a",  "at": 1 }'
-    assert notices(walk(call, script, [one, other, spaced], tools=[find])) == [3]
+def find(name: str, at: int = 0) -> str:
+    return "nothing"
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_loop_guard_does_not_report_two_identical_calls(call: Call, script: Script, times: int) -> None:
-    other = calling("look", at=2)
-    replies = [calling("look", at=1) for _ in range(times)]
-    assert notices(walk(call, script, [*replies, other, *replies])) == []
+def refuse(page: int) -> str:
+    raise ConnectionError("refused")
 
 
-def test_loop_guard_reports_alternating_calls(call: Call, script: Script) -> None:
-    replies = [calling("look", at=number % 2) for number in range(6)]
-    assert notices(walk(call, script, replies)) == [4]
+def refuse_page(page: int) -> str:
+    raise ConnectionError(f"page {page} refused")
 
 
-def test_loop_guard_counts_repeated_response_with_two_calls_as_one_repetition(call: Call, script: Script) -> None:
-    replies = [calling("look", at=1) & calling("look", at=2) for _ in range(4)]
-    assert notices(walk(call, script, replies)) == [3]
+NUMBERS = itertools.count()
 
 
-def test_loop_guard_reports_repeated_tool_error_although_arguments_differ(call: Call, script: Script) -> None:
-    def fetch(page: int) -> str:
-        raise ConnectionError("refused")
-
-    replies = [calling("fetch", page=number) for number in range(5)]
-    assert notices(walk(call, script, replies, tools=[fetch])) == [3]
+def count() -> int:
+    return next(NUMBERS)
 
 
-def test_loop_guard_does_not_report_different_errors(call: Call, script: Script) -> None:
-    def fetch(page: int) -> str:
-        raise ConnectionError(f"page {page} refused")
-
-    assert notices(walk(call, script, [calling("fetch", page=number) for number in range(5)], tools=[fetch])) == []
+def count_pages() -> Iterator[int]:
+    yield next(NUMBERS)
 
 
-def test_loop_guard_does_not_report_different_results(call: Call, script: Script) -> None:
-    numbers: Iterator[int] = itertools.count()
-
-    def poll() -> str:
-        return f"{next(numbers)} % done"
-
-    assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
+@tool(repeatable=True)
+def poll() -> str:
+    return "not yet"
 
 
-def test_loop_guard_does_not_report_different_arguments(call: Call, script: Script) -> None:
-    def find(name: str) -> str:
-        return "nothing"
-
-    assert notices(walk(call, script, [calling("find", name=name) for name in "abcdef"], tools=[find])) == []
+@tool(repeatable=True)
+def poll_in_vain() -> str:
+    raise ConnectionError("not yet")
 
 
-def test_loop_guard_does_not_report_generator_tool_with_different_results(call: Call, script: Script) -> None:
-    numbers: Iterator[int] = itertools.count()
-
-    def pages() -> Iterator[int]:
-        yield next(numbers)
-
-    assert notices(walk(call, script, [calling("pages") for _ in range(5)], tools=[pages])) == []
+def spaced() -> Reply:
+    reply = calling("find", name="a", at=1)
+    reply.calls[0].arguments = '{ "name": "a",  "at": 1 }'
+    return reply
 
 
-def test_loop_guard_does_not_report_tool_with_repeatable_option(call: Call, script: Script) -> None:
-    @tool(repeatable=True)
-    def poll() -> str:
-        return "not yet"
-
-    assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
-
-    @tool(repeatable=True)
-    def fail() -> str:
-        raise ConnectionError("not yet")
-
-    assert notices(walk(call, script, [calling("fail") for _ in range(6)], tools=[fail])) == []
-
-
-def test_loop_guard_reports_repeated_call_next_to_call_of_tool_with_repeatable_option(
-    call: Call, script: Script
-) -> None:
-    numbers: Iterator[int] = itertools.count()
-
-    @tool(repeatable=True)
-    def poll() -> str:
-        return f"{next(numbers)}"
-
-    replies = [calling("poll") & calling("look", at=1) for _ in range(4)]
-    assert notices(walk(call, script, replies, tools=[poll, look])) == [3]
+ONE, TWO = calling("look", at=1), calling("look", at=2)
+PATTERNS: dict[str, tuple[list[Reply], list[int]]] = {
+    "two identical calls": ([ONE, ONE, TWO, ONE, ONE], []),
+    "one call between others": ([ONE, TWO, ONE], []),
+    "arguments in another order and form": (
+        [calling("find", name="a", at=1), calling("find", at=1, name="a"), spaced()],
+        [3],
+    ),
+    "alternating calls": ([ONE, TWO] * 3, [4]),
+    "a response with two calls": ([ONE & TWO] * 4, [3]),
+    "one error of different calls": ([calling("refuse", page=number) for number in range(5)], [3]),
+    "different errors": ([calling("refuse_page", page=number) for number in range(5)], []),
+    "different results": ([calling("count")] * 6, []),
+    "different results of a generator": ([calling("count_pages")] * 5, []),
+    "different arguments": ([calling("find", name=name) for name in "abcdef"], []),
+    "a repeatable tool": ([calling("poll")] * 6, []),
+    "a repeatable tool that fails": ([calling("poll_in_vain")] * 6, []),
+    "a call next to a repeatable tool": ([calling("poll") & ONE] * 4, [3]),
+}
 
 
-def test_loop_guard_none_sends_no_reminder(call: Call, script: Script) -> None:
-    assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
+@each_case("pattern", PATTERNS)
+def test_loop_guard_reports_only_repeated_calls_with_equal_results(call: Call, script: Script, pattern: str) -> None:
+    replies, expected = PATTERNS[pattern]
+    tools = [look, find, refuse, refuse_page, count, count_pages, poll, poll_in_vain]
+    assert notices(walk(call, script, replies, tools=tools)) == expected
+    assert notices(walk(call, script, replies, tools=tools, loop_guard=None)) == []
 
 
+@pytest.mark.every_way
 def test_loop_guard_force_forces_finish_if_loop_continues_after_notice(call: Call, script: Script) -> None:
     model = script(*(calling("look", at=1) for _ in range(4)), finish(summary="done"))
     run = call.run(Circler(model=model, loop_guard="force"))
@@ -588,7 +565,7 @@ def test_loop_guard_compares_results_changed_by_on_step(call: Call, script: Scri
 Change = Callable[[Step], None]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         lambda step: step.tool_results.clear(),

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.schemas import Question
+from tests.cases import each_case
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
 from acorn._call.plan import new_machine
@@ -37,13 +38,8 @@ from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.record import Subscriber, _subscribe
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
-PATIENCE = 120.0
 SECRET = "sk-very-secret-12345678"
 SAID = "the words of the question"
-
-
-class Question(BaseModel):
-    question: str
 
 
 @tool
@@ -239,7 +235,7 @@ def lines(entries: list[Entry]) -> list[str]:
     return made
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_listener_receives_all_journal_entries_of_run(way: str) -> None:
     ear = Ear()
     model = RetryingModel(ScriptedModel(replies()), RetryPolicy(count=1, delay=0.001))
@@ -287,9 +283,10 @@ class Broken:
             raise self.error
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_failing_listener_is_logged_and_does_not_affect_run(way: str, caplog: pytest.LogCaptureFixture) -> None:
     ear, broken = Ear(), Broken(object, ValueError(SAID), times=-1)
+    caplog.clear()
     caplog.set_level(logging.DEBUG, "acorn")
     with listen(broken), listen(ear):
         run = start(Main(model=RetryingModel(ScriptedModel(replies()), RetryPolicy(delay=0.001))), way)
@@ -339,8 +336,8 @@ def a_look() -> ScriptedModel:
 OWN = [RunStarted, MessagesAdded, ModelRequested, ModelResponded, ToolStarted, ToolFinished, ToolResultsAdded]
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("kind", OWN)
+@each_case("way", ["sync", "async"])
+@each_case("kind", OWN)
 def test_keyboard_interrupt_in_listener_is_raised_to_caller(way: str, kind: type[Any]) -> None:
     error = KeyboardInterrupt()
     with listen(Broken(kind, error)), pytest.raises(KeyboardInterrupt):
@@ -349,9 +346,9 @@ def test_keyboard_interrupt_in_listener_is_raised_to_caller(way: str, kind: type
     assert (run.stop_reason, run.output) == ("cancelled", None)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
-@pytest.mark.parametrize("kind", [*OWN, RunFinished])
+@each_case("way", WAYS)
+@each_case("times", [1, -1])
+@each_case("kind", [*OWN, RunFinished])
 def test_vital_listener_that_raises_stops_run_with_its_error(way: str, kind: type[Any], times: int) -> None:
     error, model = ValueError("the disk is full"), a_look()
     with _subscribe(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
@@ -361,10 +358,10 @@ def test_vital_listener_that_raises_stops_run_with_its_error(way: str, kind: typ
     assert (run.stop_reason, run.error) == ("error", error)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
-@pytest.mark.parametrize("kind", [RunStarted, ModelRequested, ModelResponded, RunFinished])
-@pytest.mark.parametrize("path", ["outer", "outer/inner", "Note"])
+@each_case("way", WAYS)
+@each_case("times", [1, -1])
+@each_case("kind", [RunStarted, ModelRequested, ModelResponded, RunFinished])
+@each_case("path", ["outer", "outer/inner", "Note"])
 def test_vital_listener_that_raises_in_branch_stops_run(way: str, kind: type[Any], times: int, path: str) -> None:
     error = ValueError("the disk is full")
     broken = Broken(kind, error, times=times)
@@ -384,7 +381,7 @@ def test_vital_listener_that_raises_in_branch_stops_run(way: str, kind: type[Any
     assert None not in [run.stop_reason for run in runs]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_vital_listener_that_raises_in_branch_started_by_branch_method_stops_run(way: str) -> None:
     error = ValueError("the disk is full")
 
@@ -449,7 +446,7 @@ async def awaited(entry: Entry) -> None:
     """No listener."""
 
 
-@pytest.mark.parametrize("wrong", [awaited, None, "print"])
+@each_case("wrong", [awaited, None, "print"])
 def test_listener_that_is_not_plain_function_raises_acorn_error(wrong: Any) -> None:
     with (
         pytest.raises(AcornError, match=r"`acorn\.listen` needs a sync function with one parameter, got "),
@@ -506,17 +503,17 @@ def test_debug_log_contains_each_step(caplog: pytest.LogCaptureFixture) -> None:
     assert "Run the run, step 1: the tool look returned." in told
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "expected"),
     [
         (ModelError(f"{SECRET} is no key for {SAID}"), r"Run \w+ failed after [\d.]+ s: \w*ModelError\."),
         (KeyboardInterrupt(SAID), r"Run \w+ was interrupted after [\d.]+ s: KeyboardInterrupt\."),
     ],
-    ids=["failed", "interrupted"],
 )
 def test_error_log_contains_only_error_type(
     caplog: pytest.LogCaptureFixture, error: BaseException, expected: str
 ) -> None:
+    caplog.clear()
     caplog.set_level(logging.INFO, "acorn")
     with pytest.raises(type(error)):
         start(Main(model=ScriptedModel([error])), "sync")

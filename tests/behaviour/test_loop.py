@@ -12,16 +12,14 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Question
+from tests.cases import each_case
 from typing_extensions import TypedDict
 
 from acorn import ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
 from acorn.models import ModelRequest, RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-
-class Question(BaseModel):
-    question: str
 
 
 class Answer(BaseModel):
@@ -164,6 +162,7 @@ def example(model: ScriptedModel, text: str = COMPLETE_MODULE) -> Any:
     return space
 
 
+@pytest.mark.every_way
 def test_specification_example_of_complete_module_sends_documented_messages(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,15 +303,6 @@ def test_run_of_agent_without_input_sends_empty_xml_element(call: Call, script: 
     assert model.requests[0].messages == [{"role": "user", "content": "<task />"}]
 
 
-def test_each_call_starts_new_conversation(call: Call, script: Script) -> None:
-    model = script(finish(answer="one"), finish(answer="two"))
-    agent = Asker(model=model)
-    call(agent, question="first")
-    call(agent, question="second")
-    assert len(model.requests[0].messages) == len(model.requests[1].messages) == 2
-    assert "second" in model.requests[1].messages[1]["content"]
-
-
 # Tools and `__finish__` in every request
 
 
@@ -362,6 +352,7 @@ def test_request_contains_declared_temperature_and_max_tokens(call: Call, script
 # Forcing in a single turn
 
 
+@pytest.mark.every_way
 def test_single_turn_run_without_tools_forces_finish_tool(call: Call, script: Script) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     assert call(Asker(model=model), question="?") == RIGHT
@@ -413,7 +404,8 @@ def test_thinking_model_at_max_steps_is_forced_to_finish(call: Call) -> None:
 # The end of the loop
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.every_way
+@each_case("steps", [1, 2, 7])
 def test_multi_step_run_forces_finish_once_after_max_steps(call: Call, script: Script, steps: int) -> None:
     replies = [calling("search", query=str(at)) for at in range(steps)]
     model = script(*replies, finish(answer="Paris", confidence=0.9))
@@ -423,6 +415,7 @@ def test_multi_step_run_forces_finish_once_after_max_steps(call: Call, script: S
     assert forced(model) == [None] * steps + ["__finish__"]
 
 
+@pytest.mark.every_way
 def test_forced_request_has_messages_tools_and_settings_of_earlier_requests(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), calling("search", query="b"), finish(answer="Paris"))
     call(Searcher(model=model, max_steps=2), question="?")
@@ -440,6 +433,7 @@ def test_finish_in_last_step_sends_no_forced_request(call: Call, script: Script)
     assert (run.steps, run.stop_reason, forced(model)) == (1, "finish", [None, None])
 
 
+@pytest.mark.every_way
 def test_invalid_output_of_forced_request_is_corrected(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=1), question="?")
@@ -458,6 +452,7 @@ def test_forced_output_that_stays_invalid_raises_parse_error(call: Call, script:
 # Finishing
 
 
+@pytest.mark.every_way
 def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(finish(answer="Paris", confidence=0.9))), question="?")
     assert (run.output, run.stop_reason, run.steps, run.error) == (RIGHT, "finish", 0, None)
@@ -477,6 +472,7 @@ def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Sc
     ]
 
 
+@pytest.mark.every_way
 def test_first_valid_finish_call_of_response_sets_output_and_others_are_skipped(call: Call, script: Script) -> None:
     reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
     run = call.run(Searcher(model=script(reply)), question="?")
@@ -484,6 +480,7 @@ def test_first_valid_finish_call_of_response_sets_output_and_others_are_skipped(
     assert told(run) == [WRONG_CONFIDENCE, "Finished.", SKIPPED, SKIPPED]
 
 
+@pytest.mark.every_way
 def test_each_finish_call_of_response_gets_tool_result_if_on_finish_rejects_one(call: Call, script: Script) -> None:
     class Strict(Searcher):
         def on_finish(self, output: Answer) -> None:
@@ -506,7 +503,7 @@ def test_several_invalid_finish_calls_count_as_one_retry(call: Call, script: Scr
     assert '<field name="answer">\n      <expected>string</expected>\n      <received>missing</received>' in second
 
 
-@pytest.mark.parametrize("max_steps", [None, 3])
+@each_case("max_steps", [None, 3])
 def test_tool_calls_in_same_response_as_valid_finish_call_are_not_executed(
     call: Call, script: Script, max_steps: int | None
 ) -> None:
@@ -527,7 +524,8 @@ def test_tool_calls_in_same_response_as_valid_finish_call_are_not_executed(
     assert told(run) == [SKIPPED, "Finished.", SKIPPED, SKIPPED]
 
 
-@pytest.mark.parametrize("max_steps", [None, 3])
+@pytest.mark.every_way
+@each_case("max_steps", [None, 3])
 def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
     call: Call, script: Script, max_steps: int | None
 ) -> None:
@@ -554,7 +552,8 @@ def test_tool_calls_in_same_response_as_invalid_finish_call_are_not_executed(
 # Corrections
 
 
-@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
+@pytest.mark.every_way
+@each_case("agent", [Asker, Picky, Searcher])
 def test_invalid_output_error_is_sent_as_tool_result(call: Call, script: Script, agent: type[Asker]) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(agent(model=model), question="?")
@@ -604,7 +603,7 @@ def test_validation_error_text_for_model_lists_each_invalid_field_once(call: Cal
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "expected", "received"),
     [
         ('{"answer": ', "valid JSON", '{"answer":'),
@@ -627,7 +626,7 @@ def test_finish_arguments_that_are_not_json_object_are_corrected(
     assert run.history[2]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-@pytest.mark.parametrize("arguments", ["", "{}"])
+@each_case("arguments", ["", "{}"])
 def test_empty_finish_arguments_are_parsed_as_empty_object(call: Call, script: Script, arguments: str) -> None:
     model = script(raw("__finish__", arguments), finish(answer="Paris"))
     run = call.run(Asker(model=model), question="?")
@@ -664,6 +663,7 @@ def test_output_validator_message_is_sent_unchanged(call: Call, script: Script) 
     assert caught.value.errors == [{"path": "answer", "expected": "must end with 'please'", "received": "Paris"}]
 
 
+@pytest.mark.every_way
 def test_corrections_are_not_counted_as_steps(call: Call, script: Script) -> None:
     seen: list[int] = []
 
@@ -684,6 +684,7 @@ def test_corrections_are_not_counted_as_steps(call: Call, script: Script) -> Non
     assert (seen, run.steps, run.usage.requests, run.stop_reason) == ([1, 2], 2, 5, "forced")
 
 
+@pytest.mark.every_way
 def test_invalid_outputs_of_all_steps_count_together_against_parse_retries(call: Call, script: Script) -> None:
     model = script(finish(**SURE), calling("search", query="a"), finish(**SURE), "Paris.", finish(**SURE))
     with pytest.raises(ParseError) as caught:
@@ -691,7 +692,7 @@ def test_invalid_outputs_of_all_steps_count_together_against_parse_retries(call:
     assert caught.value.attempts == 3
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
+@each_case("retries", [0, 1, 3])
 def test_parse_error_is_raised_after_parse_retries_corrections(call: Call, script: Script, retries: int) -> None:
     wrong = [finish(**SURE)] * retries
     assert call(Asker(model=script(*wrong, finish(answer="a")), parse_retries=retries), question="?") == Answer(
@@ -702,6 +703,7 @@ def test_parse_error_is_raised_after_parse_retries_corrections(call: Call, scrip
     assert caught.value.attempts == retries + 1
 
 
+@pytest.mark.every_way
 def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> None:
     model = script(finish(answer="Lyon", confidence=7), finish(**SURE), name="some-model")
     with pytest.raises(ParseError) as caught:
@@ -712,9 +714,7 @@ def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> N
         "got 'very confident'. Raise `parse_retries`, or make `final_output` easier to fill."
     )
     assert error.raw_output == '{"answer":"Paris","confidence":"very confident"}'
-    assert error.errors == [
-        {"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"},
-    ]
+    assert error.errors == [{"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"}]
     assert error.attempts == 2
     assert error.run.error is error
     assert (error.run.stop_reason, error.run.output, error.run.usage.requests) == ("error", None, 2)
@@ -731,7 +731,8 @@ def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: S
 # Responses without a tool call
 
 
-@pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
+@pytest.mark.every_way
+@each_case("text", ["The answer is Paris.", "", "  \n"])
 def test_text_response_in_single_turn_run_with_tools_is_corrected(call: Call, script: Script, text: str) -> None:
     model = script(text, finish(answer="Paris"))
     run = call.run(Picky(model=model), question="?")
@@ -746,6 +747,7 @@ def test_repeated_text_responses_in_single_turn_run_raise_parse_error(call: Call
     assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
 
 
+@pytest.mark.every_way
 def test_text_response_in_multi_step_run_counts_as_step_and_gets_reminder(call: Call, script: Script) -> None:
     seen: list[tuple[int, str, list[Any], list[Any]]] = []
 
@@ -769,6 +771,7 @@ def test_text_responses_in_multi_step_run_count_against_max_steps(call: Call, sc
     assert (run.steps, forced(model)) == (2, [None, None, "__finish__"])
 
 
+@pytest.mark.every_way
 def test_empty_response_in_multi_step_run_counts_as_step_and_is_not_sent_back(call: Call, script: Script) -> None:
     model = script("", finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
@@ -780,8 +783,9 @@ def test_empty_response_in_multi_step_run_counts_as_step_and_is_not_sent_back(ca
 # Refusals
 
 
-@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
-@pytest.mark.parametrize(
+@pytest.mark.every_way
+@each_case("agent", [Asker, Picky, Searcher])
+@each_case(
     ("reply", "words"),
     [
         (Reply(refusal="I can't help with that."), "refused to answer: I can't help with that\\."),
@@ -802,6 +806,7 @@ def test_refusal_raises_model_error_with_refusal_text(
     assert (error.run.error, error.run.usage.requests) == (error, 1)
 
 
+@pytest.mark.every_way
 def test_failing_provider_raises_error_with_run_record(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Failure(status=503, message="busy"))
     with pytest.raises(ModelError, match="HTTP 503") as caught:
@@ -814,8 +819,9 @@ def test_failing_provider_raises_error_with_run_record(call: Call, script: Scrip
 # Responses cut off by the token limit
 
 
-@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
-@pytest.mark.parametrize("arguments", ['{"answer": "Par', "", "{"])
+@pytest.mark.every_way
+@each_case("agent", [Asker, Picky, Searcher])
+@each_case("arguments", ['{"answer": "Par', "", "{"])
 def test_finish_call_cut_off_at_token_limit_is_reported_to_model_as_cut_off(
     call: Call, script: Script, agent: type[Asker], arguments: str
 ) -> None:
@@ -848,7 +854,8 @@ def test_cut_off_text_in_single_turn_run_is_reported_to_model(call: Call, script
         call(Picky(model=script(*replies), max_tokens=9, parse_retries=1), question="?")
 
 
-@pytest.mark.parametrize("arguments", ['{"query": "Par', "", '{"query"'])
+@pytest.mark.every_way
+@each_case("arguments", ['{"query": "Par', "", '{"query"'])
 def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, arguments: str) -> None:
     searched: list[str] = []
     seen: list[Any] = []
@@ -872,6 +879,7 @@ def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, argume
     assert seen == [({}, arguments or "{}")]
 
 
+@pytest.mark.every_way
 def test_response_cut_off_in_last_tool_call_executes_earlier_tool_calls(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & raw("search", '{"query', stop_reason="length")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
@@ -882,6 +890,7 @@ def test_response_cut_off_in_last_tool_call_executes_earlier_tool_calls(call: Ca
 # A single turn with another tool call
 
 
+@pytest.mark.every_way
 def test_single_turn_run_with_tool_call_returns_unfinished(call: Call, script: Script) -> None:
     seen: list[int] = []
 
@@ -914,6 +923,7 @@ def test_attribute_access_on_unfinished_output_raises_error_with_cause_and_fix(c
     assert not hasattr(found, "confidence")
 
 
+@pytest.mark.every_way
 def test_failed_tool_call_in_single_turn_run_is_in_results_of_unfinished_output(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
     assert isinstance(found, Unfinished)
@@ -922,6 +932,7 @@ def test_failed_tool_call_in_single_turn_run_is_in_results_of_unfinished_output(
     assert "no tool `unknown`" in str(unknown.error)
 
 
+@pytest.mark.every_way
 def test_tool_call_after_correction_in_single_turn_run_returns_unfinished(call: Call, script: Script) -> None:
     found = call(Picky(model=script(finish(**SURE), calling("search", query="a"))), question="?")
     assert isinstance(found, Unfinished)
@@ -958,7 +969,8 @@ class Tags(RootModel[list[str]]):
     pass
 
 
-@pytest.mark.parametrize(
+@pytest.mark.every_way
+@each_case(
     ("kind", "given", "wanted"),
     [
         (str, "Paris", "Paris"),
@@ -1018,7 +1030,7 @@ class Renamed(BaseModel):
     how_sure: float = Field(default=1.0, alias="howSure", le=1)
 
 
-@pytest.mark.parametrize("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
+@each_case("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
 def test_output_field_with_alias_is_sent_as_alias_and_accepted_under_alias_and_field_name(
     call: Call, script: Script, fields: dict[str, Any]
 ) -> None:
@@ -1035,12 +1047,14 @@ def test_output_field_with_alias_is_sent_as_alias_and_accepted_under_alias_and_f
 # Calls that cannot be executed
 
 
+@pytest.mark.every_way
 def test_unknown_tool_call_returns_tool_error_with_list_of_tools(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(calling("serach", query="a"), finish(answer="Paris"))), question="?")
     assert run.steps == 1
     assert told(run)[0] == "Tool error: There is no tool `serach`. There are: `search`, `__finish__`."
 
 
+@pytest.mark.every_way
 def test_tool_calls_next_to_unknown_tool_call_are_executed_in_order(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & calling("nothing") & calling("search", query="b")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
@@ -1048,14 +1062,10 @@ def test_tool_calls_next_to_unknown_tool_call_are_executed_in_order(call: Call, 
     assert told(run)[1].startswith("Tool error: There is no tool `nothing`.")
 
 
-def test_tool_arguments_that_are_not_json_return_tool_error(call: Call, script: Script) -> None:
-    run = call.run(Searcher(model=script(raw("search", '{"query": '), finish(answer="Paris"))), question="?")
-    assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
-
-
 # Records
 
 
+@pytest.mark.every_way
 def test_run_record_contains_sum_of_request_usage(call: Call, script: Script) -> None:
     used = Usage(input_tokens=10, output_tokens=2, cached_tokens=4, reasoning_tokens=1, requests=1)
     text = Reply("Hm.", usage=used)
@@ -1067,6 +1077,7 @@ def test_run_record_contains_sum_of_request_usage(call: Call, script: Script) ->
     assert run.seconds >= 0
 
 
+@pytest.mark.every_way
 def test_run_history_contains_all_messages_of_run(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")

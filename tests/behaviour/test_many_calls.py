@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call
+from tests.cases import each_case
+from tests.long_version import IS_LONG
 
 import acorn
 from acorn import module, tool
@@ -120,9 +122,16 @@ class Weighing(MemoryStore):
         return super().commit(commit)
 
 
-@pytest.mark.parametrize("name", ["look", "alook", "look_alone", "look_in_time", "Inner"])
-@pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("is_kept", [False, True], ids=["", "kept"])
+@pytest.mark.parametrize(
+    ("name", "way", "is_kept"),
+    [
+        (name, way, is_kept)
+        for number, name in enumerate(["look", "alook", "look_alone", "look_in_time", "Inner"])
+        for at, way in enumerate(["sync", "async"])
+        for is_kept in (False, True)
+        if IS_LONG or (number + at + is_kept) % 2  # Pairs; in the long version of the tests, triples.
+    ],
+)
 def test_work_and_stored_bytes_per_tool_call_do_not_grow_with_number_of_calls(
     name: str, way: str, is_kept: bool
 ) -> None:
@@ -138,7 +147,7 @@ def test_work_and_stored_bytes_per_tool_call_do_not_grow_with_number_of_calls(
     assert many[1] <= 1.5 * few[1]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@each_case("kind", ["memory", "sqlite"])
 def test_finished_tool_calls_of_large_response_are_not_repeated_on_resume(kind: str, tmp_path: Path) -> None:
     store: Any = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "runs.db")
     made: list[int] = []

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call
-from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results, together
-from tests.long_version import IS_LONG
-from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.behaviour.test_mcp_source import SERVERS, Human, Odd, Worker, results, together
+from tests.cases import case
+from tests.waiting import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
 
 from acorn import AcornError, DeclarationError, Request
 from acorn.mcp import MCPServer
@@ -45,7 +45,7 @@ def run_program(lines: str, diary: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
-@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+@pytest.mark.parametrize("file", ["quick.py", pytest.param("odd.py", marks=pytest.mark.torture)])
 def test_mcp_server_error_returns_tool_error_without_reconnect(tmp_path: Path, file: str) -> None:
     odd = Odd(tmp_path / "diary", file=file)
     model = ScriptedModel([calling("refuse", text="not today"), calling("echo", text="a"), finish("done")])
@@ -78,22 +78,22 @@ def test_mcp_server_environment_is_redacted_in_errors_and_logs(
     assert not any(canary in told for canary in ("4711", "zebratoken", "zebrapass"))
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["--api-key", "zebra1234"],
-        ["--token=zebra1234"],
-        ["API_KEY=zebra1234"],
-        ["--header", "Authorization: zebra1234"],
-    ],
-    ids=["next", "option", "variable", "header"],
-)
-def test_mcp_server_argument_secrets_are_redacted_in_error(args: list[str]) -> None:
-    program = "import sys; sys.exit(f'wrong arguments: {sys.argv[1:]}')"
-    server = MCPServer(sys.executable, ["-c", program, *args])
-    with pytest.raises(AcornError, match="wrong arguments") as caught:
-        Worker(model=ScriptedModel([]), tools=[server])("x")
-    assert "zebra" not in str(caught.value)
+SECRET_ARGUMENTS: list[list[str]] = [
+    ["--api-key", "zebra1234"],
+    ["--token=zebra1234"],
+    ["API_KEY=zebra1234"],
+    ["--header", "Authorization: zebra1234"],
+]
+
+
+def test_mcp_server_argument_secrets_are_redacted_in_error() -> None:
+    for args in SECRET_ARGUMENTS:
+        with case(args):
+            program = "import sys; sys.exit(f'wrong arguments: {sys.argv[1:]}')"
+            server = MCPServer(sys.executable, ["-c", program, *args])
+            with pytest.raises(AcornError, match="wrong arguments") as caught:
+                Worker(model=ScriptedModel([]), tools=[server])("x")
+            assert "zebra" not in str(caught.value)
 
 
 def test_mcp_description_secrets_are_redacted_in_lock_file_and_request(tmp_path: Path) -> None:
@@ -143,11 +143,13 @@ for span in kept.get_finished_spans():
 """
 
 
-def test_mcp_server_error_text_is_not_in_spans(tmp_path: Path) -> None:
-    said, *spans = run_program(TRACED, tmp_path / "diary").stdout.splitlines()
+def test_mcp_server_error_text_is_not_in_spans_and_its_output_is_not_printed(tmp_path: Path) -> None:
+    ended = run_program(TRACED, tmp_path / "diary")
+    said, *spans = ended.stdout.splitlines()
     assert said == "['Tool error: ServerError: zebra words', 'Tool error: ServerError: zebra result']"
     assert any('"MCP send tools/call refuse"' in span for span in spans)
     assert not [span for span in spans if "zebra" in span]
+    assert ended.stderr == ""  # The server also prints lines that are not messages.
 
 
 NO_ANSWER = "Tool error: ServerError: the answer of the server is not an MCP message"
@@ -173,10 +175,13 @@ def test_mcp_server_with_invalid_response_causes_tool_error_for_that_call_only(c
     assert odd.lines().count("started") == 1
 
 
-FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 bytes")] if IS_LONG else [])]
-
-
-@pytest.mark.parametrize(("how", "words"), FATAL)
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("deaf", "Connection closed"),
+        pytest.param("endless", "of more than 100000000 bytes", marks=pytest.mark.torture),
+    ],
+)
 def test_mcp_server_that_does_not_exit_is_killed(tmp_path: Path, how: str, words: str) -> None:
     odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
     model = ScriptedModel([calling("echo", text=how), calling("echo", text="twice"), finish("done")])
@@ -190,23 +195,26 @@ def test_mcp_server_with_duplicate_tool_name_raises_acorn_error(tmp_path: Path) 
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
 
-def test_mcp_invalid_output_is_not_printed_to_terminal(tmp_path: Path) -> None:
-    lines = "print(Worker(model=ScriptedModel([call('echo', text='a'), finish('done')]), tools=[server])('x'))"
-    ended = run_program(lines, tmp_path / "diary")
-    assert (ended.stdout, ended.stderr) == ("done\n", "")
-
-
-def test_mcp_connect_timeout_error_reports_invalid_lines_that_server_printed(tmp_path: Path) -> None:
+def test_mcp_connect_timeout_error_reports_invalid_lines_that_server_printed() -> None:
     program = "import time; print('hello, I am no protocol', flush=True); time.sleep(3600)"
-    server = MCPServer(sys.executable, ["-c", program], connect_timeout=5)
-    with pytest.raises(
-        AcornError, match="did not answer within 5 s; it wrote lines to its standard output that are not"
-    ):
-        Worker(model=ScriptedModel([]), tools=[server])("x")
+
+    def connect(seconds: float) -> bool | None:
+        server = MCPServer(sys.executable, ["-c", program], connect_timeout=seconds)
+        with pytest.raises(AcornError, match=f"did not answer within {seconds:g} s") as caught:
+            Worker(model=ScriptedModel([]), tools=[server])("x")
+        return "; it wrote lines to its standard output that are not" in str(caught.value) or None
+
+    assert given_time(connect, 0.3)
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("way", ["worker.run('x')", "asyncio.run(worker.acall('x'))"], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("worker.run('x')", id="sync"),
+        pytest.param("asyncio.run(worker.acall('x'))", id="async", marks=pytest.mark.torture),
+    ],
+)
 def test_ctrl_c_while_mcp_server_starts_leaves_no_process(tmp_path: Path, way: str) -> None:
     diary = tmp_path / "diary"
     lines = f"worker = Worker(model=ScriptedModel([]), tools=[server])\n{way}\n"
@@ -238,6 +246,7 @@ def test_mcp_server_child_processes_are_ended_with_server(tmp_path: Path) -> Non
     assert comes_true(lambda: not _is_alive(child))
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_use_of_parent_mcp_server_in_forked_child_process_raises_not_open_error(tmp_path: Path) -> None:
     lines = """
@@ -257,6 +266,7 @@ with server:
     assert ended.stdout.endswith("done\n")
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_child_process_that_leaves_mcp_server_block_can_call_server_again(tmp_path: Path) -> None:
     lines = """
@@ -279,7 +289,7 @@ os.wait()
 
 
 class Rude(http.server.BaseHTTPRequestHandler):
-    """A server with a session that never ends."""
+    """A server with a session that ends when `leaving` is set."""
 
     protocol_version = "HTTP/1.1"
     status = 200
@@ -301,23 +311,53 @@ class Rude(http.server.BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self.leaving.wait(AGES)
+        self.answer(200)
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.perform(message["method"], message)
+
+    def perform(self, method: str, message: dict[str, Any]) -> None:
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "rude", "version": "1"}}
         tools = [{"name": "busy", "inputSchema": {"type": "object"}}]
-        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": tools}}}
-        other = {"error": {"code": -32601, "message": "Method not found"}}
-        reply = {"jsonrpc": "2.0", "id": message.get("id"), **known.get(message["method"], other)}
-        if self.status != 200 or message["method"] == "tools/call":
+        known: dict[str, Any] = {"initialize": hello, "tools/list": {"tools": tools}}
+        if self.status != 200 or method == "tools/call":
             self.answer(503 if self.status == 200 else self.status)
+        elif "id" not in message:
+            self.answer(202)
+        elif method in known:
+            self.reply(message, result=known[method])
         else:
-            self.answer(200 if "id" in message else 202, json.dumps(reply).encode() if "id" in message else b"")
+            self.reply(message, error={"code": -32601, "message": "Method not found"})
+
+    def reply(self, message: dict[str, Any], **content: Any) -> None:
+        self.answer(200, json.dumps({"jsonrpc": "2.0", "id": message["id"], **content}).encode())
+
+
+class Forgetful(Rude):
+    """A server that loses its session at the first call, drops the connection at the second, and answers the third."""
+
+    calls: list[str]
+
+    def perform(self, method: str, message: dict[str, Any]) -> None:
+        if method != "tools/call":
+            super().perform(method, message)
+            return
+        self.calls.append(self.headers["Mcp-Session-Id"])
+        if len(self.calls) == 1:
+            self.answer(404)
+        elif len(self.calls) == 2:
+            self.close_connection = True
+        else:
+            self.reply(message, result={"content": [{"type": "text", "text": "done"}]})
 
 
 @contextmanager
-def rude(status: int) -> Iterator[str]:
-    handler = type("Handler", (Rude,), {"status": status, "leaving": threading.Event()})
+def rude(status: int, kind: type[Rude] = Rude, *, closes: bool = True) -> Iterator[str]:
+    """Start a server that answers with a status. Without `closes`, it never answers the end of a session."""
+    handler = type("Handler", (kind,), {"status": status, "leaving": threading.Event(), "calls": []})
+    if closes:
+        handler.leaving.set()  # type: ignore[attr-defined]
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -329,8 +369,16 @@ def rude(status: int) -> Iterator[str]:
 
 
 def test_mcp_session_that_does_not_close_does_not_delay_end_of_run() -> None:
-    with rude(200) as address, waiting_for_nothing():
+    with rude(200, closes=False) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
+
+
+def test_mcp_call_of_lost_session_is_repeated_and_call_of_lost_connection_is_not() -> None:
+    with rude(200, Forgetful) as address, waiting_for_nothing():
+        model = ScriptedModel([calling("busy"), calling("busy"), finish("done")])
+        lost, done = results(Worker(model=model, tools=[MCPServer(address)]).run("x"))
+    assert "The call may or may not have taken effect and is not repeated" in lost
+    assert done == "done"
 
 
 def test_mcp_url_secrets_are_not_in_logs(caplog: pytest.LogCaptureFixture) -> None:
@@ -360,13 +408,16 @@ def test_mcp_url_secret_is_redacted_in_lock_file_and_error(tmp_path: Path) -> No
     assert "zebra" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [(401, "HTTP status 401.*Check the key in `headers`"), (404, "HTTP status 404.*Check the path of the URL")],
-)
-def test_mcp_connection_rejected_over_http_raises_error_with_http_status(status: int, words: str) -> None:
-    with rude(status) as address, pytest.raises(AcornError, match=words):
-        Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
+REJECTIONS: list[tuple[int, str]] = [
+    (401, "HTTP status 401.*Check the key in `headers`"),
+    (404, "HTTP status 404.*Check the path of the URL"),
+]
+
+
+def test_mcp_connection_rejected_over_http_raises_error_with_http_status() -> None:
+    for status, words in REJECTIONS:
+        with case(status, words), rude(status) as address, pytest.raises(AcornError, match=words):
+            Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
 
 
 def takes_one(arguments: dict[str, Any]) -> bool:
@@ -377,33 +428,34 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
     return bool(arguments)
 
 
-@pytest.mark.parametrize(
-    ("server", "options", "words"),
-    [
-        ("ftp://example.com/mcp", {}, "must be a command or an `http` or `https` URL"),
-        ("http://[::1", {}, "must be a command or an `http` or `https` URL"),
-        ("http://", {}, "must be a command or an `http` or `https` URL"),
-        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "the value of 'DEPTH' has the type `int`"),
-        ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
-        (
-            "http://a/mcp",
-            {"headers": {"Authorization": "Bearer zebra\n"}},
-            "without line ends, but the value of 'Authorization' contains a line end",
-        ),
-        ("http://a/mcp", {"auth": "zebra"}, "got a `str`. Set a key with `headers="),
-        ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* must be an existing folder, got 'nowhere-at-all'"),
-        ("time", {"pin": 5}, "`pin` .* must be the path of a file, got 5"),
-        ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
-        ("time", {"prefix": None}, "`prefix` .* must consist of letters"),
-        ("time", {"max_result": 1.5}, "`max_result` .* must be an integer"),
-        ("time", {"approve": takes_one}, "`approve` .* sync function that receives the tool name"),
-        ("time", {"approve": asks_later}, "`approve` .* sync function that receives the tool name"),
-    ],
-)
-def test_mcp_error_secrets_are_redacted(server: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(DeclarationError, match=words) as caught:
-        MCPServer(server, **options)
-    assert "zebra" not in str(caught.value)
+WRONG_SERVERS: list[tuple[str, dict[str, Any], str]] = [
+    ("ftp://example.com/mcp", {}, "must be a command or an `http` or `https` URL"),
+    ("http://[::1", {}, "must be a command or an `http` or `https` URL"),
+    ("http://", {}, "must be a command or an `http` or `https` URL"),
+    ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "the value of 'DEPTH' has the type `int`"),
+    ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
+    (
+        "http://a/mcp",
+        {"headers": {"Authorization": "Bearer zebra\n"}},
+        "without line ends, but the value of 'Authorization' contains a line end",
+    ),
+    ("http://a/mcp", {"auth": "zebra"}, "got a `str`. Set a key with `headers="),
+    ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* must be an existing folder, got 'nowhere-at-all'"),
+    ("time", {"pin": 5}, "`pin` .* must be the path of a file, got 5"),
+    ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
+    ("time", {"prefix": None}, "`prefix` .* must consist of letters"),
+    ("time", {"max_result": 1.5}, "`max_result` .* must be an integer"),
+    ("time", {"approve": takes_one}, "`approve` .* sync function that receives the tool name"),
+    ("time", {"approve": asks_later}, "`approve` .* sync function that receives the tool name"),
+]
+
+
+def test_mcp_error_secrets_are_redacted() -> None:
+    for server, options, words in WRONG_SERVERS:
+        with case(server, options):
+            with pytest.raises(DeclarationError, match=words) as caught:
+                MCPServer(server, **options)
+            assert "zebra" not in str(caught.value)
 
 
 def test_mcp_command_that_contains_arguments_raises_error_that_suggests_args() -> None:
@@ -411,70 +463,53 @@ def test_mcp_command_that_contains_arguments_raises_error_that_suggests_args() -
         Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-nowhere --verbose")])("x")
 
 
-@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+@pytest.mark.parametrize("file", ["quick.py", pytest.param("odd.py", marks=pytest.mark.torture)])
 def test_exception_in_on_human_is_in_tool_error_but_is_not_sent_to_mcp_server(tmp_path: Path, file: str) -> None:
-    class Human(Worker):
+    class Raising(Worker):
         def on_human(self, request: Request) -> Any:
             raise RuntimeError("zebra")
 
     odd = Odd(tmp_path / "diary", file=file)
     model = ScriptedModel([calling("ask"), finish("done")])
-    (result,) = results(Human(model=model, tools=[odd.server]).run("x"))
+    (result,) = results(Raising(model=model, tools=[odd.server]).run("x"))
     assert result == "Tool error: ServerError: The answer of `on_human` cannot be used: RuntimeError: zebra"
     assert "zebra" not in "\n".join(odd.lines())
 
 
-@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+@pytest.mark.parametrize("file", ["quick.py", pytest.param("odd.py", marks=pytest.mark.torture)])
 def test_lone_surrogate_in_answer_to_mcp_server_is_replaced_and_session_continues(tmp_path: Path, file: str) -> None:
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            return {"name": "a\ud800b"}
-
     odd = Odd(tmp_path / "diary", file=file)
     model = ScriptedModel([calling("survey"), calling("echo", text="a"), finish("done")])
-    assert results(Human(model=model, tools=[odd.server]).run("x")) == [
+    assert results(Human({"name": "a\ud800b"}, model=model, tools=[odd.server]).run("x")) == [
         "accept {'name': 'a\ufffdb', 'age': 30, 'news': True}",
         "echo: a",
     ]
 
 
 def test_mcp_question_with_hidden_characters_in_choices_is_rejected_before_on_human_is_called(tmp_path: Path) -> None:
-    asked: list[Request] = []
-
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            asked.append(request)
-            return "blue"
-
     program = (SERVERS / "quick.py").read_text(encoding="utf-8").replace('"red", "blue"', r'"red\x1b[31m", "blue"')
     (tmp_path / "quick.py").write_text(program, encoding="utf-8")
     server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
-    model = ScriptedModel([calling("ask"), finish("done")])
-    (result,) = results(Human(model=model, tools=[server]).run("x"))
+    human = Human("blue", model=ScriptedModel([calling("ask"), finish("done")]), tools=[server])
+    (result,) = results(human.run("x"))
     assert "the choices of the server's form contain invisible characters" in result
-    assert not asked
+    assert not human.asked
 
 
-@pytest.mark.parametrize(
-    ("honest", "hostile", "sent"),
-    [
-        ('"default": None', r'"default": "a\u200b"', "accept {'name': 'Ada', 'age': 30, 'news': True}"),
-        ('"default": None', '"default": {"a": 1}', "accept {'name': 'Ada', 'age': 30, 'news': True}"),
-        ('"In years"', '"In years" + "x" * 9000', "argument `age` is missing"),
-    ],
-    ids=["unseen", "of no kind", "cut off"],
-)
-def test_mcp_default_that_question_does_not_show_is_not_sent_as_answer(
-    tmp_path: Path, honest: str, hostile: str, sent: str
-) -> None:
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            return {"name": "Ada"}
+HIDDEN_DEFAULTS: list[tuple[str, str, str]] = [
+    ('"default": None', r'"default": "a\u200b"', "accept {'name': 'Ada', 'age': 30, 'news': True}"),
+    ('"default": None', '"default": {"a": 1}', "accept {'name': 'Ada', 'age': 30, 'news': True}"),
+    ('"In years"', '"In years" + "x" * 9000', "argument `age` is missing"),
+]
 
-    program = (SERVERS / "quick.py").read_text(encoding="utf-8")
-    assert honest in program
-    (tmp_path / "quick.py").write_text(program.replace(honest, hostile), encoding="utf-8")
-    server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
-    model = ScriptedModel([calling("survey"), finish("done")])
-    (result,) = results(Human(model=model, tools=[server]).run("x"))
-    assert sent in result
+
+def test_mcp_default_that_question_does_not_show_is_not_sent_as_answer(tmp_path: Path) -> None:
+    for honest, hostile, sent in HIDDEN_DEFAULTS:
+        with case(honest, hostile):
+            program = (SERVERS / "quick.py").read_text(encoding="utf-8")
+            assert honest in program
+            (tmp_path / "quick.py").write_text(program.replace(honest, hostile), encoding="utf-8")
+            server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
+            model = ScriptedModel([calling("survey"), finish("done")])
+            (result,) = results(Human({"name": "Ada"}, model=model, tools=[server]).run("x"))
+            assert sent in result

@@ -84,10 +84,9 @@ class Guarded:
         return MCPServer(self.address, auth=auth)
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    diary, port = tmp_path / "diary.txt", free_port()
-    diary.touch()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    diary, port = tmp_path_factory.mktemp("guarded") / "diary.txt", free_port()
     words = [sys.executable, str(SERVERS / "guarded.py"), str(diary), str(port)]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
         try:
@@ -95,6 +94,13 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
             yield Guarded(diary, port)
         finally:
             process.kill()
+
+
+@pytest.fixture
+def guarded(server: Guarded) -> Guarded:
+    """The server, with an empty log."""
+    server.diary.write_text("")
+    return server
 
 
 def test_mcp_oauth_login_happens_once_and_tokens_are_refreshed(call: Call, script: Script, guarded: Guarded) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from tests.cases import case
 from tests.waiting import PATIENCE, comes_true
 
 from acorn import AcornError, DeclarationError, module
+from acorn.cli import main
 from acorn.mcp import MCPServer, serve
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
@@ -177,14 +180,18 @@ def test_mcp_serve_output_schema_is_object_with_field_names_of_structured_conten
     assert set(promised["properties"]) == set(result.structured_content)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("rounding", "`rounding` returned `null`"), ("rewriting", "`rewriting` returned `In a word: it`")],
-)
-def test_mcp_serve_output_that_violates_schema_returns_error(session: Session, name: str, words: str) -> None:
-    result = session.call(name, result="x")
-    assert (result.is_error, result.structured_content) == (True, None)
-    assert words in text(result)
+VIOLATIONS: list[tuple[str, str]] = [
+    ("rounding", "`rounding` returned `null`"),
+    ("rewriting", "`rewriting` returned `In a word: it`"),
+]
+
+
+def test_mcp_serve_output_that_violates_schema_returns_error(session: Session) -> None:
+    for name, words in VIOLATIONS:
+        with case(name, words):
+            result = session.call(name, result="x")
+            assert (result.is_error, result.structured_content) == (True, None)
+            assert words in text(result)
 
 
 def test_mcp_serve_call_of_module_without_input_and_output_returns_text_done(session: Session) -> None:
@@ -192,22 +199,21 @@ def test_mcp_serve_call_of_module_without_input_and_output_returns_text_done(ses
     assert (text(result), result.structured_content, result.is_error) == ("Done.", None, False)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "words"),
-    [
-        ("failing", {"result": "x"}, r"the provider is down, key \*\*\*"),
-        ("raising", {"result": "x"}, r"KeyError: .*a fault of the user's"),
-        ("deep_thought", {"depth": 2}, r"question"),
-        ("deep_thought", {"question": "x", "depht": 2}, r"depht"),
-        ("unheard_of", {}, r"There is no tool `unheard_of`. There are: `deep_thought`"),
-    ],
-)
-def test_mcp_serve_failed_run_returns_tool_error(
-    session: Session, name: str, arguments: dict[str, Any], words: str
-) -> None:
-    result = session.call(name, **arguments)
-    assert result.is_error
-    assert re.search(words, text(result))
+FAILED: list[tuple[str, dict[str, Any], str]] = [
+    ("failing", {"result": "x"}, r"the provider is down, key \*\*\*"),
+    ("raising", {"result": "x"}, r"KeyError: .*a fault of the user's"),
+    ("deep_thought", {"depth": 2}, r"question"),
+    ("deep_thought", {"question": "x", "depht": 2}, r"depht"),
+    ("unheard_of", {}, r"There is no tool `unheard_of`. There are: `deep_thought`"),
+]
+
+
+def test_mcp_serve_failed_run_returns_tool_error(session: Session) -> None:
+    for name, arguments, words in FAILED:
+        with case(name, arguments):
+            result = session.call(name, **arguments)
+            assert result.is_error
+            assert re.search(words, text(result))
 
 
 def test_mcp_serve_paused_run_returns_error_with_question(session: Session) -> None:
@@ -246,20 +252,10 @@ def test_mcp_serve_client_cancel_ends_run(session: Session) -> None:
     assert comes_true(lambda: diary.read_text() == "ended in step 1")
 
 
-def test_mcp_client_calls_module_served_by_mcp_serve(session: Session) -> None:
-    class Asker(module[str, str]):
-        """Ask."""
-
-        tools = [MCPServer(sys.executable, ["-m", "acorn", "mcp", TARGETS[1]], environment(session.folder))]
-        max_steps = 3
-
-    run = Asker(model=ScriptedModel([calling("shout", result="hello"), finish("done")])).run("x")
-    assert next(m["content"] for m in run.history if m["role"] == "tool") == "LOUD"
-
-
 # The end
 
 
+@pytest.mark.torture
 def test_mcp_serve_exits_with_0_when_stdin_closes(tmp_path: Path) -> None:
     process = start(tmp_path, TARGETS[1])
     out, err = process.communicate(timeout=PATIENCE)
@@ -267,6 +263,7 @@ def test_mcp_serve_exits_with_0_when_stdin_closes(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("way", ["command", "function"])
 def test_mcp_serve_exits_with_0_and_no_output_when_client_disconnects(tmp_path: Path, way: str) -> None:
     words = ["-m", "acorn", "mcp", TARGETS[1]] if way == "command" else ["-c", QUIET]
@@ -285,7 +282,7 @@ def test_mcp_serve_exits_with_0_and_no_output_when_client_disconnects(tmp_path: 
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("http", [False, True])
+@pytest.mark.parametrize("http", [False, pytest.param(True, marks=pytest.mark.torture)])
 def test_mcp_serve_exits_with_130_on_ctrl_c(tmp_path: Path, http: bool) -> None:
     process = start(tmp_path, TARGETS[1], *(["--http", "0"] if http else []))
     assert process.stderr is not None
@@ -323,17 +320,27 @@ def test_mcp_serve_over_http_returns_results_and_errors(tmp_path: Path, address:
         assert session.call("failing", result="x").is_error
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-def test_mcp_serve_rejects_request_with_foreign_host_header_or_foreign_origin_header(
-    address: str, headers: dict[str, str]
-) -> None:
-    host, _, path = address.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(host, timeout=PATIENCE)
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-    sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
-    connection.request("POST", f"/{path}", body, sent)
-    assert connection.getresponse().status in (403, 421)
-    connection.close()
+def test_mcp_client_calls_module_served_by_mcp_serve(address: str) -> None:
+    class Asker(module[str, str]):
+        """Ask."""
+
+        tools = [MCPServer(address)]
+        max_steps = 3
+
+    run = Asker(model=ScriptedModel([calling("shout", result="hello"), finish("done")])).run("x")
+    assert next(m["content"] for m in run.history if m["role"] == "tool") == "LOUD"
+
+
+def test_mcp_serve_rejects_request_with_foreign_host_header_or_foreign_origin_header(address: str) -> None:
+    for headers in [{"Host": "evil.example"}, {"Origin": "http://evil.example"}]:
+        with case(headers):
+            host, _, path = address.removeprefix("http://").partition("/")
+            connection = http.client.HTTPConnection(host, timeout=PATIENCE)
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+            sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+            connection.request("POST", f"/{path}", body, sent)
+            assert connection.getresponse().status in (403, 421)
+            connection.close()
 
 
 # Wrong arguments
@@ -354,21 +361,17 @@ def test_mcp_serve_with_invalid_modules_or_port_raises_declaration_error(tmp_pat
         serve(Twin, http=70000)
 
 
-def test_mcp_serve_with_port_in_use_raises_error_with_port(address: str) -> None:
-    port = int(address.split(":")[2].split("/")[0])
-    with pytest.raises(AcornError, match=f"Cannot use port {port} of 127.0.0.1"):
-        serve(Twin, http=port)
+def test_mcp_serve_with_port_in_use_raises_error_with_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AcornError, match=f"Cannot use port {port} of 127.0.0.1"):
+            serve(Twin, http=port)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_mcp_serve_with_wrong_arguments_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
         (["nowhere.py"], "There is no file `nowhere.py`"),
         ([TARGETS[1], "--http", "70000"], "Invalid value for '--http'"),
-    ],
-)
-def test_mcp_serve_with_wrong_arguments_exits_with_2(tmp_path: Path, words: list[str], said: str) -> None:
-    process = start(tmp_path, *words)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert said in err
+    ):
+        assert main(["mcp", *words]) == 2
+        assert said in capsys.readouterr().err

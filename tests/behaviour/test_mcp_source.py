@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
 from tests.ports import free_port, listens
 from tests.waiting import PATIENCE, comes_true, given_time
 
@@ -35,6 +36,19 @@ class Worker(module[str, str]):
     max_steps = 9
 
 
+class Human(Worker):
+    """A worker whose person gives one answer, and who remembers the requests."""
+
+    def __init__(self, answer: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.answer = answer
+        self.asked: list[Request] = []
+
+    def on_human(self, request: Request) -> Any:
+        self.asked.append(request)
+        return self.answer
+
+
 class Odd:
     """A server of `tests/mcp_servers`, and the log that it writes."""
 
@@ -46,9 +60,19 @@ class Odd:
         return self.diary.read_text(encoding="utf-8").splitlines() if self.diary.exists() else []
 
 
-@pytest.fixture(scope="module", params=["odd.py", "quick.py"], ids=["newer", "older"])
+NEWER, OLDER = "odd.py", "quick.py"
+both_protocols = pytest.mark.parametrize("odd", [NEWER, OLDER], ids=["newer", "older"], indirect=True)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(NEWER, id="newer"), pytest.param(OLDER, id="older", marks=pytest.mark.torture)],
+)
 def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Odd]:
-    """A server in each protocol, kept open for all tests that do not need their own."""
+    """An open server for all tests that do not need their own.
+
+    The short version uses the newer protocol. The tests that start a server use the older one.
+    """
     made = Odd(tmp_path_factory.mktemp("odd") / "diary.txt", file=request.param)
     with made.server:
         yield made
@@ -71,6 +95,8 @@ def sent_tools(model: ScriptedModel) -> dict[str, Any]:
 # Calling
 
 
+@both_protocols
+@pytest.mark.every_way
 def test_mcp_tools_are_sent_and_called_in_run(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("echo", text="hello"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -102,22 +128,22 @@ def test_mcp_call_with_invalid_arguments_returns_tool_error_without_calling_serv
     assert len(odd.lines()) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("wrapped", "plain"),
-        ("whole", '{"a":1,"b":"two"}'),
-        ("linked", '[{"a":1},"b file:///b.txt","in a"]'),
-        ("dirty", "abcd\nnext\tline"),
-    ],
-)
-def test_mcp_result_with_structured_data_is_sent_to_model_as_that_data(
-    script: Script, odd: Odd, name: str, expected: str
-) -> None:
-    model = script(calling(name), finish("done"))
-    assert results(Worker(model=model, tools=[odd.server]).run("x")) == [expected]
+STRUCTURED: list[tuple[str, str]] = [
+    ("wrapped", "plain"),
+    ("whole", '{"a":1,"b":"two"}'),
+    ("linked", '[{"a":1},"b file:///b.txt","in a"]'),
+    ("dirty", "abcd\nnext\tline"),
+]
 
 
+def test_mcp_result_with_structured_data_is_sent_to_model_as_that_data(script: Script, odd: Odd) -> None:
+    for name, expected in STRUCTURED:
+        with case(name, expected):
+            model = script(calling(name), finish("done"))
+            assert results(Worker(model=model, tools=[odd.server]).run("x")) == [expected]
+
+
+@both_protocols
 def test_mcp_images_and_audio_are_sent_after_text(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("mixed"), finish("done"))
     (content,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
@@ -255,16 +281,13 @@ def test_mcp_allow_list_limits_sent_tools(odd: Odd, tmp_path: Path, script: Scri
     assert list(sent_tools(model)) == ["echo", "delete", "__finish__"]
 
 
-@pytest.mark.parametrize("option", ["allow", "approve"])
-def test_mcp_allow_list_with_unknown_tool_name_raises_error_before_model_call(tmp_path: Path, option: str) -> None:
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            return True
-
-    options: dict[str, Any] = {option: ["ecko"]}
-    server = Odd(tmp_path / "diary", "paged", **options).server
-    with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* contains `ecko`.*`echo`"):
-        Human(model=ScriptedModel([]), tools=[server])("x")
+def test_mcp_allow_list_with_unknown_tool_name_raises_error_before_model_call(tmp_path: Path) -> None:
+    for option in ["allow", "approve"]:
+        with case(option):
+            options: dict[str, Any] = {option: ["ecko"]}
+            server = Odd(tmp_path / "diary", "paged", **options).server
+            with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* contains `ecko`.*`echo`"):
+                Human(True, model=ScriptedModel([]), tools=[server])("x")
 
 
 def test_mcp_call_with_approval_pauses_run_in_store(tmp_path: Path, script: Script) -> None:
@@ -281,20 +304,14 @@ def test_mcp_call_with_approval_pauses_run_in_store(tmp_path: Path, script: Scri
 
 
 def test_mcp_approve_function_selects_calls_that_need_approval(call: Call, script: Script, tmp_path: Path) -> None:
-    asked: list[Any] = []
-
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            asked.append(request.arguments)
-            return "Not today."
-
     def approve(name: str, arguments: dict[str, Any]) -> bool:
         return name == "delete" and arguments["text"] == "all"
 
     odd = Odd(tmp_path / "diary", approve=approve)
     model = script(together(calling("delete", text="all"), calling("delete", text="one")), finish("done"))
-    run = call.run(Human(model=model, tools=[odd.server]), "x")
-    assert asked == [{"text": "all"}]
+    human = Human("Not today.", model=model, tools=[odd.server])
+    run = call.run(human, "x")
+    assert [request.arguments for request in human.asked] == [{"text": "all"}]
     assert "Not today." in results(run)[0]
     assert results(run)[1] == "delete: one"
 
@@ -336,15 +353,19 @@ def test_mcp_server_with_pin_that_offers_new_tool_raises_acorn_error(tmp_path: P
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo", "delete"]).server])("x")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("[]", "is not a pin file"), ("[" * 100_000, "of an MCP server: maximum recursion depth")],
-)
-def test_mcp_lock_file_with_invalid_content_raises_acorn_error(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "mcp.lock").write_text(text)
-    server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
-    with pytest.raises(AcornError, match=words):
-        Worker(model=ScriptedModel([]), tools=[server])("x")
+WRONG_LOCKS: list[tuple[str, str]] = [
+    ("[]", "is not a pin file"),
+    ("[" * 100_000, "of an MCP server: maximum recursion depth"),
+]
+
+
+def test_mcp_lock_file_with_invalid_content_raises_acorn_error(tmp_path: Path) -> None:
+    for text, words in WRONG_LOCKS:
+        with case(words):
+            (tmp_path / "mcp.lock").write_text(text)
+            server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
+            with pytest.raises(AcornError, match=words):
+                Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
 def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: Path) -> None:
@@ -355,22 +376,22 @@ def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: P
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of tool names"),
-        ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
-        ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
-        ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
-        ({"timeout": 0}, "`timeout` of .* must be a number greater than 0"),
-        ({"headers": {"a": "b"}}, "`headers` of .* can only be used if the server is a URL"),
-        ({"env": {"A": 5}}, "`env` of .* must be a dict of strings"),
-        ({"on_progress": 5}, "`on_progress` of .* must be a function"),
-    ],
-)
-def test_mcp_server_created_with_invalid_option_raises_declaration_error(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(DeclarationError, match=words):
-        MCPServer("server", **options)
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of tool names"),
+    ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
+    ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
+    ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
+    ({"timeout": 0}, "`timeout` of .* must be a number greater than 0"),
+    ({"headers": {"a": "b"}}, "`headers` of .* can only be used if the server is a URL"),
+    ({"env": {"A": 5}}, "`env` of .* must be a dict of strings"),
+    ({"on_progress": 5}, "`on_progress` of .* must be a function"),
+]
+
+
+def test_mcp_server_created_with_invalid_option_raises_declaration_error() -> None:
+    for options, words in WRONG_OPTIONS:
+        with case(options, words), pytest.raises(DeclarationError, match=words):
+            MCPServer("server", **options)
 
 
 def test_mcp_repr_contains_no_secret() -> None:
@@ -396,22 +417,20 @@ def test_mcp_tool_description_is_sent_without_control_characters_and_is_shortene
     assert sent_tools(model)["words"]["parameters"]["properties"]["a"]["description"] == "An a."
 
 
-@pytest.mark.parametrize(
-    ("variant", "words"),
-    [
-        ("hidden", r"uses invisible characters in the arguments of `pick` \('x\\u200b'\)"),
-        ("huge", r"describes the arguments of `echo` in \d+ characters"),
-        ("twins", r"offers `a.b` and `a/b`, but both tools would have the name `a_b` in requests"),
-        ("fetching", r"refers to `http://127.0.0.1:9/x.json`, which is not in it"),
-        ("finish", r"offers a tool named `__finish__`, which is the name of the tool that ends a run. Set `prefix`"),
-        ("endless", r"lists too many pages of tools"),
-    ],
-)
-def test_mcp_server_with_invalid_tool_definition_raises_error_before_model_call(
-    tmp_path: Path, variant: str, words: str
-) -> None:
-    with pytest.raises(AcornError, match=words):
-        Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant).server])("x")
+INVALID_DEFINITIONS: list[tuple[str, str]] = [
+    ("hidden", r"uses invisible characters in the arguments of `pick` \('x\\u200b'\)"),
+    ("huge", r"describes the arguments of `echo` in \d+ characters"),
+    ("twins", r"offers `a.b` and `a/b`, but both tools would have the name `a_b` in requests"),
+    ("fetching", r"refers to `http://127.0.0.1:9/x.json`, which is not in it"),
+    ("finish", r"offers a tool named `__finish__`, which is the name of the tool that ends a run. Set `prefix`"),
+    ("endless", r"lists too many pages of tools"),
+]
+
+
+def test_mcp_server_with_invalid_tool_definition_raises_error_before_model_call(tmp_path: Path) -> None:
+    for variant, words in INVALID_DEFINITIONS:
+        with case(variant, words), pytest.raises(AcornError, match=words):
+            Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant).server])("x")
 
 
 def test_mcp_long_tool_names_are_shortened_to_distinct_names(tmp_path: Path, script: Script) -> None:
@@ -450,6 +469,7 @@ def test_mcp_server_output_is_not_printed_to_terminal(
 # Failures
 
 
+@pytest.mark.every_way
 def test_mcp_server_that_dies_during_call_returns_tool_error_and_next_call_reconnects(
     call: Call, script: Script, tmp_path: Path
 ) -> None:
@@ -526,6 +546,7 @@ def test_mcp_progress_notifications_are_passed_to_on_progress(call: Call, script
 # Cancellation
 
 
+@both_protocols
 def test_cancelling_async_run_cancels_mcp_call(odd: Odd) -> None:
     before = odd.lines().count("cancelled hang")
 
@@ -562,32 +583,25 @@ def test_ctrl_c_cancels_mcp_call(odd: Odd) -> None:
 # Human input
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("red", "accept {'colour': 'red'}"),
-        ({"colour": "blue"}, "accept {'colour': 'blue'}"),
-        (False, "decline None"),
-        (None, "cancel None"),
-    ],
-)
-def test_mcp_server_that_asks_user_receives_answer_of_on_human(
-    call: Call, script: Script, odd: Odd, answer: Any, said: str
-) -> None:
-    asked: list[Request] = []
+ANSWERS: list[tuple[Any, str]] = [
+    ("red", "accept {'colour': 'red'}"),
+    ({"colour": "blue"}, "accept {'colour': 'blue'}"),
+    (False, "decline None"),
+    (None, "cancel None"),
+]
 
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            asked.append(request)
-            return answer
 
-    model = script(calling("ask"), finish("done"))
-    run = call.run(Human(model=model, tools=[odd.server]), "x")
-    assert results(run) == [said]
-    (request,) = asked
-    assert (request.kind, request.question, request.tool) == ("question", "Which colour?", "ask")
-    assert request.choices == ("red", "blue")
-    assert request.run_id == run.id
+@pytest.mark.every_way
+def test_mcp_server_that_asks_user_receives_answer_of_on_human(call: Call, script: Script, odd: Odd) -> None:
+    for answer, said in ANSWERS:
+        with case(answer, said):
+            human = Human(answer, model=script(calling("ask"), finish("done")), tools=[odd.server])
+            run = call.run(human, "x")
+            assert results(run) == [said]
+            (request,) = human.asked
+            assert (request.kind, request.question, request.tool) == ("question", "Which colour?", "ask")
+            assert request.choices == ("red", "blue")
+            assert request.run_id == run.id
 
 
 def test_mcp_server_that_asks_user_gets_tool_error_if_on_human_answer_is_invalid(script: Script, odd: Odd) -> None:
@@ -601,6 +615,7 @@ def test_mcp_server_that_asks_user_gets_tool_error_if_on_human_answer_is_invalid
     assert "expected one of" in result
 
 
+@both_protocols
 def test_mcp_server_question_shows_default_values_and_answer_contains_them(
     call: Call, script: Script, odd: Odd
 ) -> None:
@@ -619,29 +634,22 @@ def test_mcp_server_question_shows_default_values_and_answer_contains_them(
     assert asked[0] == "\n".join(["Who are you?", "Answer with a dict of:", *fields])
 
 
-@pytest.mark.parametrize(
-    ("form", "question", "choices", "answer"),
-    [
-        ("titled", "Which colour? (one of: #f00 = Red, #00f = Blue)", ("#f00", "#00f"), "#f00"),
-        ("several", "Which colours? (any of: #f00 = Red, #00f = Blue)", None, ["#f00"]),
-        ("both", None, None, {"colour": "#f00", "size": "S"}),
-    ],
-)
-def test_mcp_server_question_with_choices_passes_choices_to_on_human(
-    script: Script, odd: Odd, form: str, question: str | None, choices: Any, answer: Any
-) -> None:
-    asked: list[Request] = []
+FORMS: list[tuple[str, str | None, Any, Any]] = [
+    ("titled", "Which colour? (one of: #f00 = Red, #00f = Blue)", ("#f00", "#00f"), "#f00"),
+    ("several", "Which colours? (any of: #f00 = Red, #00f = Blue)", None, ["#f00"]),
+    ("both", None, None, {"colour": "#f00", "size": "S"}),
+]
 
-    class Human(Worker):
-        def on_human(self, request: Request) -> Any:
-            asked.append(request)
-            return answer
 
-    (result,) = results(Human(model=script(calling(form), finish("done")), tools=[odd.server]).run("x"))
-    assert result.startswith("accept {'colour")
-    fields = ["- colour: string (one of: #f00 = Red, #00f = Blue)", "- size: string (one of: S, M)"]
-    assert asked[0].question == (question or "\n".join(["Which?", "Answer with a dict of:", *fields]))
-    assert asked[0].choices == choices
+def test_mcp_server_question_with_choices_passes_choices_to_on_human(script: Script, odd: Odd) -> None:
+    for form, question, choices, answer in FORMS:
+        with case(form, question):
+            human = Human(answer, model=script(calling(form), finish("done")), tools=[odd.server])
+            (result,) = results(human.run("x"))
+            assert result.startswith("accept {'colour")
+            fields = ["- colour: string (one of: #f00 = Red, #00f = Blue)", "- size: string (one of: S, M)"]
+            assert human.asked[0].question == (question or "\n".join(["Which?", "Answer with a dict of:", *fields]))
+            assert human.asked[0].choices == choices
 
 
 def test_mcp_server_that_asks_user_is_declined_without_on_human(call: Call, script: Script, odd: Odd) -> None:
@@ -651,26 +659,6 @@ def test_mcp_server_that_asks_user_is_declined_without_on_human(call: Call, scri
 
 
 # Over HTTP
-
-
-def test_mcp_lost_session_is_reopened_and_call_is_repeated(script: Script, tmp_path: Path) -> None:
-    port, diary = free_port(), tmp_path / "diary.txt"
-    up: list[Any] = [over_http(diary, port, "old")]
-    up[0].__enter__()
-
-    class Restarting(Worker):
-        def on_step(self, step: Any) -> None:
-            if step.counter == 1:
-                up.pop().__exit__(None, None, None)
-                up.append(over_http(diary, port, "old"))
-                up[0].__enter__()
-
-    model = script(calling("echo", text="a"), calling("echo", text="b"), finish("done"))
-    try:
-        run = Restarting(model=model, tools=[MCPServer(f"http://127.0.0.1:{port}/mcp")]).run("x")
-    finally:
-        up[0].__exit__(None, None, None)
-    assert results(run) == ["echo: a", "echo: b"]
 
 
 @contextmanager
@@ -731,32 +719,6 @@ def test_cancelling_run_cancels_call_of_mcp_http_server(web: tuple[Path, int]) -
     assert comes_true(lambda: "cancelled hang" in diary.read_text())
 
 
-@pytest.mark.parametrize(("way", "variant"), [("sync", ""), ("async", "old")])
-def test_mcp_http_server_that_dies_returns_tool_error_and_restarted_server_is_used(
-    script: Script, tmp_path: Path, way: str, variant: str
-) -> None:
-    port, diary = free_port(), tmp_path / "diary.txt"
-    again: list[Any] = []
-
-    class Restarting(Worker):
-        def on_step(self, step: Any) -> None:
-            if step.counter == 1:
-                first.wait(PATIENCE)  # A dying process may still seem to listen.
-                again.append(over_http(diary, port, variant))
-                again[0].__enter__()
-
-    server = MCPServer(f"http://127.0.0.1:{port}/mcp")
-    model = script(calling("die"), calling("echo", text="again"), finish("done"))
-    with over_http(diary, port, variant) as first:
-        try:
-            run = Call(way).run(Restarting(model=model, tools=[server]), "x")
-        finally:
-            again[0].__exit__(None, None, None)
-    assert run.output == "done"
-    assert "is not repeated" in results(run)[0]
-    assert results(run)[1] == "echo: again"
-
-
 # Kept open
 
 
@@ -774,6 +736,7 @@ def test_mcp_server_block_left_while_server_opens_closes_server(tmp_path: Path) 
     assert comes_true(lambda: "ended" in odd.lines())
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("variant", ["", "old"], ids=["newer", "older"])
 def test_mcp_session_ended_between_runs_is_reopened(script: Script, tmp_path: Path, variant: str) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"

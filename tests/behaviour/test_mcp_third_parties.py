@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call, Script
-from tests.long_version import IS_LONG
 from tests.ports import free_port, listens
 from tests.waiting import comes_true
 
@@ -77,6 +76,7 @@ def test_mcp_servers_are_called_concurrently_in_branches(call: Call, script: Scr
     assert [branch.output for branch in run.branches] == ["there", "there"]
 
 
+@pytest.mark.torture
 def test_mcp_git_server_returns_repository_data(tmp_path: Path, script: Script) -> None:
     for words in (
         ["init", "-q"],
@@ -96,7 +96,7 @@ def test_mcp_git_server_returns_repository_data(tmp_path: Path, script: Script) 
 # From npm
 
 EVERYTHING = "@modelcontextprotocol/server-everything"
-needs_node = pytest.mark.skipif(not IS_LONG or shutil.which("npm") is None, reason="long, and needs Node")
+needs_node = pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node")
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,7 @@ class Person(Worker):
         return {"name": "Ada"}
 
 
+@pytest.mark.torture
 @needs_node
 def test_mcp_everything_server_over_stdio_returns_text_sum_and_image(call: Call, everything: str) -> None:
     heard: list[Any] = []
@@ -146,6 +147,7 @@ def served(everything: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.torture
 @needs_node
 def test_mcp_everything_server_killed_during_call_returns_tool_error(everything: str) -> None:
     port = free_port()

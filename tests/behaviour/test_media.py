@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer
+from tests.cases import each_case
 
 import acorn
 from acorn import (
@@ -51,10 +53,6 @@ class Question(BaseModel):
     question: str = "What is it?"
     photo: Image | None = Field(default=None, description="What it is about")
     more: list[Image | Audio | File] = []
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool(repeatable=True)
@@ -114,7 +112,7 @@ WRONG_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), WRONG_VALUES, ids=[words for _, words in WRONG_VALUES])
+@each_case(("make", "words"), WRONG_VALUES)
 def test_media_with_unsupported_value_raises_value_error_with_reason(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
@@ -145,9 +143,7 @@ def test_media_is_immutable_and_repr_contains_no_data() -> None:
         Question.model_validate_json(Question(photo=photo).model_dump_json())
 
 
-@pytest.mark.parametrize(
-    "given", [PNG, bytearray(PNG), by_path_url(PNG), Image.from_bytes(PNG)], ids=["bytes", "bytearray", "URL", "value"]
-)
+@each_case("given", [PNG, bytearray(PNG), by_path_url(PNG), Image.from_bytes(PNG)])
 def test_media_field_accepts_media_bytes_and_urls(given: Any) -> None:
     assert Question(photo=given).photo == Image.from_bytes(PNG)
 
@@ -184,6 +180,7 @@ def test_media_placeholders_in_xml_are_numbered_in_order_of_content_parts(call: 
     assert content[4]["image_url"] == {"url": "https://example.org/elm.png"}
 
 
+@pytest.mark.every_way
 def test_media_nested_in_tool_result_is_sent_as_content_part(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model))
@@ -210,6 +207,7 @@ def test_media_data_string_object_is_shared_by_all_requests(call: Call, script: 
         assert urls(messages)[0] is data
 
 
+@pytest.mark.every_way
 def test_branch_request_contains_media_of_parent_and_branch(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""
@@ -387,7 +385,7 @@ def test_max_media_bytes_default_is_twenty_megabytes(script: Script) -> None:
     assert not model.requests
 
 
-@pytest.mark.parametrize("kind", [list[Image], Image, Question, dict[str, File]])
+@each_case("kind", [list[Image], Image, Question, dict[str, File]])
 def test_output_schema_with_image_raises_declaration_error(kind: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Maker\.final_output` .*, but the model generates this value"):
         type("Maker", (module,), {"final_output": kind})
@@ -424,7 +422,7 @@ def test_local_gguf_model_with_image_input_raises_model_error(tmp_path: Path) ->
         Local()(photo=PNG)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "words"),
     [
         (lambda: Image(b"x"), "Create `acorn.Image` with `Image.from_path`"),

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call
+from tests.behaviour.schemas import Question
+from tests.cases import each_case
 
 from acorn import DeclarationError, InputError, module
 from acorn.testing import ScriptedModel, finish
 
 SECRET = {"model": "openai/gpt-4o", "api_key": "sk-secret-canary"}
-
-
-class Question(BaseModel):
-    question: str
 
 
 class Agent(module):
@@ -30,16 +28,14 @@ def test_model_dict_passed_as_input_raises_error_with_redacted_api_key() -> None
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("history", [SECRET, [SECRET]])
+@each_case("history", [SECRET, [SECRET]])
 def test_model_dict_passed_as_history_raises_error_without_api_key(history: Any) -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET).using(history=history)
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "model", [[["sk-secret-canary"]], [5, "sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}]
-)
+@each_case("model", [[["sk-secret-canary"]], [5, "sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}])
 def test_api_key_passed_as_model_raises_error_without_api_key(model: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model=model)
@@ -98,7 +94,7 @@ def test_wrong_role_in_prior_history_raises_error_with_index() -> None:
         Plain().using(history=earlier)
 
 
-@pytest.mark.parametrize("model", ["local/nope", {"model": "local/smollm2", "bogus": 1}])
+@each_case("model", ["local/nope", {"model": "local/smollm2", "bogus": 1}])
 def test_unknown_local_model_raises_error_with_class_and_attribute(model: object) -> None:
     class Plain(module[None, bool]):
         """Plain."""

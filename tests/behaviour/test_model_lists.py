@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.raw_model import RawModel, calling, finishing
 from tests.waiting import PATIENCE, comes_true
 
@@ -116,7 +117,8 @@ def test_hosted_tool_that_listed_models_do_not_support_raises_declaration_error(
         call(Searcher(), "x")
 
 
-@pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
+@pytest.mark.every_way
+@each_case("status", [None, 408, 409, 429, 500, 503, 529])
 def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script, status: int | None) -> None:
     first, second = script(Failure(status), name="first"), script(DONE, name="second")
     run = call.run(Asker(model=[first, second]))
@@ -130,7 +132,8 @@ def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script
     assert asked(run) == ["first"]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+@pytest.mark.every_way
+@each_case("status", [400, 401, 403, 404, 413, 422])
 def test_permanent_failure_is_not_retried_with_next_model(call: Call, script: Script, status: int) -> None:
     first, second = script(Failure(status), name="first"), script(name="second")
     with pytest.raises(ModelError) as caught:
@@ -139,6 +142,7 @@ def test_permanent_failure_is_not_retried_with_next_model(call: Call, script: Sc
     assert "second" not in str(caught.value)
 
 
+@pytest.mark.every_way
 def test_other_exception_is_not_retried_with_next_model(call: Call, script: Script) -> None:
     first, second = script(KeyError("a bug"), name="first"), script(name="second")
     with pytest.raises(KeyError, match="a bug"):
@@ -176,6 +180,7 @@ def test_list_of_one_model_returns_output_and_raises_error_of_that_model(call: C
         call(Asker(model=[script(BUSY, name="only")]))
 
 
+@pytest.mark.every_way
 def test_failure_of_all_models_raises_error_with_each_reason(call: Call, script: Script) -> None:
     models = [
         script(Failure(503, "no room"), name="a"),
@@ -201,6 +206,7 @@ def test_permanent_failure_of_later_model_is_reported_with_earlier_failure(call:
     assert (caught.value.status, caught.value.retryable) == (401, False)
 
 
+@pytest.mark.every_way
 def test_retryable_failure_of_all_models_is_recorded_as_interruption_and_permanent_failure_as_end(
     call: Call, script: Script
 ) -> None:
@@ -231,6 +237,7 @@ def test_model_list_is_accepted_in_class_instance_using_and_override(call: Call,
         assert call.run(Asker(model=script(name="unasked"))).model == "second"
 
 
+@pytest.mark.every_way
 @pytest.mark.live_objects
 def test_model_list_set_by_hook_is_used(call: Call, script: Script) -> None:
     third = [script(BUSY, name="b"), script(DONE, name="c")]
@@ -259,7 +266,7 @@ def test_model_list_edited_by_hook_affects_only_current_run(call: Call, script: 
     assert declared == [a, b]
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
+@each_case("kind", [list, tuple])
 def test_model_list_read_in_hook_contains_declared_models_in_order(call: Call, script: Script, kind: Any) -> None:
     class Looking(Asker):
         def on_step(self, step: Step) -> None:
@@ -287,6 +294,7 @@ def test_setting_assigned_by_hook_applies_to_declared_model_but_not_to_model_dic
     assert (loop.setting("temperature"), model[0]["temperature"]) == (0.9, 0.1)
 
 
+@pytest.mark.every_way
 def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) -> None:
     class Part(module[Any, Answer]):
         """Answer a part."""
@@ -305,7 +313,7 @@ def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) 
 # Rejected lists
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model", "words"),
     [
         ([], r"`Asker\.model` must be .*, got a list of nothing\."),
@@ -329,7 +337,6 @@ def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) 
             r"`Asker\.model\[0\]\['max_tokens'\]` and `Asker\.model\[0\]\['max_completion_tokens'\]` set the same",
         ),
     ],
-    ids=str,
 )
 def test_invalid_model_list_raises_declaration_error_with_index(model: Any, words: str) -> None:
     for make in (
@@ -524,7 +531,7 @@ def test_success_between_failures_resets_failure_count_of_circuit(ask: Ask) -> N
     assert len(a.requests) == 8
 
 
-@pytest.mark.parametrize("status", [400, 401])
+@each_case("status", [400, 401])
 def test_permanent_failure_does_not_open_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
@@ -683,7 +690,7 @@ def test_circuit_breaker_state_is_freed_with_model_object() -> None:
     assert comes_true(lambda: len(circuits) == 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "is_same"),
     [
         ("openai/gpt-4o", "openai/gpt-4o", True),
@@ -713,7 +720,7 @@ def test_circuit_breaker_state_is_separate_for_each_model_name_and_endpoint(
 # Cancellation
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@each_case("streams", [False, True])
 def test_cancelled_trial_request_does_not_open_or_close_circuit(streams: bool) -> None:
     clock, b = Clock(), Switch("b")
     is_down = True
@@ -765,6 +772,7 @@ def test_cancelled_call_is_not_retried_with_next_model() -> None:
     assert b.requests == []
 
 
+@pytest.mark.every_way
 def test_timeout_of_run_is_not_retried_with_next_model(call: Call, script: Script) -> None:
     """A model that answers late because the run has no time left has not failed."""
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), ScriptedModel([], name="b")
@@ -807,6 +815,7 @@ def test_finish_is_not_forced_if_first_model_is_thinking_model(call: Call, scrip
     assert first.requests[0].forced_tool is None
 
 
+@pytest.mark.every_way
 def test_cost_is_computed_with_price_of_answering_model(call: Call, script: Script) -> None:
     reply = replace(DONE, usage=Usage(1000, 100, requests=1))
     for price, cost in ((Price(0.01, 0.1), 20.0), (None, None)):
@@ -896,6 +905,7 @@ def looks(number: int) -> ModelResponse:
     return calling((f"c{number}", "look", "{}"))
 
 
+@pytest.mark.every_way
 @pytest.mark.message_list
 def test_reasoning_is_sent_only_to_model_that_wrote_it(call: Call) -> None:
     a = Thinker("a", looks(1), busy(), looks(3), finishing(text="done"))
@@ -978,10 +988,7 @@ def test_saved_run_contains_answering_model_and_model_list_without_secrets() -> 
             loop.start(0.0)
     saved = save(loop)
     assert "sk-secret" not in str(saved)
-    assert saved["state"]["settings"]["model"] == [
-        "openai/gpt-4o",
-        {"model": "openai/gpt-4o-mini", "top_p": 0.5},
-    ]
+    assert saved["state"]["settings"]["model"] == ["openai/gpt-4o", {"model": "openai/gpt-4o-mini", "top_p": 0.5}]
     again = load(new_machine(agent, (), {}).plan, json.loads(json.dumps(saved)))
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"

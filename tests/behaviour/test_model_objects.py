@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from acorn import DeclarationError, Step, module, tool
 from acorn.models import ModelRequest, ModelResponse
@@ -40,7 +41,7 @@ def without(*names: str, **more: Any) -> Any:
     return type("Half", (), {**parts, **more})()
 
 
-@pytest.mark.parametrize("name", PORT)
+@each_case("name", PORT)
 def test_model_object_without_method_raises_error_with_method_name(name: str) -> None:
     for declare in (lambda: type("Sub", (Agent,), {"model": without(name)}), lambda: Agent(model=without(name))):
         with pytest.raises(DeclarationError) as caught:

@@ -60,6 +60,7 @@ def test_new_messages_exclude_prior_history(call: Call, script: Script) -> None:
     assert all(new is old for new, old in zip(run.new_messages(), run.history[3:], strict=True))
 
 
+@pytest.mark.every_way
 def test_new_messages_of_successive_runs_joined_together_equal_whole_conversation(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(result="a"), finish(result="b"), finish(result="c")))
     conversation: list[Message] = []
@@ -84,6 +85,7 @@ def test_new_messages_without_prompt_exclude_prior_history(call: Call, script: S
     assert run.new_messages() == run.history[2:]
 
 
+@pytest.mark.every_way
 def test_new_messages_of_branch_exclude_inherited_messages(call: Call, script: Script) -> None:
     class Inner(module[Any, str]):
         """Be inner."""

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Question
+from tests.cases import each_case
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
 from acorn._call.plan import new_machine, plan_for
@@ -21,10 +22,6 @@ from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import to_messages
-
-
-class Question(BaseModel):
-    question: str
 
 
 @tool
@@ -62,6 +59,7 @@ def names(request: ModelRequest) -> list[str]:
     return [entry["function"]["name"] for entry in request.tools]
 
 
+@pytest.mark.every_way
 def test_on_start_is_called_once_before_first_model_call_with_first_messages(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
@@ -81,6 +79,7 @@ def test_on_start_is_called_once_before_first_model_call_with_first_messages(cal
     assert (run.output, run.steps) == ("nowhere", 2)
 
 
+@pytest.mark.every_way
 def test_async_on_start_is_awaited(call: Call, script: Script) -> None:
     async def hook(self: Looker, step: Step) -> None:
         step.temperature = 0.1
@@ -142,7 +141,8 @@ def test_on_start_context_is_sent_after_input(call: Call, script: Script) -> Non
     assert to_messages(run.thread) == run.history
 
 
-@pytest.mark.parametrize("max_steps", [None, 3])
+@pytest.mark.every_way
+@each_case("max_steps", [None, 3])
 def test_on_start_finish_ends_run_without_model_call(call: Call, script: Script, max_steps: int | None) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
@@ -178,6 +178,7 @@ def test_on_start_finish_with_invalid_fields_raises_parse_error(call: Call, scri
     assert caught.value.run.history == [SYSTEM, INPUT]
 
 
+@pytest.mark.every_way
 def test_on_start_exception_is_raised_unchanged(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         raise KeyError("enough")
@@ -192,7 +193,7 @@ def test_on_start_with_wrong_return_value_raises_declaration_error(call: Call, s
         call.run(starting(lambda self, step: 5)(model=script()), question="?")
 
 
-@pytest.mark.parametrize("name", ["tool_calls", "tool_results"])
+@each_case("name", ["tool_calls", "tool_results"])
 def test_on_start_that_sets_tool_results_raises_acorn_error(call: Call, script: Script, name: str) -> None:
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
@@ -221,6 +222,7 @@ def test_branch_calls_on_start_of_branch_but_not_of_parent(call: Call, script: S
     assert seen == [("Starter", None, 0, 2), ("Below", "below", 0, 4)]
 
 
+@pytest.mark.every_way
 def test_branch_started_in_on_start_returns_output(call: Call, script: Script) -> None:
     class Below(module[None, str]):
         """Look below."""
@@ -235,6 +237,7 @@ def test_branch_started_in_on_start_returns_output(call: Call, script: Script) -
     assert model.requests[1].messages[2]["content"] == "<context>a mouse</context>"
 
 
+@pytest.mark.every_way
 def test_on_start_is_called_after_tool_sources_open(call: Call, script: Script) -> None:
     class Source:
         def tools(self) -> list[Any]:

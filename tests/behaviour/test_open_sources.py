@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 from tests.waiting import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
@@ -90,7 +91,7 @@ class Server(Source):
         return f"{what} from {self.name}"
 
 
-KINDS = pytest.mark.parametrize("kind", [Source, Server])
+KINDS = each_case("kind", [Source, Server])
 
 
 @contextmanager
@@ -130,6 +131,7 @@ def twice(script: Script) -> ScriptedModel:
     return script(calling("fetch", what="1"), finish(result="a"), calling("fetch", what="2"), finish(result="b"))
 
 
+@pytest.mark.every_way
 @KINDS
 def test_with_agent_block_opens_tool_sources_once_for_all_calls(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
@@ -141,6 +143,7 @@ def test_with_agent_block_opens_tool_sources_once_for_all_calls(call: Call, scri
     assert diary == ["open a", "list a", "list a", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_call_after_with_agent_block_opens_tool_sources_again(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
@@ -152,6 +155,7 @@ def test_call_after_with_agent_block_opens_tool_sources_again(call: Call, script
     assert diary == ["open a", "list a", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_nested_with_agent_block_does_not_reopen_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
@@ -166,6 +170,7 @@ def test_nested_with_agent_block_does_not_reopen_tool_sources(call: Call, kind: 
     assert diary == ["open a", "close a", "open a", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_with_agent_block_left_by_exception_closes_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
@@ -175,6 +180,7 @@ def test_with_agent_block_left_by_exception_closes_tool_sources(call: Call, kind
     assert diary == ["open a", "open b", "close b", "close a"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_failed_call_in_with_agent_block_does_not_close_tool_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
@@ -191,6 +197,7 @@ def test_failed_call_in_with_agent_block_does_not_close_tool_sources(call: Call,
     assert diary[-1] == "close a"
 
 
+@pytest.mark.every_way
 @KINDS
 def test_tool_source_that_fails_to_open_closes_already_opened_tool_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
@@ -205,6 +212,7 @@ def test_tool_source_that_fails_to_open_closes_already_opened_tool_sources(call:
         assert diary[3:] == ["open a", "open b", "open c"]
 
 
+@pytest.mark.every_way
 @KINDS
 def test_second_tool_source_that_fails_to_close_is_reported_in_note_of_raised_error(call: Call, kind: Any) -> None:
     diary: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call
+from tests.cases import each_case
 
 from acorn import DeclarationError, ModelError, Step, module, tool
 from acorn.models import Price
@@ -48,7 +49,7 @@ def application(agent: type[module[Any, Any]] = Agent, **settings: Any) -> Any:
     return agent(**settings)
 
 
-@pytest.mark.parametrize("kind", [Agent, Sub])
+@each_case("kind", [Agent, Sub])
 def test_override_replaces_settings_of_class_of_instance_and_of_using(call: Call, kind: type[Agent]) -> None:
     model = scripted(DONE, DONE, DONE)
     ours = ScriptedModel([])
@@ -149,6 +150,7 @@ class Boss(module[Any, Report]):
         return str(Sub()().title)
 
 
+@pytest.mark.every_way
 def test_override_affects_branches_agent_tools_and_nested_agents(call: Call) -> None:
     model = AnyModel()
     own = ScriptedModel([])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import each_case
 from tests.commits import dead_here, elsewhere
+from tests.long_version import IS_LONG
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, Paused, StoreError, ask_human, module, tool
@@ -54,13 +58,16 @@ from acorn.testing import ScriptedModel, finish
 class Desk(module):
     initial_input = ["question"]
     final_output = ["text"]
-    model: Any = ScriptedModel([finish(text="Imported.")])
+    model: Any = ScriptedModel(lambda request: finish(text="Imported."))
     store = "runs.db"
 
 
 class Office:
     class Inner(Desk):
         pass
+
+
+KINDS = [Desk, Office.Inner]
 """
 
 
@@ -73,17 +80,18 @@ def aloud(*arguments: Any, **options: Any) -> str:
     return asyncio.run(aperform(*arguments, **options))
 
 
-@pytest.fixture(params=[perform, aloud], ids=["sync", "async"])
-def deliver(request: pytest.FixtureRequest) -> Perform:
-    found: Perform = request.param
-    return found
-
-
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
     yield made
     made.close()
+
+
+@pytest.fixture(params=[perform, aloud] if IS_LONG else [None])
+def deliver(request: pytest.FixtureRequest, store: Store) -> Perform:
+    """Return a way to perform a run. The short version of the tests uses one way for each store."""
+    found: Perform = request.param or (perform if isinstance(store, SQLiteStore) else aloud)
+    return found
 
 
 def put(store: Store, agent: type[module[Any, Any]] = Desk, **given: Any) -> Any:
@@ -378,16 +386,17 @@ def test_perform_without_agents_finds_already_loaded_class_by_stored_name(store:
     assert handle.result() == Answer(text="Found.")
 
 
-@pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
-def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
+def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process that does not know the class."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
-    put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
-    run_id = program(tmp_path, put_it).strip()
-    do_it = f"from acorn.durable import perform; print(perform('runs.db', {run_id!r}))"
-    assert program(tmp_path, do_it) == "done\n"
-    show = f"from desks import *; print({name}().resume({run_id!r}).text)"
-    assert program(tmp_path, show) == "Imported.\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    desks = importlib.import_module("desks")
+    monkeypatch.delitem(sys.modules, "desks")
+    with closing(SQLiteStore(tmp_path / "runs.db")) as store:
+        run_ids = [put(store, kind, question="Who?").run_id for kind in desks.KINDS]
+    act = f"from acorn.durable import perform; print(*(perform('runs.db', each) for each in {run_ids}))"
+    show = f"from desks import *; print(*(a().resume(each).text for a, each in zip(KINDS, {run_ids})))"
+    assert program(tmp_path, f"{act}; {show}") == "done done\nImported. Imported.\n"
 
 
 def test_perform_of_class_whose_import_exits_process_raises_store_error_and_leaves_run_queued(
@@ -502,7 +511,7 @@ def test_submit_to_store_that_cannot_deliver_to_workers_raises_store_error(store
     assert store.list() == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "words"),
     [
         ({"priority": "high"}, "`priority` of `Desk.using` must be a whole number"),

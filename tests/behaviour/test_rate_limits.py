@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import contextvars
 import logging
 import math
 import os
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,9 +19,13 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.cases import case
+from tests.clock import FakeClock
+from tests.long_version import IS_LONG
 from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import DeclarationError, LimitError, ModelError, module
+from acorn._base.clock import current_clock, use_clock
 from acorn.models import Delta, ModelRequest, ModelResponse
 from acorn.models.retry import LONGEST_WAIT, RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, finish
@@ -56,7 +59,7 @@ class Watched(ScriptedModel):
 
     def _enter(self, request: ModelRequest) -> None:
         with self._count_lock:
-            self.moments.append(time.monotonic())
+            self.moments.append(current_clock().monotonic())
             self.order.append(number_of(request) if "<number>" in request.messages[-1]["content"] else -1)
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -129,7 +132,8 @@ class Threads:
             except BaseException as error:
                 self.outcomes[number] = error
 
-        self._threads.append(threading.Thread(target=work, daemon=True))
+        context = contextvars.copy_context()  # It contains the clock.
+        self._threads.append(threading.Thread(target=context.run, args=(work,), daemon=True))
         self._threads[-1].start()
 
     def join(self) -> None:
@@ -165,6 +169,13 @@ def listening() -> Generator[Waits]:
 
 
 @pytest.fixture
+def clock() -> Iterator[FakeClock]:
+    clock = FakeClock()
+    with use_clock(clock):
+        yield clock
+
+
+@pytest.fixture
 def waits() -> Iterator[Waits]:
     with listening() as waits:
         yield waits
@@ -173,9 +184,8 @@ def waits() -> Iterator[Waits]:
 # Declaration
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
+def test_invalid_rate_limit_raises_declaration_error() -> None:
+    table: list[tuple[Any, str]] = [
         (60, "must be a dict such as"),
         ("60/min", "must be a dict such as"),
         ([("requests", 1)], "must be a dict such as"),
@@ -183,49 +193,42 @@ def waits() -> Iterator[Waits]:
         ({"per": 60}, "must have the key 'requests' or 'tokens'"),
         ({"request": 60}, "has the unknown key 'request'"),
         ({"requests": 1, 5: 5}, "has the unknown key 5"),
-        ({"requests": 0}, r"rate_limit\['requests'\]` must be a whole number of at least 1, got 0"),
-        ({"requests": -1}, r"rate_limit\['requests'\]`"),
-        ({"requests": True}, r"rate_limit\['requests'\]`"),
-        ({"requests": 1.5}, r"rate_limit\['requests'\]`"),
-        ({"requests": None}, r"rate_limit\['requests'\]`"),
-        ({"tokens": 0}, r"rate_limit\['tokens'\]`"),
-        ({"tokens": "1"}, r"rate_limit\['tokens'\]`"),
-        ({"tokens": math.nan}, r"rate_limit\['tokens'\]`"),
-        ({"requests": 1, "per": 0}, r"rate_limit\['per'\]` must be a number of seconds above 0, got 0"),
-        ({"requests": 1, "per": -1}, r"rate_limit\['per'\]`"),
-        ({"requests": 1, "per": True}, r"rate_limit\['per'\]`"),
-        ({"requests": 1, "per": math.nan}, r"rate_limit\['per'\]`"),
-        ({"requests": 1, "per": math.inf}, r"rate_limit\['per'\]`"),
-        ({"requests": 1, "per": "60"}, r"rate_limit\['per'\]`"),
-        ({"requests": 1, "shared": 1}, r"rate_limit\['shared'\]` must be True or False"),
-    ],
-)
-def test_invalid_rate_limit_raises_declaration_error(value: Any, words: str) -> None:
-    with pytest.raises(DeclarationError, match=f"`Wrong.rate_limit.*{words.removeprefix('rate_limit')}"):
-        type("Wrong", (Agent,), {"rate_limit": value})
-    with pytest.raises(DeclarationError, match=r"`Agent\.rate_limit"):
-        Agent(rate_limit=value)
-    with pytest.raises(DeclarationError, match=r"`Agent\.rate_limit"):
-        Agent().using(rate_limit=value)
+        *(
+            ({"requests": count}, r"\['requests'\]` must be a whole number of at least 1")
+            for count in (0, -1, True, 1.5)
+        ),
+        ({"requests": None}, r"\['requests'\]`"),
+        *(({"tokens": count}, r"\['tokens'\]`") for count in (0, "1", math.nan)),
+        *(
+            ({"requests": 1, "per": per}, r"\['per'\]` must be a number of seconds above 0")
+            for per in (0, -1, True, math.nan, math.inf, "60")
+        ),
+        ({"requests": 1, "shared": 1}, r"\['shared'\]` must be True or False"),
+    ]
+    for value, words in table:
+        with case(value):
+            with pytest.raises(DeclarationError, match=f"`Wrong.rate_limit.*{words}"):
+                type("Wrong", (Agent,), {"rate_limit": value})
+            with pytest.raises(DeclarationError, match=r"`Agent\.rate_limit"):
+                Agent(rate_limit=value)
+            with pytest.raises(DeclarationError, match=r"`Agent\.rate_limit"):
+                Agent().using(rate_limit=value)
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.0, math.nan, "8", {}])
-def test_invalid_max_concurrency_raises_declaration_error(value: Any) -> None:
-    with pytest.raises(DeclarationError, match=r"`Wrong.max_concurrency` must be a whole number of at least 1"):
-        type("Wrong", (Agent,), {"max_concurrency": value})
-    with pytest.raises(DeclarationError, match=r"`Agent.max_concurrency`"):
-        Agent(max_concurrency=value)
+def test_invalid_max_concurrency_raises_declaration_error() -> None:
+    values: list[Any] = [0, -1, True, 1.0, math.nan, "8", {}]
+    for value in values:
+        with case(value):
+            with pytest.raises(DeclarationError, match=r"`Wrong.max_concurrency` must be a whole number of at least 1"):
+                type("Wrong", (Agent,), {"max_concurrency": value})
+            with pytest.raises(DeclarationError, match=r"`Agent.max_concurrency`"):
+                Agent(max_concurrency=value)
 
 
-@pytest.mark.parametrize(
-    "value", [None, {"requests": 1}, {"tokens": 1}, {"requests": 5, "tokens": 100_000, "per": 0.5, "shared": False}]
-)
-def test_valid_rate_limit_is_accepted(call: Call, script: Script, value: Any) -> None:
-    class Limited(Agent):
-        rate_limit = value
-        max_concurrency = 2
-
-    assert call(Limited(model=script(finish(7))), number=7) == 7
+def test_valid_rate_limit_is_accepted() -> None:
+    for limit in (None, {"requests": 1}, {"tokens": 1}, {"requests": 5, "tokens": 9, "per": 0.5, "shared": False}):
+        agent = Agent(rate_limit=limit, max_concurrency=2, model=Watched())
+        assert agent(number=7) == 7
 
 
 # Requests in any window
@@ -235,21 +238,7 @@ MOST = 32
 PER = 5.0
 
 
-def test_requests_of_concurrent_threads_never_exceed_rate_limit() -> None:
-    class Limited(Agent):
-        rate_limit = {"requests": MOST, "per": PER}
-        max_concurrency = 8
-
-    model, threads = Watched(), Threads()
-    for number in range(COUNT):
-        threads.start(number, partial(ask, Limited(model=model), number))
-    threads.join()
-    assert threads.outcomes == {number: number for number in range(COUNT)}
-    assert_never_over(model.moments, MOST, PER)
-    assert model.most <= 8
-
-
-def test_requests_of_concurrent_tasks_never_exceed_rate_limit() -> None:
+def test_requests_of_concurrent_tasks_never_exceed_rate_limit(clock: FakeClock) -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
 
@@ -264,7 +253,7 @@ def test_requests_of_concurrent_tasks_never_exceed_rate_limit() -> None:
     assert model.order == list(range(COUNT))
 
 
-def test_rate_limit_is_shared_by_threads_and_by_tasks_of_several_event_loops() -> None:
+def test_rate_limit_is_shared_by_threads_and_by_tasks_of_several_event_loops(clock: FakeClock) -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 5
@@ -286,8 +275,7 @@ def test_rate_limit_is_shared_by_threads_and_by_tasks_of_several_event_loops() -
     assert model.most <= 5
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits, streams: bool) -> None:
+def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 1
         rate_limit = {"requests": 1000, "tokens": 10**9}
@@ -302,10 +290,10 @@ def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits, streams: bo
         ways: list[Callable[[], Any]] = [
             lambda: one(number=number),
             lambda: asyncio.run(one.acall(number=number)),
+            lambda: list(one.stream(number=number))[-1].result,
+            lambda: asyncio.run(last(number)),
         ]
-        if streams:
-            ways = [lambda: list(one.stream(number=number))[-1].result, lambda: asyncio.run(last(number))]
-        threads.start(number, ways[number % 2])
+        threads.start(number, ways[number % 4])
 
     begin(0)
     assert comes_true(lambda: model.inside == 1)
@@ -321,26 +309,14 @@ def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits, streams: bo
     assert waits.told[0] == "A request of `Limited` waits because its `max_concurrency` is reached."
 
 
-def test_wait_for_rate_limit_is_logged_with_number_of_seconds(waits: Waits) -> None:
+def test_wait_for_rate_limit_is_logged_with_number_of_seconds(clock: FakeClock, waits: Waits) -> None:
     class Limited(Agent):
-        rate_limit = {"requests": 1, "per": AGES}
+        rate_limit = {"requests": 1, "per": 20.0}
 
-    model = Watched()
-    agent = Limited(model=model)
-    assert agent(number=1) == 1
-
-    async def main() -> None:
-        task = asyncio.ensure_future(agent.acall(number=2))
-        while not waits.told:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    (told,) = waits.told
-    assert told.startswith("A request of `Limited` waits for ")
-    assert told.endswith(" s because its `rate_limit` is reached.")
+    agent = Limited(model=Watched())
+    assert [agent(number=1), agent(number=2)] == [1, 2]
+    assert waits.told == ["A request of `Limited` waits for 20.00 s because its `rate_limit` is reached."]
+    assert clock.waits == [20.0]
 
 
 # Every request counts
@@ -365,7 +341,7 @@ def test_request_waiting_for_retry_does_not_occupy_concurrency_slot() -> None:
     assert model.order == [1, 2]
 
 
-def test_retries_do_not_exceed_rate_limit() -> None:
+def test_retries_do_not_exceed_rate_limit(clock: FakeClock) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 2, "per": 1.0}
 
@@ -451,103 +427,31 @@ def test_cancelled_tasks_are_removed_from_queue_of_waiting_requests(waits: Waits
     assert model.most <= 2
 
 
-def test_cancelled_waiting_request_does_not_count_against_rate_limit(waits: Waits) -> None:
-    class Limited(Agent):
-        rate_limit = {"requests": 3, "per": AGES}
-        max_concurrency = 1
-
-    model = Watched(is_open=False)
-
-    async def main() -> None:
-        agent = Limited(model=model)
-        first = asyncio.ensure_future(agent.acall(number=0))
-        while not model.inside:
-            await asyncio.sleep(0.001)
-        others = [asyncio.ensure_future(agent.acall(number=number)) for number in range(1, 9)]
-        while len(waits.told) < 8:
-            await asyncio.sleep(0.001)
-        for task in others:
-            task.cancel()
-        await asyncio.wait(others)
-        model.opened.set()
-        assert [await first, await agent.acall(number=10), await agent.acall(number=11)] == [0, 10, 11]
-
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
-def test_task_of_closed_event_loop_does_not_block_other_waiting_requests(waits: Waits) -> None:
-    class Limited(Agent):
-        max_concurrency = 1
-
-    model, threads = Watched(is_open=False), Threads()
-    agent = Limited(model=model)
-    threads.start(1, lambda: agent(number=1))
-    assert comes_true(lambda: model.inside == 1)
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(agent.acall(number=2))
-
-    async def stand_in_line() -> None:
-        while not waits.told:
-            await asyncio.sleep(0.001)
-
-    loop.run_until_complete(stand_in_line())
-    loop.close()
-    model.opened.set()
-    threads.join()
-    with waiting_for_nothing():
-        assert agent(number=3) == 3
-    assert model.order == [1, 3]
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is lost, and that is the point
-    del task, loop
-    gc.collect()
-
-
-def test_task_that_waits_for_rate_limit_does_not_block_event_loop(waits: Waits) -> None:
-    class Limited(Agent):
-        max_concurrency = 1
-
-    model, threads = Watched(is_open=False), Threads()
-    agent = Limited(model=model)
-    threads.start(1, lambda: agent(number=1))
-    assert comes_true(lambda: model.inside == 1)
-
-    async def main() -> Any:
-        task = asyncio.ensure_future(agent.acall(number=2))
-        while not waits.told:
-            await asyncio.sleep(0.001)
-        model.opened.set()  # By the loop, while the task waits.
-        return await task
-
-    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == 2
-    threads.join()
-
-
-def test_time_spent_waiting_for_rate_limit_counts_against_max_seconds(call: Call) -> None:
+@pytest.mark.every_way
+def test_time_spent_waiting_for_rate_limit_counts_against_max_seconds(call: Call, clock: FakeClock) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
     model = Watched()
     assert call(Limited(model=model), number=1) == 1
-    with waiting_for_nothing(), pytest.raises(LimitError, match=r"`max_seconds` of 1\.5") as caught:
+    with pytest.raises(LimitError, match=r"`max_seconds` of 1\.5") as caught:
         call(Limited(model=model, max_seconds=1.5), number=2)
-    assert "s for `rate_limit`, and then the time limit of the run was reached" in str(caught.value.__cause__)
+    assert "it waited 1.5 s for `rate_limit`, and then the time limit of the run was reached" in str(
+        caught.value.__cause__
+    )
     assert model.order == [1]
 
 
-def test_timeout_of_request_that_waited_is_remaining_time_of_run(call: Call) -> None:
+@pytest.mark.every_way
+def test_timeout_of_request_that_waited_is_remaining_time_of_run(call: Call, clock: FakeClock) -> None:
     class Limited(Agent):
-        rate_limit = {"requests": 1, "per": 1.0}
+        rate_limit = {"requests": 1, "per": 20.0}
 
     model = Watched()
-    agent = Limited(model=model, max_seconds=AGES)
+    agent = Limited(model=model, max_seconds=100)
     call(agent, number=1)
     call(agent, number=2)
-    first, second = (request.timeout for request in model.requests)
-    assert first is not None
-    assert second is not None
-    assert second <= AGES - 0.5
-    assert first <= AGES
+    assert [request.timeout for request in model.requests] == [100.0, 80.0]
 
 
 def test_max_seconds_too_large_for_thread_wait_does_not_raise() -> None:
@@ -564,7 +468,7 @@ def test_max_seconds_too_large_for_thread_wait_does_not_raise() -> None:
 
 
 CHILD = """
-import signal, sys, threading
+import asyncio, signal, threading
 from acorn import module
 from acorn.testing import ScriptedModel, finish
 
@@ -594,11 +498,16 @@ class Told(logging.Handler):
             print("waiting", flush=True)
 logging.getLogger("acorn").addHandler(Told())
 logging.getLogger("acorn").setLevel(logging.INFO)
-try:
-    WAY
-    print("not interrupted", flush=True)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
+for way in (
+    lambda: agent(number=2),
+    lambda: list(agent.stream(number=2)),
+    lambda: asyncio.run(agent.acall(number=2)),
+):
+    try:
+        way()
+        print("not interrupted", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
 opened.set()
 other.join()
 print(agent(number=3), results, flush=True)
@@ -606,24 +515,86 @@ print(agent(number=3), results, flush=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    "way",
-    [
-        "agent(number=2)",
-        "list(agent.stream(number=2))",
-        "import asyncio; asyncio.run(agent.acall(number=2))",
-    ],
-)
-def test_ctrl_c_while_waiting_for_rate_limit_raises_keyboard_interrupt_immediately(way: str) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD.replace("WAY", way)], stdout=subprocess.PIPE, text=True
-    ) as child:
+def test_ctrl_c_while_waiting_for_rate_limit_raises_keyboard_interrupt_immediately() -> None:
+    with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == "waiting\n"
-        os.kill(child.pid, signal.SIGINT)
-        assert child.stdout.readline() == "interrupted\n"
-        assert child.stdout.readline() == "1 [1]\n"  # The interrupted request is not in the window.
+        for _ in range(3):
+            assert child.stdout.readline() == "waiting\n"
+            os.kill(child.pid, signal.SIGINT)
+            assert child.stdout.readline() == "interrupted\n"
+        assert child.stdout.readline() == "1 [1]\n"  # The interrupted requests are not in the window.
         assert child.wait(PATIENCE) == 0
+
+
+# A thread interrupts the main thread at random times, while the main thread acquires and releases a slot.
+INTERRUPTS = """
+import random, signal, sys, threading, time, traceback
+from acorn._declare.settings import ClassLimit, RateLimit
+from acorn.models import ModelRequest, ModelResponse
+from acorn.models.limits import _limiters, limit_wrapper
+from acorn.testing import ScriptedModel
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+count, chance = int(sys.argv[1]), random.Random(int(sys.argv[2]))
+
+class Quick(ScriptedModel):
+    def complete(self, request):
+        return ModelResponse()
+
+limits = ClassLimit(1, Quick), ClassLimit(RateLimit(10**9, 10**12, 600.0), Quick)
+model = limit_wrapper("Agent", *limits)(Quick([]))
+request = ModelRequest([], [], None, None)
+main, ready, done = threading.main_thread().ident, threading.Event(), threading.Event()
+sent = caught = inside = 0
+
+def interrupt():
+    global sent
+    ready.wait()
+    while sent < count:
+        time.sleep(chance.random() * 0.001)
+        sent += 1
+        signal.pthread_kill(main, signal.SIGINT)
+        while caught < sent:
+            time.sleep(0.00001)
+    done.set()
+
+def work():
+    while not done.is_set():
+        model.complete(request)
+        time.sleep(0.0001)
+
+others = [threading.Thread(target=target, daemon=True) for target in (interrupt, work)]
+for other in others:
+    other.start()
+while caught < count:
+    try:
+        ready.set()
+        while True:
+            model.complete(request)
+    except KeyboardInterrupt as error:
+        inside += traceback.extract_tb(error.__traceback__)[-1].filename.endswith("limits.py")
+        caught += 1
+for other in others:
+    other.join(60)
+    assert not other.is_alive()
+slots, window = _limiters[Quick].values()
+model.complete(request)
+assert not slots._queue and not window._queue
+assert not [admitted for admitted in slots._admitted if not admitted.is_finished]
+assert window._tokens >= sum(counted.tokens for counted in window._window)
+print(caught, inside > count / 10, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_at_random_times_never_leaves_slot_or_lock_occupied(
+    record_property: Callable[[str, object], None],
+) -> None:
+    count = 5000 if IS_LONG else 40
+    record_property("tried", f"{count:,} random interruptions of limited requests")
+    command = [sys.executable, "-c", INTERRUPTS, str(count), "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * PATIENCE, check=False)
+    assert done.stdout == f"{count} True\n", done.stderr
 
 
 FORKS = """
@@ -736,16 +707,6 @@ def test_token_rate_limit_counts_reported_usage_instead_of_estimate(call: Call, 
         call(Limited(model=model), number=1)
     assert not waits.told
     assert spent(Limited())
-
-
-def test_request_larger_than_token_rate_limit_is_sent_alone(call: Call) -> None:
-    class Limited(Agent):
-        rate_limit = {"tokens": 10, "per": 1.0}
-
-    model = Watched()
-    for number in range(2):
-        assert call(Limited(model=model), number=number) == number
-    assert_never_over(model.moments, 1, 1.0)
 
 
 def test_request_rejected_with_429_does_not_count_against_token_rate_limit(call: Call, waits: Waits) -> None:

@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.test_content_parts import DONE as ANSWERED
 from tests.behaviour.test_content_parts import OAK, REPLIES, Showing
+from tests.cases import each_case
 from tests.parts import Photo
 
 from acorn import (
@@ -359,7 +360,7 @@ def assert_same(run: Run[Any], other: Run[Any], *, is_typed: bool) -> None:
         assert_same(one, another, is_typed=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("kind", KINDS)
 def test_record_loaded_from_json_equals_original(kind: Callable[[], Run[Any]]) -> None:
     run = kind()
     text = run.to_json()
@@ -511,7 +512,7 @@ NO_RUNS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("text", NO_RUNS)
+@each_case("text", NO_RUNS)
 def test_text_that_is_not_a_saved_run_raises_store_error(text: Any) -> None:
     with pytest.raises(StoreError, match="Cannot read the saved run"):
         Run.from_json(text)
@@ -530,7 +531,7 @@ def damaged(plain: Any, chance: random.Random) -> Any:
     return chance.choice([None, 5, "x", [], {}, [[]], {"a": 1}, True, 1.5])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_damaged_record_json_either_loads_or_raises_store_error(seed: int) -> None:
     chance = random.Random(seed)
     whole = json.loads(chance.choice([with_branches, failed_in_a_hook, unfinished])().to_json())

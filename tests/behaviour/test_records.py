@@ -16,7 +16,10 @@ from typing import Annotated, Any, Optional
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer
+from tests.cases import each_case
 from tests.provider_rules import assert_complete
+from tests.waiting import PATIENCE
 
 import acorn
 from acorn import (
@@ -38,16 +41,10 @@ from acorn.models import Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 120.0
-
 
 class Question(BaseModel):
     question: str
     limit: int = 3
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool
@@ -76,6 +73,7 @@ def used(reply: Reply, *counts: int) -> Reply:
 # Field by field
 
 
+@pytest.mark.every_way
 def test_record_of_successful_run_contains_input_output_usage_cost_and_steps(call: Call, script: Script) -> None:
     model = script(
         used(calling("search", "c1", query="acorns"), 100, 10, 40, 5),
@@ -129,11 +127,6 @@ def test_usage_addition_returns_sum() -> None:
         one + 1  # type: ignore[operator]
 
 
-def test_each_run_has_unique_id(call: Call, script: Script) -> None:
-    agent = Asker(model=script(finish(answer="a"), finish(answer="b")))
-    assert call.run(agent, question="?").id != call.run(agent, question="?").id
-
-
 def test_run_seconds_include_tool_time(call: Call, script: Script) -> None:
     def rest() -> None:
         time.sleep(0.05)
@@ -180,6 +173,7 @@ class Stopper(Searcher):
         step.finish(answer=f"after {step.counter}")
 
 
+@pytest.mark.every_way
 def test_stop_reason_names_way_in_which_run_ended(call: Call, script: Script) -> None:
     searching = calling("search", query="a")
     assert call.run(Asker(model=script(finish(answer="a"))), question="?").stop_reason == "finish"
@@ -237,6 +231,7 @@ def failures(script: Script) -> dict[type[BaseException], Asker]:
     }
 
 
+@pytest.mark.every_way
 def test_failed_run_record_is_attached_to_error(call: Call, script: Script) -> None:
     for kind, agent in failures(script).items():
         with capture() as runs, pytest.raises(kind) as caught:
@@ -300,6 +295,7 @@ def test_failure_before_start_creates_no_record(call: Call, script: Script) -> N
     assert agent.last is before
 
 
+@pytest.mark.every_way
 def test_error_whose_run_attribute_cannot_be_set_is_raised_unchanged(call: Call, script: Script) -> None:
     class ClosedError(Exception):
         @property
@@ -319,6 +315,7 @@ def test_error_whose_run_attribute_cannot_be_set_is_raised_unchanged(call: Call,
     assert runs[0].error is caught.value
 
 
+@pytest.mark.every_way
 def test_error_of_run_started_in_hook_has_record_of_outer_run(call: Call, script: Script) -> None:
     inner = Asker(model=script(Failure(400)))
 
@@ -382,6 +379,7 @@ class Watcher(module[Question, Answer]):
         self.seen.append((f"{where} {run.step} {run.usage.requests}", run))
 
 
+@pytest.mark.every_way
 def test_current_run_in_tools_hooks_and_prompts_returns_run(call: Call, script: Script) -> None:
     several = functools.reduce(lambda one, other: one & other, map(calling, ["sync", "other", "later"]))
     agent = Watcher(model=script(calling("sync"), calling("other"), several, finish(answer="a")))
@@ -411,6 +409,7 @@ def test_current_run_called_outside_run_raises_acorn_error(call: Call, script: S
     check()
 
 
+@pytest.mark.every_way
 def test_current_run_in_nested_run_returns_inner_run(call: Call, script: Script) -> None:
     names: list[str] = []
 
@@ -429,6 +428,7 @@ def test_current_run_in_nested_run_returns_inner_run(call: Call, script: Script)
     assert names == ["outer", "inner", "outer"]
 
 
+@pytest.mark.every_way
 def test_history_changed_by_tool_is_sent(call: Call, script: Script) -> None:
     def remember(text: str) -> str:
         current_run().history.append({"role": "user", "content": f"Remember: {text}"})
@@ -511,7 +511,7 @@ TAKERS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.mark.parametrize("function", TAKERS, ids=lambda function: function.__name__)
+@each_case("function", TAKERS)
 def test_tool_parameter_annotated_run_receives_run(call: Call, script: Script, function: Callable[..., Any]) -> None:
     name = function.__name__
     model = script(calling(name, query="x"), calling(name, query="y") & calling(name, query="z"), finish(answer="a"))
@@ -540,7 +540,7 @@ def test_method_tool_parameter_annotated_run_receives_run(call: Call, script: Sc
     assert list(model.requests[0].tools[0]["function"]["parameters"]["properties"]) == ["query"]
 
 
-@pytest.mark.parametrize("function", [plain, with_others])
+@each_case("function", [plain, with_others])
 def test_run_argument_passed_by_model_returns_tool_error(
     call: Call, script: Script, function: Callable[..., Any]
 ) -> None:
@@ -576,6 +576,7 @@ def test_capture_block_collects_runs_started_in_block(call: Call, script: Script
     assert [run.stop_reason for run in runs] == ["finish", "error", "finish"]
 
 
+@pytest.mark.every_way
 def test_capture_block_contains_record_as_soon_as_run_starts(call: Call, script: Script) -> None:
     seen: list[int] = []
 
@@ -634,6 +635,7 @@ def test_capture_block_collects_runs_of_tasks_and_of_threads_started_by_tasks() 
     asyncio.run(main())
 
 
+@pytest.mark.every_way
 def test_capture_block_collects_runs_started_inside_tools(call: Call, script: Script) -> None:
     agent = quick()
 

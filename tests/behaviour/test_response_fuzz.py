@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel
@@ -24,8 +25,8 @@ from tests.raw_model import RawModel
 from acorn import LimitError, ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
 from acorn.models import ModelRequest, ModelResponse, RawCall
 
-RUNS = 100_000 if IS_LONG else 500
-BATCH = max(100, RUNS // 10)
+RUNS = 100_000 if IS_LONG else 400
+BATCH = max(200, RUNS // 10)
 MOST_REQUESTS = 4 + 1 + 1 + 2  # Steps, the forced call, the fallback, corrections.
 
 HUGE = "ä" * 100_000
@@ -279,12 +280,12 @@ def check(seed: int) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_random_model_responses_give_result_or_acorn_error(first: int) -> None:
+def test_random_model_responses_give_result_or_acorn_error(
+    first: int, record_property: Callable[[str, object], None]
+) -> None:
     ends: Counter[str] = Counter()
     for seed in range(first, first + BATCH):
-        try:
+        with case(seed):
             ends[check(seed)] += 1
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
     assert {"output", "Unfinished", "ParseError", "ModelError"} <= ends.keys(), "the replies are too much alike"
+    record_property("tried", f"{BATCH:,} runs with random responses")

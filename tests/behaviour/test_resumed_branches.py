@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.provider_rules import assert_complete
 
 from acorn import Run, listen, module, tool
@@ -80,8 +81,8 @@ def reply(request: ModelRequest) -> Reply:
     return calling("stumble", _id="c") if "seen" in str(said) else calling("look", _id="b")
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
+@each_case("way", ["sync", "async"])
+@each_case("kind", [ByModel, ByAgent, ByHand])
 def test_resumed_branch_does_not_repeat_finished_tool_calls(kind: type[ByModel], way: str) -> None:
     CALLED.clear()
     model = ScriptedModel(reply)
@@ -123,7 +124,7 @@ def interrupted_and_loaded(agent: ByModel) -> tuple[Tree, Run[Any]]:
     return Tree(again, saved), again.run
 
 
-@pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
+@each_case("kind", [ByModel, ByAgent, ByHand])
 def test_listener_of_resumed_run_receives_only_journal_entries_after_resume(kind: type[ByModel]) -> None:
     CALLED.clear()
     tree, run = interrupted_and_loaded(kind(model=ScriptedModel(reply)))

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pytest
+from tests.cases import each_case
+from tests.waiting import PATIENCE
 
 from acorn import Run, Step, current_run, listen, module, tool
 from acorn._call.plan import new_machine
@@ -27,8 +28,6 @@ from acorn.models import ModelRequest
 from acorn.record import CallSite
 from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import dump_events
-
-PATIENCE = 120.0
 
 
 @tool
@@ -267,8 +266,8 @@ def of_everything() -> Callable[[ModelRequest], Any]:
     return reply
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("settings", [{}, {"max_seconds": 1000.0}], ids=["untimed", "timed"])
+@each_case("way", ["sync", "async"])
+@each_case("settings", [{}, {"max_seconds": 1000.0}])
 def test_reading_pending_asks_repeatedly_does_not_change_saved_state(way: str, settings: dict[str, Any]) -> None:
     loop = fixed(Everything(model=ScriptedModel(of_everything()), **settings))
     fresh = text_of(loop)
@@ -379,7 +378,7 @@ def test_branch_ids_are_equal_for_equal_run_id_and_differ_for_other_run_id() -> 
     ]
 
 
-@pytest.mark.parametrize("where", ["hook", "tool"])
+@each_case("where", ["hook", "tool"])
 def test_ids_of_concurrent_branches_do_not_depend_on_order_in_which_threads_start_them(where: str) -> None:
     def ids(first_is_late: bool) -> tuple[list[str], dict[str, str]]:
         begun = {"First": threading.Event(), "Second": threading.Event()}

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+from tests.cases import each_case
+from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
@@ -638,8 +640,8 @@ def tools_from_a_source() -> Setup:
 # The promise
 
 
-@pytest.mark.parametrize("restart", ["after each tell", "after each begin", "both"])
-@pytest.mark.parametrize(("make", "reason"), SCENARIOS.values(), ids=SCENARIOS.keys())
+@each_case("restart", ["after each tell", "after each begin", "both"] if IS_LONG else ["both"])
+@each_case(("make", "reason"), SCENARIOS.values())
 def test_run_saved_and_loaded_at_any_step_equals_uninterrupted_run(make: Make, reason: str, restart: Restart) -> None:
     there, back = drive(make(), "never"), drive(make(), restart)
     assert there.stop_reason == reason
@@ -739,7 +741,7 @@ def test_loading_run_with_input_that_class_rejects_raises_acorn_error() -> None:
         load(changed, json.loads(json.dumps(save(loop))))
 
 
-@pytest.mark.parametrize("phase", ["model", "tools", "step", "judge"])
+@each_case("phase", ["model", "tools", "step", "judge"])
 def test_loaded_run_stopped_by_ctrl_c_is_cancelled_with_result_for_every_call(phase: str) -> None:
     class Stepping(Judged):
         def on_step(self, step: Step) -> None: ...

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 
 from acorn import DeclarationError, Run, Step, ToolConflictError, module, tool
 from acorn.models import RawCall
@@ -108,7 +109,7 @@ def test_tool_json_schema_is_sent_unchanged(call: Call, script: Script) -> None:
     assert before == BOOKING
 
 
-@pytest.mark.parametrize(
+@each_case(
     "schema",
     [
         {"type": "object"},
@@ -302,6 +303,7 @@ def test_schema_tool_override_without_decorator_inherits_schema(call: Call, scri
     assert read(call.run(Other(model=script(calling("method", a="x"), finish(result="done"))))) == ["xb"]
 
 
+@pytest.mark.every_way
 def test_schema_tool_made_from_partial_callable_object_or_bound_method_is_called(call: Call, script: Script) -> None:
     partial = tool(schema=fields("a"), name="partial")(functools.partial(Shouter("!"), b="-"))
     object_ = tool(schema=fields("a"))(Shouter("?"))
@@ -310,6 +312,7 @@ def test_schema_tool_made_from_partial_callable_object_or_bound_method_is_called
     assert use(call, script, [partial, object_, bound], reply) == ["x-!", "x?", "{'a': 'x'}."]
 
 
+@pytest.mark.every_way
 def test_schema_tool_timeout_and_parallel_options_are_applied(call: Call, script: Script) -> None:
     under_way, most = 0, 0
     lock = threading.Lock()
@@ -365,7 +368,7 @@ def test_schema_tool_listed_by_tool_source_is_called_with_validated_arguments(ca
 # Unfitting arguments
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "words"),
     [
         ({"city": "Rome"}, "argument `nights` is missing, expected integer between 1 and 30"),
@@ -415,7 +418,7 @@ CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"typ
 DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"type": "boolean"}}, "required": ["kind"]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "value", "words"),
     [
         ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, '`a.lives`: expected integer, got "x"'),
@@ -457,7 +460,7 @@ def test_schema_tool_error_contains_expected_value(script: Script, schema: Schem
     assert words in complaint(script, whole, {"a": value})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "arguments", "words"),
     [
         ({"type": "object", "minProperties": 1}, {}, "The arguments: expected object, at least 1 key, got {}"),
@@ -489,7 +492,7 @@ def test_schema_tool_call_with_unknown_argument_returns_tool_error(call: Call, s
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "words"),
     [
         ('{"city": "Rome"', "The arguments are not valid JSON: EOF"),
@@ -550,7 +553,7 @@ def refused(entry: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "words"),
     [
         ("string", "must be a dict with a JSON Schema, got 'string'"),
@@ -587,7 +590,7 @@ def test_tool_json_schema_that_contains_itself_raises_declaration_error() -> Non
     assert "must be JSON data" in refused(keeping(circle, []))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reference",
     [
         "#/$defs/Nobody",
@@ -599,7 +602,7 @@ def test_tool_json_schema_that_contains_itself_raises_declaration_error() -> Non
         "#/properties/b/items",
     ],
 )
-@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+@each_case("keyword", ["$ref", "$dynamicRef"])
 def test_tool_json_schema_with_remote_reference_is_rejected_without_network_request(
     reference: str, keyword: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -631,7 +634,7 @@ def nothing() -> None: ...
 def keyed(a: Any, **rest: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("function", "words"),
     [
         (by_position, "takes `a` by position"),

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, RootModel, computed_field
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer, Question
+from tests.cases import each_case
 from tests.waiting import AGES, waiting_for_nothing
 
 from acorn import AcornError, LimitError, ModelError, Usage, module, tool
@@ -22,14 +24,6 @@ from acorn.models import ModelRequest, ModelResponse, Price, RawCall
 from acorn.models.port import is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool
@@ -61,7 +55,7 @@ def ask_async(model: ScriptedModel, asked: ModelRequest) -> ModelResponse:
 
 Ask = Callable[[ScriptedModel, ModelRequest], ModelResponse]
 
-both_ways = pytest.mark.parametrize("ask", [ask_sync, ask_async], ids=["complete", "acomplete"])
+both_ways = each_case("ask", [ask_sync, ask_async])
 
 
 # Replies
@@ -215,6 +209,7 @@ def test_request_after_last_scripted_reply_raises_assertion_error(ask: Ask) -> N
         ask(model, request("what now?"))
 
 
+@pytest.mark.every_way
 def test_request_after_last_scripted_reply_in_run_raises_assertion_error(call: Call) -> None:
     with pytest.raises(AssertionError, match="received 1 request, but its script has 0 replies"):
         call(Asker(model=ScriptedModel([])), question="?")
@@ -274,7 +269,7 @@ def test_scripted_reply_of_invalid_type_raises_assertion_error(ask: Ask) -> None
 
 
 @both_ways
-@pytest.mark.parametrize(
+@each_case(
     ("status", "retryable"),
     [(400, False), (401, False), (404, False), (408, True), (409, True), (429, True), (500, True), (529, True)],
 )
@@ -302,7 +297,7 @@ def test_scripted_exception_is_raised_unchanged(ask: Ask) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("reply", [Reply("late", delay=0.05), Failure(500, delay=0.05)])
+@each_case("reply", [Reply("late", delay=0.05), Failure(500, delay=0.05)])
 def test_scripted_delay_is_waited_before_reply_or_failure(ask: Ask, reply: Reply | Failure) -> None:
     began = time.monotonic()
     try:
@@ -332,6 +327,7 @@ def test_scripted_delay_ends_at_request_timeout(ask: Ask) -> None:
     assert caught.value.retryable
 
 
+@pytest.mark.every_way
 def test_scripted_reply_after_max_seconds_raises_limit_error(call: Call, script: Script) -> None:
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         call(Asker(model=script(finish(answer="a") & Reply(delay=AGES)), max_seconds=0.3), question="?")
@@ -372,7 +368,7 @@ def test_scripted_model_called_in_many_threads_returns_each_reply_once(script: S
 # Single replies and outputs
 
 
-@pytest.mark.parametrize("reply", ["hello", Reply("hello")], ids=["text", "reply"])
+@each_case("reply", ["hello", Reply("hello")])
 def test_scripted_model_accepts_single_reply_without_list(reply: Any) -> None:
     model = ScriptedModel(reply)
     assert model.complete(request()).content == "hello"
@@ -405,7 +401,7 @@ class Point:
     x: int
 
 
-@pytest.mark.parametrize(
+@each_case(
     "output",
     [
         Answer(answer="Paris"),
@@ -415,7 +411,6 @@ class Point:
         "text",
         [1, 2],
     ],
-    ids=lambda output: type(output).__name__,
 )
 def test_finish_helper_accepts_output_instance(call: Call, script: Script, output: Any) -> None:
     agent = type("Giver", (Asker,), {"final_output": type(output)})
@@ -474,7 +469,7 @@ def test_scripted_model_by_turn_with_unused_or_missing_replies_raises_assertion_
 # Copies
 
 
-@pytest.mark.parametrize("make", [copy.deepcopy, lambda agent: pickle.loads(pickle.dumps(agent)), copy.copy])
+@each_case("make", [copy.deepcopy, lambda agent: pickle.loads(pickle.dumps(agent)), copy.copy])
 def test_copied_or_pickled_agent_with_scripted_model_has_independent_script(make: Callable[[Any], Any]) -> None:
     agent = Searcher(model=ScriptedModel([calling("search", query="a"), finish(answer="b"), finish(answer="c")]))
     again = make(agent)

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.cases import each_case
 
 from acorn import DeclarationError, ToolConflictError, module, tool
 from acorn._declare.spec import Spec, read_prompt_file
@@ -99,7 +100,7 @@ def test_specification_basic_module_structure_compiles_to_documented_settings() 
     assert [one.name for one in found.tools] == ["calculate"]
 
 
-@pytest.mark.parametrize("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
+@each_case("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
 def test_specification_basic_structure_with_ellipsis_values_raises_declaration_error(line: str) -> None:
     with pytest.raises(DeclarationError, match=r"^`MyAgent\.\w+(\[0\])?` must be .*, got .*Ellipsis"):
         run(f"class MyAgent(module):\n    {line}")
@@ -108,13 +109,8 @@ def test_specification_basic_structure_with_ellipsis_values_raises_declaration_e
 # core-concepts.md, Model Configuration
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'model = "anthropic/claude-sonnet-4-5-20250514"',
-        'model = "openai/gpt-4o"',
-        'model = "ollama/llama3"',
-    ],
+@each_case(
+    "line", ['model = "anthropic/claude-sonnet-4-5-20250514"', 'model = "openai/gpt-4o"', 'model = "ollama/llama3"']
 )
 def test_specification_model_identifiers_are_accepted(line: str) -> None:
     assert spec(f"class MyAgent(module):\n    {line}").model in line
@@ -141,7 +137,7 @@ def test_specification_temperature_outside_range_raises_declaration_error() -> N
             run(f"class MyAgent(module):\n    temperature = {outside}")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("lines", "attribute", "value"),
     [
         ("max_tokens = 4096", "max_tokens", 4096),
@@ -324,48 +320,11 @@ def test_specification_tool_schema_is_derived_from_signature_and_docstring(searc
             "type": "object",
             "properties": {
                 "query": {"type": "string", "description": "The search query"},
-                "max_results": {
-                    "type": "integer",
-                    "default": 5,
-                    "description": "Maximum number of results to return",
-                },
+                "max_results": {"type": "integer", "default": 5, "description": "Maximum number of results to return"},
             },
             "required": ["query"],
         },
     }
-
-
-# Both seeds have the table of the sources of a schema.
-
-
-def test_specification_tool_name_is_function_name(search_web: Any) -> None:
-    assert the_tool(search_web).name == "search_web"
-
-
-def test_specification_tool_description_is_first_docstring_line(search_web: Any) -> None:
-    assert the_tool(search_web).schema["description"] == "Search the web for information."
-
-
-def test_specification_parameter_types_are_derived_from_type_hints(search_web: Any) -> None:
-    properties = the_tool(search_web).schema["parameters"]["properties"]
-    assert (properties["query"]["type"], properties["max_results"]["type"]) == ("string", "integer")
-
-
-def test_specification_parameter_descriptions_are_derived_from_args_section(search_web: Any) -> None:
-    properties = the_tool(search_web).schema["parameters"]["properties"]
-    assert properties["query"]["description"] == "The search query"
-    assert properties["max_results"]["description"] == "Maximum number of results to return"
-
-
-def test_specification_parameters_with_defaults_are_optional(search_web: Any) -> None:
-    parameters = the_tool(search_web).schema["parameters"]
-    assert parameters["required"] == ["query"]
-    assert parameters["properties"]["max_results"]["default"] == 5
-
-
-def test_specification_return_type_hint_is_not_in_schema(search_web: Any) -> None:
-    assert set(the_tool(search_web).schema) == {"name", "description", "parameters"}
-    assert "list[dict]" not in repr(the_tool(search_web).schema)
 
 
 def test_specification_tools_of_class_attribute_are_listed(search_web: Any) -> None:
@@ -538,7 +497,7 @@ SUPPORTED: list[tuple[Any, str, Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "sent", "received", "schema"), SUPPORTED)
+@each_case(("kind", "sent", "received", "schema"), SUPPORTED)
 def test_specification_supported_types_have_documented_schema_and_conversion(
     kind: Any, sent: str, received: Any, schema: Any
 ) -> None:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.waiting import given_time
+from tests.cases import each_case
+from tests.clock import FakeClock
 
-from acorn import LimitError, module
+from acorn import LimitError, StreamChunk, module
+from acorn._base.clock import use_clock
 from acorn.models import Delta, ModelRequest
 from acorn.models.port import CallDelta
 from acorn.testing import ScriptedModel, finish
 
 DROPS = 10_000
 """More than fit into the time of the run, by far."""
+SECONDS = 60.0
 
 
 class Dripping(ScriptedModel):
-    """A model that sends a little every few milliseconds."""
+    """A model that sends a little every second."""
 
-    def __init__(self, drops: int = DROPS, *, then: tuple[Delta, ...] = ()) -> None:
+    def __init__(self, clock: FakeClock, drops: int = DROPS, *, then: tuple[Delta, ...] = ()) -> None:
         super().__init__([finish(result="x")] * 9)
-        self.drops, self.then = drops, then
+        self.clock, self.drops, self.then = clock, drops, then
         self.given = 0
         self.is_closed = False
 
@@ -32,7 +34,7 @@ class Dripping(ScriptedModel):
         self.requests.append(request)
         try:
             for _ in range(self.drops):
-                time.sleep(0.005)
+                self.clock.sleep(1)
                 self.given += 1
                 yield Delta(content=".")
             yield from self.then
@@ -43,7 +45,7 @@ class Dripping(ScriptedModel):
         self.requests.append(request)
         try:
             for _ in range(self.drops):
-                await asyncio.sleep(0.005)
+                await self.clock.asleep(1)
                 self.given += 1
                 yield Delta(content=".")
             for delta in self.then:
@@ -71,18 +73,15 @@ def iterate(way: str, agent: module[Any, Any]) -> Any:
     return list(agent.stream())[-1].result if way == "stream" else asyncio.run(main())
 
 
-@pytest.mark.parametrize("way", ["stream", "astream", "call", "acall"])
+@each_case("way", ["stream", "astream", "call", "acall"])
 def test_stream_still_running_after_max_seconds_raises_limit_error(way: str) -> None:
     kind = Hearing if "call" in way else Agent
 
-    def drip(seconds: float) -> tuple[Dripping, LimitError, float] | None:
-        model = Dripping()
-        with pytest.raises(LimitError) as caught:
-            iterate(way, kind(model=model, max_seconds=seconds))
-        return (model, caught.value, seconds) if model.given else None
-
-    model, error, seconds = given_time(drip)
-    assert f"`{kind.__name__}` used up its `max_seconds` of {seconds:g} during a request to the model" in str(error)
+    model = Dripping(clock := FakeClock())
+    with use_clock(clock), pytest.raises(LimitError) as caught:
+        iterate(way, kind(model=model, max_seconds=SECONDS))
+    error = caught.value
+    assert f"`{kind.__name__}` used up its `max_seconds` of 60 during a request to the model" in str(error)
     assert model.given < DROPS
     assert model.is_closed
     assert error.run.stop_reason == "error"
@@ -96,38 +95,26 @@ ENDED = (
 )
 
 
-@pytest.mark.parametrize("way", ["stream", "astream"])
+@each_case("way", ["stream", "astream"])
 def test_complete_answer_that_caller_reads_after_max_seconds_is_returned(way: str) -> None:
-    def look(seconds: float) -> Any:
-        agent, is_whole = Agent(model=Dripping(0, then=ENDED), max_seconds=seconds), False
+    agent = Agent(model=Dripping(clock := FakeClock(), 0, then=ENDED), max_seconds=SECONDS)
 
-        async def main() -> Any:
-            nonlocal is_whole
-            async for chunk in agent.astream():
-                if chunk.tool_call is not None:
-                    is_whole = True
-                    await asyncio.sleep(seconds)
-            return chunk.result
+    def read(chunk: StreamChunk[Any]) -> Any:
+        if chunk.tool_call is not None:
+            clock.advance(SECONDS)  # The time is up while the caller reads the last piece.
+        return chunk.result
 
-        try:
-            if way == "astream":
-                return asyncio.run(main())
-            for chunk in agent.stream():
-                if chunk.tool_call is not None:
-                    is_whole = True
-                    time.sleep(seconds)
-            return chunk.result
-        except LimitError:
-            if is_whole:
-                raise
-            return None
+    async def main() -> Any:
+        return [read(chunk) async for chunk in agent.astream()]
 
-    # The time is up while the caller reads the last piece.
-    assert given_time(look) == "done"
+    with use_clock(clock):
+        results = asyncio.run(main()) if way == "astream" else [read(chunk) for chunk in agent.stream()]
+    assert results[-1] == "done"
 
 
-@pytest.mark.parametrize("way", ["stream", "astream"])
+@each_case("way", ["stream", "astream"])
 def test_slow_stream_without_max_seconds_is_read_to_end(way: str) -> None:
-    model = Dripping(50, then=ENDED)
-    assert iterate(way, Agent(model=model)) == "done"
+    model = Dripping(clock := FakeClock(), 50, then=ENDED)
+    with use_clock(clock):
+        assert iterate(way, Agent(model=model)) == "done"
     assert model.given == 50

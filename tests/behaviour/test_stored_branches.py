@@ -6,11 +6,12 @@ import asyncio
 import contextvars
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.provider_rules import assert_complete
+from tests.waiting import PATIENCE
 
 from acorn import Run, Step, Usage, module, tool
 from acorn._call.plan import new_machine
@@ -25,7 +26,6 @@ from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import dump_events, to_messages
 
-PATIENCE = 120.0
 WAYS = ["sync", "async"]
 
 
@@ -40,13 +40,6 @@ class Trouble:
             cls.left -= 1
             raise KeyboardInterrupt
         return "up again"
-
-
-@pytest.fixture(autouse=True)
-def _one_interrupt() -> Iterator[None]:
-    Trouble.left = 1
-    yield
-    Trouble.left = 1
 
 
 @tool
@@ -108,6 +101,7 @@ def replies(request: ModelRequest) -> Reply:
 
 def trunk() -> tuple[Machine, ScriptedModel]:
     model = ScriptedModel(replies, price=Price(0.001, 0.01))
+    Trouble.left = 1
     return new_machine(Trunk(model=model), (), {}), model
 
 
@@ -142,7 +136,7 @@ def asked(model: ScriptedModel) -> Usage:
     return Usage(10 * count, count, requests=count)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_usage_of_interrupted_run_includes_its_unfinished_branches(way: str) -> None:
     first, model = trunk()
     with pytest.raises(KeyboardInterrupt):
@@ -154,7 +148,7 @@ def test_usage_of_interrupted_run_includes_its_unfinished_branches(way: str) -> 
     assert twig.branches[0].usage == Usage(10, 1, requests=1)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_usage_of_resumed_run_includes_each_branch_once(way: str) -> None:
     first, model = trunk()
     tree = Tree(first)
@@ -189,7 +183,7 @@ def test_usage_of_loaded_run_that_is_stopped_includes_its_branches() -> None:
     assert again.run.usage == asked(model)
 
 
-@pytest.mark.parametrize("end", ["fails", "finishes"])
+@each_case("end", ["fails", "finishes"])
 def test_usage_of_ended_run_includes_branch_that_still_runs_in_thread(end: str) -> None:
     asks, release = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
@@ -251,7 +245,7 @@ def test_usage_of_ended_run_includes_branch_that_still_runs_in_thread(end: str) 
 # Records of branches in a loaded tree
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_loaded_run_contains_records_of_all_saved_branches(way: str) -> None:
     first, _ = trunk()
     tree = Tree(first)

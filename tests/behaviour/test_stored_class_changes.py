@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import STORES, by_turn
 
 import acorn
 from acorn import StoreError, module, tool
@@ -16,27 +18,9 @@ from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
-
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[name for name in STORES if name != "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
-
-
-def by_turn(*script: Reply) -> ScriptedModel:
-    """A model that any process can continue with."""
-
-    def answer(request: ModelRequest) -> Reply:
-        reply: Reply = script[sum(message["role"] == "assistant" for message in request.messages)]
-        return reply
-
-    return ScriptedModel(answer)
 
 
 def declared(given: Any = Question, output: Any = Answer, **members: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
+import threading
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,10 +14,17 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import STORES, by_turn, desk, interrupting
+from tests.cases import each_case
+from tests.clock import FakeClock
+from tests.long_version import IS_LONG
 from tests.parts import Photo
+from tests.waiting import PATIENCE
 
 import acorn
-from acorn import LimitError, ModelError, StoreError, current_run, module, tool
+from acorn import LimitError, ModelError, StoreError, module, tool
+from acorn._base.clock import use_clock
 from acorn.journal import Entry, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
@@ -24,25 +32,12 @@ from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.types import Usage
 
 
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
-
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[name for name in STORES if name != "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
 
 
-def by_turn(*script: Reply) -> ScriptedModel:
-    def answer(request: ModelRequest) -> Reply:
-        reply: Reply = script[sum(message["role"] == "assistant" for message in request.messages)]
-        return reply
-
-    return ScriptedModel(answer)
+LARGE = 10_000_000 if IS_LONG else 2_000_000
 
 
 class Rich(BaseModel):
@@ -82,7 +77,7 @@ class Odd(module[Question, Rich]):
     @tool
     def big(self) -> str:
         """Much."""
-        return "ä" * 10_000_000
+        return "ä" * LARGE
 
 
 def test_infinite_numbers_and_invalid_characters_are_unchanged_after_resume(store: Any) -> None:
@@ -103,7 +98,7 @@ def test_infinite_numbers_and_invalid_characters_are_unchanged_after_resume(stor
     assert acorn.runs(store).get("a").history == again.last.history
 
 
-def test_tool_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> None:
+def test_large_tool_result_is_unchanged_after_load(store: Any) -> None:
     script = [call("big"), call("stop"), finish()]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -111,18 +106,15 @@ def test_tool_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> Non
         agent.using(run_id="a")(question="why?")
     agent.stops = False
     agent.using(run_id="a")(question="why?")
-    assert len(acorn.runs(store).get("a").history[3]["content"]) == 10_000_000
+    assert len(acorn.runs(store).get("a").history[3]["content"]) == LARGE
 
 
-@pytest.mark.parametrize("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])
+@each_case("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])
 def test_run_id_with_any_printable_text_is_accepted(store: Any, run_id: str) -> None:
-    class Desk(module[Question, Answer]):
-        """Answer."""
-
-    desk = Desk(model=by_turn(finish(answer="x")), store=store)
-    desk.using(run_id=run_id)(question="why?")
-    desk.using(run_id="other")(question="why?")
-    assert desk.resume(run_id) == Answer(answer="x")
+    agent = desk(store, lambda: "", finish(answer="x"))
+    agent.using(run_id=run_id)(question="why?")
+    agent.using(run_id="other")(question="why?")
+    assert agent.resume(run_id) == Answer(answer="x")
     from acorn.stores.open import open_store
 
     opened = open_store(store, "x")
@@ -158,54 +150,29 @@ def test_deps_are_not_stored_and_must_be_passed_again_to_resume(store: Any) -> N
 
 
 def test_usage_before_interruption_counts_against_limits_after_resume(store: Any) -> None:
-    class Desk(module[Question, Answer]):
-        """Answer."""
-
-        max_steps = 9
-
-        @tool
-        def look(self) -> str:
-            """Look."""
-            looked.append(1)
-            if len(looked) == 2:
-                raise KeyboardInterrupt
-            return "seen"
-
-    looked: list[int] = []
     used = Usage(input_tokens=1000, output_tokens=10, requests=1)
     script = [Reply(calls=call("look").calls, usage=used) for _ in range(8)] + [finish(answer="x")]
+    looked: list[int] = []
 
-    agent = Desk(model=by_turn(*script), store=store, max_total_tokens=5000)
+    def act() -> str:
+        looked.append(1)
+        if len(looked) == 2:
+            raise KeyboardInterrupt
+        return "seen"
+
+    agent = desk(store, act, *script, max_total_tokens=5000).using(run_id="a")
     with pytest.raises(KeyboardInterrupt):
-        agent.using(run_id="a")(question="why?")
-    agent = Desk(model=by_turn(*script), store=store, max_total_tokens=5000).using(run_id="a")
-    try:
         agent(question="why?")
-    except LimitError as error:
-        record = error.run
-    else:
-        record = agent.last
-    assert record is not None
-    assert 2020 < record.usage.total_tokens <= 6000
-    assert acorn.runs(store).get("a").usage == record.usage
+    agent = desk(store, act, *script, max_total_tokens=5000).using(run_id="a")
+    with suppress(LimitError):
+        agent(question="why?")
+    assert agent.last is not None
+    assert 2020 < agent.last.usage.total_tokens <= 6000
+    assert acorn.runs(store).get("a").usage == agent.last.usage
 
 
 def test_listener_of_resumed_stored_run_receives_only_journal_entries_after_resume(store: Any) -> None:
-    class Desk(module[Question, Answer]):
-        """Answer."""
-
-        max_steps = 9
-
-        @tool
-        def look(self) -> str:
-            """Look."""
-            looked.append(1)
-            if len(looked) == 1:
-                raise KeyboardInterrupt
-            return current_run().id
-
-    looked: list[int] = []
-    agent = Desk(model=by_turn(call("look"), finish(answer="x")), store=store)
+    agent = desk(store, interrupting())
     with pytest.raises(KeyboardInterrupt):
         agent.using(run_id="a")(question="why?")
     heard: list[Entry] = []
@@ -223,15 +190,8 @@ def test_listener_of_resumed_stored_run_receives_only_journal_entries_after_resu
 
 
 def test_agent_last_is_record_of_returned_stored_run(store: Any) -> None:
-    class Desk(module[Question, Answer]):
-        """Answer."""
-
-    Desk(model=by_turn(finish(answer="x")), store=store).using(run_id="a")(question="why?")
-
-    def agent() -> Desk:
-        return Desk(model=by_turn(), store=store).using(run_id="a")
-
-    one, two, three = agent(), agent(), agent()
+    desk(store, lambda: "", finish(answer="x")).using(run_id="a")(question="why?")
+    one, two, three = (desk(store).using(run_id="a") for _ in range(3))
     one.resume("a")
     asyncio.run(two.aresume("a"))
     list(three.stream(question="why?"))
@@ -241,28 +201,26 @@ def test_agent_last_is_record_of_returned_stored_run(store: Any) -> None:
 
 
 def test_seconds_of_earlier_processes_count_against_max_seconds(store: Any) -> None:
-    class Desk(module[Question, Answer]):
-        """Answer."""
+    is_resumed, has_ended, clock = False, threading.Event(), FakeClock()
 
-        max_steps = 9
+    def act() -> str:
+        if is_resumed:
+            assert has_ended.wait(PATIENCE)  # The time is over, so the run does not wait for the tool.
+            return "too late"
+        clock.advance(10)
+        raise KeyboardInterrupt
 
-        @tool
-        def look(self) -> str:
-            """Look."""
-            began = time.monotonic()
-            while time.monotonic() - began < 0.1:
-                time.sleep(0.01)
-            raise KeyboardInterrupt
-
-    script = (call("look"), finish(answer="x"))
-    with pytest.raises(KeyboardInterrupt):
-        Desk(model=by_turn(*script), store=store).using(run_id="a")(question="why?")
-    model = by_turn(*script)
-    with pytest.raises(LimitError) as caught:
-        Desk(model=model, store=store, max_seconds=0.1).resume("a")
-    assert not model.requests
+    agent = desk(store, act, max_seconds=10)
+    with use_clock(clock):
+        with pytest.raises(KeyboardInterrupt):
+            desk(store, act).using(run_id="a")(question="why?")
+        is_resumed = True
+        with pytest.raises(LimitError) as caught:
+            agent.resume("a")
+    has_ended.set()
+    assert not agent.model.requests
     assert caught.value.run is not None
-    assert caught.value.run.seconds > 0.1
+    assert caught.value.run.seconds >= 10
 
 
 def test_branch_usage_is_counted_once_after_resume(store: Any) -> None:

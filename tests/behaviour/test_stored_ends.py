@@ -9,53 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import SCRIPT, STORES, Desk, NewStore, by_turn, desk, stores_in
+from tests.cases import each_case
 from tests.waiting import PATIENCE, waiting_for_nothing
 
 import acorn
 from acorn import LimitError, ModelError, ParseError, StoreError, Unfinished, current_run, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+from acorn.testing import Failure, Reply, ScriptedModel, call
 
 
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
-
-
-class Desk(module[Question, Answer]):
-    """Answer."""
-
-    max_steps = 9
-    act: Callable[[], Any]
-
-    @tool
-    def look(self) -> Any:
-        """Look."""
-        return self.act()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[name for name in STORES if name != "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
 
 
-SCRIPT = [call("look"), finish(answer="x")]
-
-
-def by_turn(request: ModelRequest) -> Reply:
-    reply: Reply = SCRIPT[sum(message["role"] == "assistant" for message in request.messages)]
-    return reply
-
-
-def desk(store: Any, act: Callable[[], Any] = lambda: "seen", **settings: Any) -> Desk:
-    agent = Desk(model=ScriptedModel(by_turn), store=store, **settings)
-    agent.act = act
-    return agent
+@pytest.fixture
+def new_store(tmp_path: Path) -> NewStore:
+    return stores_in(tmp_path)
 
 
 def status_of(store: Any) -> str:
@@ -85,7 +58,7 @@ def astreamed(agent: Desk, run_id: str) -> Any:
     return asyncio.run(last())
 
 
-WAYS = pytest.mark.parametrize("way", [resumed, aresumed, streamed, astreamed])
+WAYS = each_case("way", [resumed, aresumed, streamed, astreamed])
 
 
 def stop() -> None:
@@ -93,7 +66,10 @@ def stop() -> None:
 
 
 @WAYS
-def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_run_id(store: Any, way: Way) -> None:
+def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_run_id(
+    new_store: NewStore, way: Way
+) -> None:
+    store = new_store()
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).delete("a")
@@ -105,7 +81,8 @@ def test_deleted_run_raises_store_error_on_resume_and_starts_again_on_call_with_
 
 
 @WAYS
-def test_resume_of_cancelled_run_raises_store_error(store: Any, way: Way) -> None:
+def test_resume_of_cancelled_run_raises_store_error(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).cancel("a")
@@ -115,7 +92,8 @@ def test_resume_of_cancelled_run_raises_store_error(store: Any, way: Way) -> Non
 
 
 @WAYS
-def test_unfinished_run_returns_unfinished_on_resume(store: Any, way: Way) -> None:
+def test_unfinished_run_returns_unfinished_on_resume(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     agent = desk(store, max_steps=None)
     first = agent.using(run_id="a")(question="why?")
     assert isinstance(first, Unfinished)
@@ -126,7 +104,8 @@ def test_unfinished_run_returns_unfinished_on_resume(store: Any, way: Way) -> No
 
 
 @WAYS
-def test_permanently_failed_run_raises_on_resume(store: Any, way: Way) -> None:
+def test_permanently_failed_run_raises_on_resume(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     agent = Desk(model=ScriptedModel([Reply("no"), Reply("no")]), store=store, parse_retries=0, max_steps=None)
     with pytest.raises((ParseError, ModelError)) as caught:
         agent.using(run_id="a")(question="why?")
@@ -138,7 +117,9 @@ def test_permanently_failed_run_raises_on_resume(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_run_stopped_at_limit_raises_again_with_unchanged_limit(store: Any, way: Way) -> None:
+def test_run_stopped_at_limit_raises_again_with_unchanged_limit(new_store: NewStore, way: Way) -> None:
+    store = new_store()
+
     def agent(**settings: Any) -> Desk:
         return desk(store, **settings)
 
@@ -153,7 +134,8 @@ def test_run_stopped_at_limit_raises_again_with_unchanged_limit(store: Any, way:
 
 
 @WAYS
-def test_run_with_retryable_failure_sends_request_again_on_resume(store: Any, way: Way) -> None:
+def test_run_with_retryable_failure_sends_request_again_on_resume(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     agent = Desk(model=ScriptedModel([Failure(status=503)]), store=store)
     with pytest.raises(ModelError):
         agent.using(run_id="a")(question="why?")
@@ -163,7 +145,10 @@ def test_run_with_retryable_failure_sends_request_again_on_resume(store: Any, wa
 
 
 @WAYS
-def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_twice(store: Any, way: Way) -> None:
+def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_twice(
+    new_store: NewStore, way: Way
+) -> None:
+    store = new_store()
     began, may_end = threading.Event(), threading.Event()
 
     def act() -> str:
@@ -184,7 +169,8 @@ def test_second_call_for_run_that_is_running_in_current_process_does_not_run_it_
 
 
 @WAYS
-def test_resume_of_current_run_inside_its_own_tool_raises_store_error(store: Any, way: Way) -> None:
+def test_resume_of_current_run_inside_its_own_tool_raises_store_error(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     said: list[str] = []
 
     def act() -> str:
@@ -199,7 +185,8 @@ def test_resume_of_current_run_inside_its_own_tool_raises_store_error(store: Any
 
 
 @WAYS
-def test_resume_of_other_run_inside_tool_returns_output(store: Any, way: Way) -> None:
+def test_resume_of_other_run_inside_tool_returns_output(new_store: NewStore, way: Way) -> None:
+    store = new_store()
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     assert desk(store, lambda: way(desk(store), "a").answer)(question="how?") == Answer(answer="x")
@@ -292,7 +279,7 @@ def test_cancelled_task_leaves_run_that_is_resumable(store: Any) -> None:
             return "seen"
 
     began = asyncio.Event()
-    agent = Waits(model=ScriptedModel(by_turn), store=store).using(run_id="a")
+    agent = Waits(model=by_turn(*SCRIPT), store=store).using(run_id="a")
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(agent.acall(question="why?"))
@@ -309,12 +296,16 @@ def test_cancelled_task_leaves_run_that_is_resumable(store: Any) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("limit", [{"max_seconds": 0.0001}, {"max_total_tokens": 11}])
-def test_run_interrupted_during_request_resumes_within_limits(store: Any, way: Way, limit: dict[str, Any]) -> None:
+@each_case("limit", [{"max_seconds": 0.0001}, {"max_total_tokens": 11}])
+def test_run_interrupted_during_request_resumes_within_limits(
+    new_store: NewStore, way: Way, limit: dict[str, Any]
+) -> None:
+    store = new_store()
+
     def interrupted(request: ModelRequest) -> Reply:
         if len(request.messages) > 2:
             raise KeyboardInterrupt
-        return by_turn(request)
+        return call("look")
 
     agent = Desk(model=ScriptedModel(interrupted), store=store)
     agent.act = lambda: "seen"

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.behaviour.stored import ALL_STORES, STORES
+from tests.cases import each_case
 
 import acorn
 from acorn import InputError, Paused, StoreError, ask_human, module, tool
@@ -48,7 +50,7 @@ class Desk(module[Order, str]):
         return "a blue one"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     if request.param == "postgres":
         with closing(PostgresStore(request.getfixturevalue("postgres"))) as made:
@@ -75,6 +77,7 @@ def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> 
 ASKS = [call("refund", amount=20.0) & call("look"), finish("done")]
 
 
+@pytest.mark.parametrize("store", ALL_STORES, indirect=True)
 def test_approval_passed_to_runs_answer_is_used_on_resume(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     assert isinstance(paused, Paused)
@@ -93,7 +96,7 @@ def test_approval_passed_to_runs_answer_is_used_on_resume(store: Any) -> None:
     assert acorn.runs(store).list()[0].status == "done"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "refunded", "read"),
     [
         (True, [20.0], "20.0 refunded"),
@@ -114,7 +117,7 @@ def test_approval_rejection_and_edited_arguments_are_applied_on_resume(
     assert any(read in result for result in results)
 
 
-@pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": True, "arguments": {"amount": "x"}}])
+@each_case("answer", [None, 7, {"approved": True}, {"approved": True, "arguments": {"amount": "x"}}])
 def test_invalid_answer_raises_input_error_and_human_input_request_stays_unanswered(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError):
@@ -123,7 +126,7 @@ def test_invalid_answer_raises_input_error_and_human_input_request_stays_unanswe
     assert desk(store, ASKS).resume(paused.run_id, answer=True) == "done"
 
 
-@pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
+@each_case("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
 def test_invalid_answer_passed_to_runs_answer_raises_input_error(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError, match="request"):

@@ -9,32 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
+from tests.behaviour.stored import ALL_STORES, STORES
+from tests.cases import each_case
 
 import acorn
-from acorn import (
-    DeclarationError,
-    LimitError,
-    ModelError,
-    Run,
-    Step,
-    StoreError,
-    current_run,
-    module,
-    tool,
-)
+from acorn import DeclarationError, Run, Step, StoreError, current_run, module, tool
 from acorn.journal import RunFinished, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore, PostgresStore
-from acorn.testing import Failure, Reply, ScriptedModel, call, finish
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
+from acorn.testing import Reply, ScriptedModel, call, finish
 
 
 class Inner(module[Question, Answer]):
@@ -82,7 +66,7 @@ def by_turn(request: ModelRequest) -> Reply:
     return reply
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     if request.param == "postgres":
         with closing(PostgresStore(request.getfixturevalue("postgres"))) as made:
@@ -123,7 +107,8 @@ WAYS = [called, awaited, streamed, astreamed]
 ALL = ["a", "b", "step 1", "trouble", "trouble", "step 2", "inside", "step 3"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("store", ALL_STORES, indirect=True)
+@each_case("way", WAYS)
 def test_interrupted_run_with_run_id_resumes_at_last_commit(store: Any, way: Way) -> None:
     seen: list[str] = []
     with pytest.raises(KeyboardInterrupt):
@@ -137,13 +122,14 @@ def test_interrupted_run_with_run_id_resumes_at_last_commit(store: Any, way: Way
     (facts,) = acorn.runs(store).list()
     assert (facts.status, facts.steps, facts.agent.rpartition(":")[2]) == ("done", 3, "Desk")
     assert facts.usage.requests == 6
+    acorn.runs(store).delete("order-17")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_finished_run_with_run_id_returns_stored_output(store: Any, way: Way) -> None:
-    agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
+    agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id=way.__name__)
     assert way(agent, {"question": "why?"}) == way(agent, {"question": "why?"}) == Answer(answer="once")
-    assert agent.resume("a") == Answer(answer="once")
+    assert agent.resume(way.__name__) == Answer(answer="once")
 
 
 def test_output_replaced_by_on_finish_is_returned_on_resume(store: Any) -> None:
@@ -202,34 +188,6 @@ def test_resumed_run_record_contains_all_entries(store: Any) -> None:
     assert isinstance(entries[0], RunStarted)
     assert isinstance(entries[-1], RunFinished)
     assert len(entries) == len(run.journal.entries) + len(run.branches[0].journal.entries)
-
-
-def test_retryable_provider_failure_is_retried_on_resume(store: Any) -> None:
-    model = ScriptedModel([call("look", what="a"), Failure(status=503), finish(answer="there")])
-    agent = Desk(model=model, store=store)
-    agent.seen = []
-    with pytest.raises(ModelError) as caught:
-        agent(question="why?")
-    assert acorn.runs(store).list(status="failed")[0].error is not None
-    assert agent.resume(caught.value.run.id) == Answer(answer="there")
-    assert agent.seen == ["a", "step 1"]
-
-
-def test_run_with_permanent_failure_raises_store_error_on_resume(store: Any) -> None:
-    agent = Desk(model=ScriptedModel([Failure(status=400)]), store=store)
-    with pytest.raises(ModelError) as caught:
-        agent(question="why?")
-    with pytest.raises(StoreError, match="cannot be resumed: it failed") as again:
-        agent.resume(caught.value.run.id)
-    assert isinstance(again.value.__cause__, ModelError)
-
-
-def test_run_stopped_at_limit_finishes_with_higher_limit(store: Any) -> None:
-    agent = Desk(model=ScriptedModel(by_turn), store=store, max_total_tokens=30)
-    agent.seen = ["trouble"]
-    with pytest.raises(LimitError) as caught:
-        agent(question="why?")
-    assert agent.using(max_total_tokens=10_000_000).resume(caught.value.run.id) == Answer(answer="done")
 
 
 def test_resume_of_unknown_run_raises_store_error(store: Any) -> None:

@@ -24,7 +24,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from tests.behaviour.conftest import Call
+from tests.behaviour.schemas import Question
 from tests.behaviour.test_response_fuzz import MODULES, _reply
+from tests.cases import each_case
 from tests.long_version import IS_LONG
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
@@ -56,14 +58,10 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.testing.scripted import split_response
 
-RUNS = 20_000 if IS_LONG else 150
+RUNS = 60_000 if IS_LONG else 200
 
 Chunk = StreamChunk[Any]
 Hear = Callable[[Any, Chunk], Any]
-
-
-class Question(BaseModel):
-    question: str
 
 
 class Answer(BaseModel):
@@ -232,12 +230,21 @@ class Stream:
         return found
 
 
-@pytest.fixture(params=["sync", "inside a loop", "async"])
+STREAM_WAYS = ["sync", "inside a loop", "async"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "stream" in metafunc.fixturenames:
+        is_every_way = IS_LONG or metafunc.definition.get_closest_marker("every_way") is not None
+        metafunc.parametrize("stream", STREAM_WAYS if is_every_way else ["sync"], indirect=True)
+
+
+@pytest.fixture
 def stream(request: pytest.FixtureRequest) -> Stream:
     return Stream(request.param)
 
 
-kinds = pytest.mark.parametrize("kind", ["def", "async def"])
+kinds = each_case("kind", ["def", "async def"])
 
 
 def listening(base: type[module[Any, Any]], hear: Hear, kind: str = "def") -> Any:
@@ -299,7 +306,8 @@ class Heir(Heard):
     """Answer the question."""
 
 
-@pytest.mark.parametrize("kind", [Heard, Heir])
+@pytest.mark.every_way
+@each_case("kind", [Heard, Heir])
 def test_call_of_agent_that_overrides_on_stream_sends_streaming_request(
     call: Call, watched: Watch, kind: type[Heard]
 ) -> None:
@@ -364,16 +372,19 @@ def test_partials_are_created_for_dataclass_typed_dict_and_root_model_outputs(st
         assert [each for each in dict.fromkeys(seen) if each] == ["Z", "Zo", "Zoo"]
 
 
+@pytest.mark.every_way
 def test_stream_method_sends_streaming_requests(stream: Stream, watched: Watch) -> None:
     assert stream(Asker(model=watched(DONE)), question="?")[-1].result == RIGHT
 
 
+@pytest.mark.every_way
 def test_stream_iterator_and_on_stream_receive_identical_chunks(stream: Stream, watched: Watch) -> None:
     heard: list[Chunk] = []
     chunks = stream(listening(Asker, keeping(heard))(model=watched(DONE)), question="?")
     assert all(one is other for one, other in zip(heard, chunks[:-1], strict=True))
 
 
+@pytest.mark.every_way
 @kinds
 def test_corrections_forced_requests_and_later_steps_are_streamed(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -397,6 +408,7 @@ def test_xml_answer_is_streamed_as_text(stream: Stream, watched: Watch) -> None:
 # Models without streaming
 
 
+@pytest.mark.every_way
 def test_stream_of_model_without_streaming_yields_text_in_one_chunk(stream: Stream) -> None:
     model = RawModel([calling(("a", "search", '{"query": "x"}'), content="Hm.", reasoning="Well."), FINISHING])
     first, second, *rest = stream(Researcher(model=model), question="?")
@@ -411,6 +423,7 @@ def test_stream_of_model_without_streaming_yields_text_in_one_chunk(stream: Stre
 FINISHING = finishing(answer=ANSWER, confidence=0.25)
 
 
+@pytest.mark.every_way
 @kinds
 def test_on_stream_with_model_without_streaming_receives_whole_response(call: Call, kind: str) -> None:
     heard: list[Chunk] = []
@@ -419,6 +432,7 @@ def test_on_stream_with_model_without_streaming_receives_whole_response(call: Ca
     assert partials(heard)[-1].answer == ANSWER
 
 
+@pytest.mark.every_way
 def test_model_that_has_stream_but_not_astream_is_called_without_streaming(stream: Stream) -> None:
     class Half(RawModel):
         def stream(self, request: ModelRequest) -> Iterator[Delta]:
@@ -427,6 +441,7 @@ def test_model_that_has_stream_but_not_astream_is_called_without_streaming(strea
     assert stream(Asker(model=Half([FINISHING])), question="?")[-1].result == RIGHT
 
 
+@pytest.mark.every_way
 def test_model_stream_iterator_without_close_method_is_accepted(stream: Stream) -> None:
     class Pieces:
         def __init__(self, deltas: list[Delta]) -> None:
@@ -459,7 +474,8 @@ def test_model_stream_iterator_without_close_method_is_accepted(stream: Stream) 
 # Text and reasoning
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.every_way
+@each_case("size", [1, 7, 1000])
 def test_text_and_reasoning_are_yielded_in_chunks(stream: Stream, watched: Watch, size: int) -> None:
     chunks = stream(Researcher(model=watched(SEARCH, DONE, chunk_size=size)), question="?")
     texts = contents(chunks)
@@ -558,7 +574,7 @@ def test_invalid_value_is_none_in_partial_and_model_is_asked_to_correct_it(
     assert [request.messages for request in plain.requests] == [request.messages for request in model.requests]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "value", "seen"),
     [
         (str, "Paris", ["P", "Pa", "Par", "Pari", "Paris"]),
@@ -566,7 +582,6 @@ def test_invalid_value_is_none_in_partial_and_model_is_asked_to_correct_it(
         (list[str], ["a", "bc"], [[""], ["a"], ["a", ""], ["a", "b"], ["a", "bc"]]),
         (list[int], [10, 20], [[10], [10, 20]]),
     ],
-    ids=str,
 )
 def test_plain_type_partial_is_unwrapped(
     stream: Stream, watched: Watch, output: Any, value: Any, seen: list[Any]
@@ -631,7 +646,7 @@ SOURCES = [{"title": f"title {number}", "year": number} for number in range(5)]
 LONG = finish(title="x" * 3000, kind="long", sources=SOURCES, first=SOURCES[0])
 
 
-@pytest.mark.parametrize("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)], ids=["long", "short"])
+@each_case("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)])
 def test_partial_read_once_is_not_changed_by_later_chunks(stream: Stream, watched: Watch, reply: Reply) -> None:
     then: list[Any] = []
     kept: list[Chunk] = []
@@ -674,6 +689,7 @@ def stream_all(agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
     return list(agent.stream(**kwargs))
 
 
+@pytest.mark.every_way
 def test_chunk_whose_partial_is_not_read_runs_no_validation(stream: Stream, watched: Watch) -> None:
     looked: list[Any] = []
 
@@ -716,6 +732,7 @@ def test_finish_call_yields_no_tool_call_chunk(stream: Stream, watched: Watch) -
     assert [chunk.tool_call for chunk in stream(Asker(model=watched(DONE)), question="?") if chunk.tool_call] == []
 
 
+@pytest.mark.every_way
 def test_each_tool_call_yields_one_result_chunk_in_call_order(stream: Stream, watched: Watch) -> None:
     reply = (
         calls("read", _id="a", path="x")
@@ -740,6 +757,7 @@ def test_tool_call_next_to_finish_yields_no_result(stream: Stream, watched: Watc
     assert [chunk for chunk in chunks if chunk.tool_call] != []
 
 
+@pytest.mark.every_way
 def test_result_chunks_are_yielded_after_response_and_before_on_step(call: Call, watched: Watch) -> None:
     class Noting(Researcher):
         """Answer the question."""
@@ -778,7 +796,8 @@ def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) ->
 # The end of a response and of a run
 
 
-@pytest.mark.parametrize(
+@pytest.mark.every_way
+@each_case(
     "replies",
     [
         [DONE],
@@ -791,7 +810,6 @@ def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) ->
         [calls("search", query="a") & calls("read", path="b") & Reply("Hm."), SEARCH, DONE & SEARCH],
         [Reply(stop_reason="length") & SEARCH, DONE],
     ],
-    ids=range(9),
 )
 @kinds
 def test_chunk_done_is_true_once_per_response(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
@@ -807,6 +825,7 @@ def test_chunk_done_is_true_once_per_response(call: Call, watched: Watch, replie
     assert heard[-1].done
 
 
+@pytest.mark.every_way
 @kinds
 def test_stream_ends_with_chunk_that_contains_result_and_run(stream: Stream, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -854,21 +873,21 @@ def test_stream_iterated_twice_yields_nothing_second_time(watched: Watch) -> Non
 # Failures
 
 
-@pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
-@pytest.mark.parametrize("how", ["stream", "astream"])
+@each_case("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}])
+@each_case("how", ["stream", "astream"])
 def test_stream_with_wrong_input_raises_input_error_before_iteration(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
-@pytest.mark.parametrize("how", ["stream", "astream"])
+@each_case("how", ["stream", "astream"])
 def test_stream_without_model_raises_declaration_error_before_iteration(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 
 
-@pytest.mark.parametrize("how", ["stream", "astream"])
+@each_case("how", ["stream", "astream"])
 def test_stream_that_is_never_iterated_sends_no_request(how: str) -> None:
     model = ScriptedModel([])
     with capture() as runs:
@@ -878,9 +897,8 @@ def test_stream_that_is_never_iterated_sends_no_request(how: str) -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize(
-    ("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)]
-)
+@pytest.mark.every_way
+@each_case(("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)])
 def test_model_failure_during_stream_raises_model_error(
     stream: Stream, watched: Watch, failure: Failure, status: int | None
 ) -> None:
@@ -897,6 +915,7 @@ def test_model_failure_during_stream_raises_model_error(
     assert told(run) == ['["about the capital of France","more"]']
 
 
+@pytest.mark.every_way
 @kinds
 def test_model_failure_inside_streamed_tool_call_raises_model_error(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -917,7 +936,7 @@ def test_streamed_answer_that_stays_invalid_raises_same_parse_error_as_plain_cal
     assert (caught.value.raw_output, caught.value.errors) == (plain.value.raw_output, plain.value.errors)
 
 
-@pytest.mark.parametrize("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
+@each_case("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
 def test_refusal_in_stream_raises_model_error(stream: Stream, watched: Watch, reply: Reply) -> None:
     with pytest.raises(ModelError, match=r"I would rather not|content filter: As"):
         stream(Asker(model=watched(reply)), question="?")
@@ -932,6 +951,7 @@ def test_cut_off_streamed_answer_is_corrected(stream: Stream, watched: Watch) ->
     assert "It is" in [one.answer for one in partials(chunks)]
 
 
+@pytest.mark.every_way
 def test_time_limit_reached_during_stream_raises_limit_error(stream: Stream) -> None:
     def hurry(seconds: float) -> LimitError | None:
         model = Watched([Reply("Hm.", delay=AGES)])
@@ -950,6 +970,7 @@ def enough(seen: list[Chunk], count: int, chunk: Chunk) -> bool:
     return len(seen) == count
 
 
+@pytest.mark.every_way
 def test_stream_left_at_any_chunk_cancels_run_and_history_is_valid(stream: Stream, watched: Watch) -> None:
     script = (SEARCH & calls("read", path="a"), WRONG, DONE)
     count = len(stream(Researcher(model=watched(*script)), question="?"))
@@ -974,6 +995,7 @@ def test_stream_left_at_any_chunk_cancels_run_and_history_is_valid(stream: Strea
             assert_request_valid(request)
 
 
+@pytest.mark.every_way
 def test_stream_left_early_has_finished_tool_results_in_history(stream: Stream, watched: Watch) -> None:
     model = watched(SEARCH & calls("read", path="a"))
     with capture() as runs:
@@ -989,30 +1011,16 @@ def test_record_of_stream_left_early_is_accepted_as_history(stream: Stream, watc
     assert stream(agent.using(history=runs[0]), question="Well?")[-1].result == RIGHT
 
 
-def test_exception_in_loop_body_cancels_streamed_run(watched: Watch) -> None:
+@pytest.mark.every_way
+def test_exception_in_loop_body_cancels_streamed_run(stream: Stream, watched: Watch) -> None:
     model = watched(SEARCH)
 
-    def main() -> None:
-        for chunk in Researcher(model=model).stream(question="?"):
-            if chunk.content:
-                raise KeyError("mine")
+    def fail(chunk: Chunk) -> None:
+        if chunk.content:
+            raise KeyError("mine")
 
     with capture() as runs, pytest.raises(KeyError, match="mine"):
-        main()
-    assert model.ends == ["left"]
-    assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
-
-
-def test_exception_in_async_loop_body_cancels_streamed_run(watched: Watch) -> None:
-    model = watched(SEARCH)
-
-    async def main() -> None:
-        async for chunk in Researcher(model=model).astream(question="?"):
-            if chunk.content:
-                raise KeyError("mine")
-
-    with capture() as runs, pytest.raises(KeyError, match="mine"):
-        asyncio.run(main())
+        stream.until(fail, Researcher(model=model), question="?")
     assert model.ends == ["left"]
     assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
 
@@ -1125,6 +1133,7 @@ def test_cancelling_task_while_model_sends_nothing_closes_model_stream() -> None
     assert ends == ["Hm.", "cancelled", "closed"]
 
 
+@pytest.mark.every_way
 def test_leaving_stream_early_closes_tool_sources(stream: Stream, watched: Watch) -> None:
     class Drawer:
         def open(self) -> None:
@@ -1142,6 +1151,7 @@ def test_leaving_stream_early_closes_tool_sources(stream: Stream, watched: Watch
     assert seen == ["open", "close"]
 
 
+@pytest.mark.every_way
 def test_exception_while_closing_model_stream_is_raised(stream: Stream) -> None:
     class Stuck(ScriptedModel):
         def stream(self, request: ModelRequest) -> Generator[Delta]:
@@ -1225,8 +1235,9 @@ def check_failed(error: BaseException, model: Watched) -> None:
     assert len(model.ends) == len(model.requests)
 
 
+@pytest.mark.every_way
 @kinds
-@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
+@each_case("error", EXCEPTIONS)
 def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error: BaseException, kind: str) -> None:
     model = Watched([SEARCH])
     with pytest.raises(type(error)) as caught:
@@ -1236,11 +1247,11 @@ def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error
     check_failed(error, model)
 
 
+@pytest.mark.every_way
 @kinds
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
-    call: Call, stream: Stream, moment: str, kind: str
-) -> None:
+@each_case("moment", MOMENTS)
+def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(call: Call, moment: str, kind: str) -> None:
+    stream = Stream(call.way)
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         error = CustomError("mine")
         model = Watched([SEARCH, DONE])
@@ -1254,6 +1265,7 @@ def test_exception_raised_by_on_stream_at_any_kind_of_chunk_ends_run(
         assert model.ends[-1] == ("read" if moment in ("a result", "the end of a response") else "left")
 
 
+@pytest.mark.every_way
 def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stream) -> None:
     error = ModelError("mine")
 
@@ -1272,10 +1284,10 @@ def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stre
     assert given_time(hurry) is error
 
 
-@pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
-def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(
-    call: Call, stream: Stream, error: Exception
-) -> None:
+@pytest.mark.every_way
+@each_case("error", [StopIteration("mine"), StopAsyncIteration("mine")])
+def test_stop_iteration_raised_by_on_stream_becomes_cause_of_raised_error(call: Call, error: Exception) -> None:
+    stream = Stream(call.way)
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         model = Watched([SEARCH])
         with pytest.raises((type(error), RuntimeError)) as caught:
@@ -1294,6 +1306,7 @@ def test_on_stream_return_value_is_ignored(call: Call, watched: Watch) -> None:
     assert call(Chatty(model=watched(DONE)), question="?") == RIGHT
 
 
+@pytest.mark.every_way
 def test_on_stream_awaitable_return_value_is_awaited(call: Call, watched: Watch) -> None:
     class Lazy(Asker):
         """Answer the question."""
@@ -1313,6 +1326,7 @@ def test_on_stream_awaitable_return_value_is_awaited(call: Call, watched: Watch)
 # Where on_stream runs
 
 
+@pytest.mark.every_way
 @kinds
 def test_async_on_stream_is_called_in_chunk_order_without_overlap(call: Call, watched: Watch, kind: str) -> None:
     class Slow(Asker):
@@ -1336,6 +1350,7 @@ def test_async_on_stream_is_called_in_chunk_order_without_overlap(call: Call, wa
     assert texts == sorted(texts, key=len)
 
 
+@pytest.mark.every_way
 def test_sync_on_stream_is_called_in_os_thread_of_caller(call: Call, watched: Watch) -> None:
     places: set[int] = set()
     call(listening(Asker, lambda *_: places.add(threading.get_ident()))(model=watched(DONE)), question="?")
@@ -1345,6 +1360,7 @@ def test_sync_on_stream_is_called_in_os_thread_of_caller(call: Call, watched: Wa
 setting: ContextVar[str] = ContextVar("setting", default="nothing")
 
 
+@pytest.mark.every_way
 @kinds
 def test_on_stream_of_call_can_read_current_run_and_context_variables_of_caller(
     call: Call, watched: Watch, kind: str
@@ -1366,6 +1382,7 @@ def test_on_stream_of_call_can_read_current_run_and_context_variables_of_caller(
         assert history is run.history
 
 
+@pytest.mark.every_way
 @kinds
 def test_current_run_in_on_stream_of_streamed_run_returns_that_run(stream: Stream, watched: Watch, kind: str) -> None:
     seen: list[Any] = []
@@ -1374,6 +1391,7 @@ def test_current_run_in_on_stream_of_streamed_run_returns_that_run(stream: Strea
     assert all(one is run for one in seen)
 
 
+@pytest.mark.every_way
 def test_current_run_called_in_loop_over_stream_raises_acorn_error(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
         with pytest.raises(AcornError, match="not inside a run"):
@@ -1385,6 +1403,7 @@ def test_current_run_called_in_loop_over_stream_raises_acorn_error(stream: Strea
     assert stream.until(look, agent, question="?")[-1].result == RIGHT
 
 
+@pytest.mark.every_way
 def test_current_run_in_tool_that_iterates_stream_of_other_agent_is_run_of_tool(call: Call, watched: Watch) -> None:
     inner = listening(Researcher, lambda *_: seen.append(("inner", current_run())))(model=watched(SEARCH, DONE))
     script = ScriptedModel([calls("ask"), DONE])
@@ -1407,6 +1426,7 @@ def test_current_run_in_tool_that_iterates_stream_of_other_agent_is_run_of_tool(
     assert all((one is run) == (who == "tool") for who, one in seen)
 
 
+@pytest.mark.every_way
 def test_other_agent_called_in_on_stream_returns_output(call: Call, watched: Watch) -> None:
     other = Asker(model=Still([finish(answer="other", confidence=1)]))
 
@@ -1419,6 +1439,7 @@ def test_other_agent_called_in_on_stream_returns_output(call: Call, watched: Wat
     assert results == [Answer(answer="other", confidence=1)]
 
 
+@pytest.mark.every_way
 def test_streamed_run_is_collected_by_capture_block_and_is_agent_last(stream: Stream, watched: Watch) -> None:
     async def main() -> None:
         agent = Asker(model=watched(DONE, DONE))
@@ -1562,8 +1583,9 @@ SCRIPTS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.every_way
+@each_case("name", SCRIPTS)
+@each_case("size", [1, 3, 1000] if IS_LONG else [3])
 def test_streamed_run_equals_plain_run(stream: Stream, name: str, size: int) -> None:
     plain = Still(SCRIPTS[name])
     with capture() as runs, suppress(AcornError):
@@ -1609,8 +1631,9 @@ def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], Model
     return chance, reply
 
 
-def test_streamed_run_equals_plain_run_for_random_responses(stream: Stream) -> None:
+def test_streamed_run_equals_plain_run_for_random_responses(record_property: Callable[[str, object], None]) -> None:
     for seed in range(RUNS):
+        stream = Stream(STREAM_WAYS[seed % 3])
         outcomes = []
         for streams in (False, True):
             chance, reply = replies_of(seed)
@@ -1627,6 +1650,7 @@ def test_streamed_run_equals_plain_run_for_random_responses(stream: Stream) -> N
                     agent.run()
             outcomes.append(outcome(runs[0], model.requests))
         assert outcomes[0] == outcomes[1], f"seed {seed}"
+    record_property("tried", f"{RUNS:,} streamed runs with random responses")
 
 
 # Branches
@@ -1645,6 +1669,7 @@ class Parent(Researcher):
     branches = {"check": Check}
 
 
+@pytest.mark.every_way
 def test_branch_chunks_have_branch_path(stream: Stream, watched: Watch) -> None:
     inner = finish(answer="checked", confidence=1)
     model = watched(calls("check", _id="a"), Reply("Inner.") & calls("read", path="b"), inner, DONE)
@@ -1665,6 +1690,7 @@ def test_branch_chunks_have_branch_path(stream: Stream, watched: Watch) -> None:
     assert results == [ToolResult("a", "check", Answer(answer="checked", confidence=1))]
 
 
+@pytest.mark.every_way
 @kinds
 def test_branch_on_stream_receives_chunks_with_branch_path(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
@@ -1681,6 +1707,7 @@ def test_branch_on_stream_receives_chunks_with_branch_path(call: Call, watched: 
     assert partials(heard)[-1].answer == "checked"
 
 
+@pytest.mark.every_way
 def test_leaving_stream_inside_branch_cancels_branch_and_parent(stream: Stream, watched: Watch) -> None:
     model = watched(calls("check"), "Inner." * 10)
     with capture() as runs:
@@ -1858,7 +1885,7 @@ def test_specification_example_of_streaming_prints_fields_as_generated(
     assert {name: field.default for name, field in fields.items()} == dict.fromkeys(("name", "count", "summary"))
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_result_chunk_is_yielded_when_tool_returns(way: str) -> None:
     release = threading.Event()
 
@@ -1900,7 +1927,7 @@ def test_result_chunk_is_yielded_when_tool_returns(way: str) -> None:
     assert [message["content"] for message in runs[0].history if message["role"] == "tool"][:2] == ["slow", "quick"]
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_leaving_stream_at_first_result_stores_that_result_and_stops_other_tools(way: str) -> None:
     never = threading.Event()
 
@@ -1942,7 +1969,7 @@ def test_leaving_stream_at_first_result_stores_that_result_and_stops_other_tools
     never.set()
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@each_case("way", ["sync", "async"])
 def test_chunks_of_two_runs_of_one_branch_have_different_run_ids(way: str) -> None:
     class Check(module[None, bool]):
         """Check."""
@@ -1952,12 +1979,7 @@ def test_chunks_of_two_runs_of_one_branch_have_different_run_ids(way: str) -> No
         branches = {"check": Check}
         max_steps = 3
 
-    replies = [
-        calls("check") & calls("check"),
-        finish(result=True),
-        finish(result=True),
-        finish(result="done"),
-    ]
+    replies = [calls("check") & calls("check"), finish(result=True), finish(result=True), finish(result="done")]
     agent = Main(model=ScriptedModel(replies, chunk_size=3))
 
     async def walk() -> list[StreamChunk[str]]:

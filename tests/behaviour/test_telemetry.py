@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import INVALID_SPAN, SpanKind, StatusCode, get_current_span
-from pydantic import BaseModel
+from tests.behaviour.schemas import Answer, Question
+from tests.cases import each_case
 from tests.telemetry import Spans, attributes, set_up
 
 from acorn import DeclarationError, ModelError, Step, module, tool
@@ -31,14 +32,6 @@ WAYS = ["call", "acall", "stream", "astream"]
 def spans() -> Iterator[Spans]:
     with set_up() as found:
         yield found
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 def work(name: str) -> None:
@@ -106,8 +99,9 @@ def drive(agent: module[Any, Any], way: str, **given: Any) -> None:
     assert get_current_span() is INVALID_SPAN
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_run_has_one_trace_with_spans_of_tools_branches_and_agents(spans: Spans, way: str) -> None:
+    spans.clear()
     model = ScriptedModel(
         [
             call("search", query="nuts") & call("fetch", url="x"),
@@ -189,7 +183,7 @@ def test_span_attribute_names_match_opentelemetry_conventions() -> None:
     assert set(conventions._PROVIDERS.values()) <= providers
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "provider", "model"),
     [
         ("openai/gpt-4o", "openai", "gpt-4o"),
@@ -230,8 +224,9 @@ def test_metrics_count_requests_and_tokens(spans: Spans) -> None:
     assert tokens == {"input": run.usage.input_tokens, "output": run.usage.output_tokens}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_failing_tool_sets_error_status_of_its_tool_span_but_not_of_run_span(spans: Spans, way: str) -> None:
+    spans.clear()
     drive(Researcher(model=ScriptedModel([call("fail"), finish(answer="so be it")])), way, question="?")
     failed = spans.named("execute_tool fail")
     assert failed.status.status_code is StatusCode.ERROR
@@ -240,8 +235,9 @@ def test_failing_tool_sets_error_status_of_its_tool_span_but_not_of_run_span(spa
     assert spans.named("invoke_agent Researcher").status.status_code is StatusCode.UNSET
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_failing_model_sets_error_status_of_run_span(spans: Spans, way: str) -> None:
+    spans.clear()
     with pytest.raises(ModelError):
         drive(Researcher(model=ScriptedModel([Failure(400, "no words of it")])), way, question="?")
     for name in ("invoke_agent Researcher", "chat scripted"):
@@ -259,8 +255,9 @@ def test_tool_call_not_executed_is_recorded_as_span_event(spans: Spans) -> None:
     assert "no_such_thing" not in spans.text
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_retries_and_fallbacks_are_recorded_as_span_events(spans: Spans, way: str) -> None:
+    spans.clear()
     first = ScriptedModel([Failure(503), Failure(503)], name="anthropic/claude")
     second = ScriptedModel([finish(answer="at last")], name="openai/gpt-4o")
     drive(Researcher(model=[RetryingModel(first, RetryPolicy(1, 0.0)), second]), way, question="?")
@@ -305,8 +302,10 @@ class Manual(module[Question, Answer]):
             self.branch(Critic, question="f")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_span_of_branch_started_by_branch_method_is_child_of_span_of_calling_code(spans: Spans, way: str) -> None:
+    spans.clear()
+
     def reply(request: Any) -> Reply:
         last = str(request.messages[-1]["content"])
         tools = [each["function"]["name"] for each in request.tools]
@@ -360,8 +359,9 @@ class Client(ScriptedModel):
             yield delta
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_span_created_by_model_client_is_child_of_request_span(spans: Spans, way: str) -> None:
+    spans.clear()
     drive(Critic(model=Client([finish(answer="x")])), way, question="?")
     assert spans.tree() == [("invoke_agent Critic", [("chat scripted", ["POST"])])]
 
@@ -426,12 +426,13 @@ def test_compaction_request_has_span(spans: Spans) -> None:
 # Settings
 
 
-@pytest.mark.parametrize(("variable", "value"), [("ACORN_TELEMETRY", "off"), ("OTEL_SDK_DISABLED", "True")])
+@each_case(("variable", "value"), [("ACORN_TELEMETRY", "off"), ("OTEL_SDK_DISABLED", "True")])
 def test_telemetry_turned_off_by_environment_variable_creates_no_spans(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    monkeypatch.setenv(variable, value)
-    Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
+    with monkeypatch.context() as patch:
+        patch.setenv(variable, value)
+        Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
     assert not spans.all
     assert not spans.metrics()
 
@@ -499,7 +500,7 @@ class Broken(SpanProcessor):
 
 
 @pytest.mark.parametrize("where", ["on the way in", "on the way out"])
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_failing_telemetry_does_not_affect_run(
     spans: Spans, caplog: pytest.LogCaptureFixture, way: str, where: str
 ) -> None:
@@ -515,6 +516,7 @@ def test_failing_telemetry_does_not_affect_run(
             return one + 1
 
     spans.provider.add_span_processor(Broken(where))
+    caplog.clear()
     model = ScriptedModel([call("add", one=1), call("check"), finish(answer="x"), finish(answer="y")])
     with caplog.at_level(logging.INFO, "acorn"):
         drive(Plain(model=model), way, question="?")
@@ -588,7 +590,7 @@ def content_of(span: ReadableSpan, name: str) -> Any:
     return json.loads(attributes(span)[name])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("variable", "value"),
     [
         ("ACORN_TELEMETRY", "content"),
@@ -600,9 +602,11 @@ def content_of(span: ReadableSpan, name: str) -> Any:
 def test_environment_variable_that_enables_content_adds_message_content_to_spans(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    spans.clear()
     first = Reply("Let me see.", reasoning="hm") & call("search", _id="c1", query="nuts")
-    Researcher(model=ScriptedModel([first, finish(answer="done")]))(question="Nuts?")
+    with monkeypatch.context() as patch:
+        patch.setenv(variable, value)
+        Researcher(model=ScriptedModel([first, finish(answer="done")]))(question="Nuts?")
     begun, ended = spans.like("chat")
     (instruction,) = content_of(begun, "gen_ai.system_instructions")
     assert instruction["type"] == "text"
@@ -634,11 +638,12 @@ def test_environment_variable_that_enables_content_adds_message_content_to_spans
     assert json.loads(output["parts"][0]["content"]) == {"answer": "done"}
 
 
-@pytest.mark.parametrize("value", ["NO_CONTENT", "false", "EVENT_ONLY", "perhaps"])
+@each_case("value", ["NO_CONTENT", "false", "EVENT_ONLY", "perhaps"])
 def test_unsupported_value_of_content_variable_adds_no_content_and_logs_warning(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "acorn"):
         Critic(model=ScriptedModel([finish(answer="x")]))(question="a canary")
     assert "a canary" not in spans.text

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.behaviour.schemas import Answer, Question
+from tests.cases import each_case
 from tests.raw_model import RawModel, calling, finishing
 from tests.waiting import AGES, PATIENCE
 
@@ -50,14 +52,6 @@ from acorn.thread import (
 from acorn.types import Message
 
 SECRET = "sk-very-secret-12345678"
-
-
-class Question(BaseModel):
-    question: str
-
-
-class Answer(BaseModel):
-    answer: str
 
 
 @tool(repeatable=True)
@@ -202,7 +196,8 @@ def test_thread_skipped_calls_are_error_events(call: Call, script: Script) -> No
 # Results of calls
 
 
-@pytest.mark.parametrize(
+@pytest.mark.every_way
+@each_case(
     ("made", "told"),
     [
         (calls("boom", "x"), "ValueError: no"),
@@ -211,7 +206,6 @@ def test_thread_skipped_calls_are_error_events(call: Call, script: Script) -> No
         (calls("look", "x", where=1), "where"),
         (calls("hang", "x"), "0.02"),
     ],
-    ids=["fails", "unknown", "wrong argument", "unknown argument", "too slow"],
 )
 def test_thread_failed_call_is_error_event_with_call_id(call: Call, script: Script, made: Reply, told: str) -> None:
     run = call.run(Looker(model=script(calls("look", "a") & made, DONE)), question="?")
@@ -222,7 +216,7 @@ def test_thread_failed_call_is_error_event_with_call_id(call: Call, script: Scri
     assert run.history[4]["content"] == f"Tool error: {error.error}"
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "null", '{"place": "\ud800"}', '{"place": NaN}', " { }"])
+@each_case("arguments", ["{", "[1]", "null", '{"place": "\ud800"}', '{"place": NaN}', " { }"])
 def test_thread_stores_arguments_text_exactly(call: Call, arguments: str) -> None:
     model = call.raw([calling(("x", "look", arguments)), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="?")
@@ -232,7 +226,7 @@ def test_thread_stores_arguments_text_exactly(call: Call, arguments: str) -> Non
     assert run.history[2]["tool_calls"][0]["function"]["arguments"] == made.raw_arguments == arguments
 
 
-@pytest.mark.parametrize("name", [None, "", "\ud800", "a.b", 5])
+@each_case("name", [None, "", "\ud800", "a.b", 5])
 def test_thread_accepts_tool_call_with_missing_or_invalid_name(call: Call, name: Any) -> None:
     run = call.run(Looker(model=call.raw([calling(("x", name, "{}")), finishing(answer="nowhere")])), question="?")
     assert to_messages(run.thread) == run.history
@@ -240,7 +234,7 @@ def test_thread_accepts_tool_call_with_missing_or_invalid_name(call: Call, name:
 
 
 @pytest.mark.edits_history
-@pytest.mark.parametrize("wrong", [None, 5, "", "other"])
+@each_case("wrong", [None, 5, "", "other"])
 def test_thread_accepts_result_id_changed_by_on_step(call: Call, wrong: Any) -> None:
     class Renaming(Looker):
         def on_step(self, step: Step) -> None:
@@ -275,7 +269,7 @@ VALUES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "kept"), VALUES, ids=repr)
+@each_case(("value", "kept"), VALUES)
 def test_thread_result_events_contain_values_of_json_types(call: Call, script: Script, value: Any, kept: Any) -> None:
     def fetch() -> Any:
         """Fetch it."""
@@ -287,7 +281,7 @@ def test_thread_result_events_contain_values_of_json_types(call: Call, script: S
     assert to_messages(run.thread) == run.history
 
 
-@pytest.mark.parametrize("depth", [100, 190, 210, 250, 400])
+@each_case("depth", [100, 190, 210, 250, 400])
 def test_thread_accepts_deeply_nested_result(call: Call, script: Script, depth: int) -> None:
     deep: Any = 1
     for _ in range(depth):
@@ -356,7 +350,7 @@ def test_thread_completion_event_contains_output(call: Call, script: Script) -> 
     assert ends(None) is None
 
 
-@pytest.mark.parametrize("value", ["other", {"a": [1]}, 5, Answer(answer="other"), object()])
+@each_case("value", ["other", {"a": [1]}, 5, Answer(answer="other"), object()])
 def test_thread_completion_event_contains_output_replaced_by_on_finish(call: Call, script: Script, value: Any) -> None:
     agent = Given(model=script(DONE))
     agent.value = value
@@ -439,6 +433,7 @@ def test_thread_of_failed_run_ends_with_unrecoverable_error(call: Call, script: 
         assert [event for event in errors(run) if not event.recoverable and event.tool_call_id is None] == [last]
 
 
+@pytest.mark.every_way
 def test_thread_of_run_that_failed_in_hook_contains_tool_results(call: Call, script: Script) -> None:
     with pytest.raises(LookupError) as caught:
         call(Failing(model=script(calls("look", "a") & calls("boom", "b"))), question="?")
@@ -514,6 +509,7 @@ def test_thread_contains_no_secret() -> None:
 # Access
 
 
+@pytest.mark.every_way
 def test_thread_inside_run_contains_events_so_far(call: Call, script: Script) -> None:
     seen: list[tuple[str, int]] = []
 
@@ -617,6 +613,7 @@ def test_thread_of_stream_left_early_ends_with_error_event(script: Script) -> No
         assert to_messages(run.thread) == run.history
 
 
+@pytest.mark.every_way
 def test_thread_events_are_in_time_order(call: Call, script: Script) -> None:
     def nap() -> None:
         """Sleep."""
@@ -647,6 +644,7 @@ def assert_branch_true(run: Run[Any]) -> None:
         assert_branch_true(below)
 
 
+@pytest.mark.every_way
 def test_thread_events_of_branch_are_placed_after_call_that_started_branch(call: Call, script: Script) -> None:
     model = script(calls("look"), calls("look") & calls("check", "c"), calls("boom"), TRUE, DONE)
     run = call.run(Main(model=model), question="?")
@@ -708,6 +706,7 @@ def test_thread_of_branch_started_inside_branch_contains_events_of_both_branches
     assert at(run.branches[0].branches[0].thread)[-3:] == at(run.thread)[4:7]
 
 
+@pytest.mark.every_way
 def test_thread_of_branch_called_twice_in_step_contains_events_of_both_runs(call: Call, script: Script) -> None:
     replies = iter([calls("check", "a") & calls("check", "b"), DONE])
     model = script(lambda request: TRUE if "Check it." in request.messages[0]["content"] else next(replies))
@@ -720,6 +719,7 @@ def test_thread_of_branch_called_twice_in_step_contains_events_of_both_runs(call
     assert "check" in serialize_thread_to_xml(run.thread)
 
 
+@pytest.mark.every_way
 def test_thread_of_concurrent_branches_started_by_branch_method_contains_events_of_each_branch(
     call: Call, script: Script
 ) -> None:
@@ -738,6 +738,7 @@ def test_thread_of_concurrent_branches_started_by_branch_method_contains_events_
         assert_branch_true(each)
 
 
+@pytest.mark.every_way
 def test_thread_of_failing_branch_contains_error_of_branch_and_parent(call: Call, script: Script) -> None:
     run = call.run(Main(model=script(calls("check", "c"), Failure(400), DONE)), question="?")
     inner, outer = errors(run)
@@ -748,6 +749,7 @@ def test_thread_of_failing_branch_contains_error_of_branch_and_parent(call: Call
     assert_branch_true(run.branches[0])
 
 
+@pytest.mark.every_way
 def test_thread_of_run_ended_by_uncaught_branch_error_contains_error_of_branch_and_parent(
     call: Call, script: Script
 ) -> None:
@@ -835,6 +837,7 @@ def note(text: str) -> Message:
 NOTE = note("Hurry.")
 
 
+@pytest.mark.every_way
 def test_thread_contains_messages_appended_by_hooks_and_tools(call: Call, script: Script) -> None:
     def add() -> str:
         """Add a message."""
@@ -883,7 +886,7 @@ def test_thread_contains_message_that_replaced_trimmed_messages(call: Call, scri
 
 
 @pytest.mark.edits_history
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history)), list])
+@each_case("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history)), list])
 def test_thread_does_not_repeat_messages_if_hook_replaces_history_by_copy(
     call: Call, script: Script, copied: Any
 ) -> None:
@@ -982,7 +985,7 @@ def test_thread_contains_provider_specific_fields(call: Call) -> None:
     assert to_messages(run.thread)[2]["thinking_blocks"] == [{"type": "thinking", "signature": "abc"}]
 
 
-@pytest.mark.parametrize("wrong", [{"role": "robot", "content": "Hi"}, {"content": "Hi"}, {}, None, "text", 5])
+@each_case("wrong", [{"role": "robot", "content": "Hi"}, {"content": "Hi"}, {}, None, "text", 5])
 def test_thread_of_run_that_failed_on_invalid_message_contains_valid_messages(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
@@ -995,7 +998,7 @@ def test_thread_of_run_that_failed_on_invalid_message_contains_valid_messages(ca
     assert errors(run)[-1].error.startswith("AcornError: ")
 
 
-@pytest.mark.parametrize("wrong", [None, (), "history"])
+@each_case("wrong", [None, (), "history"])
 def test_thread_contains_all_events_although_hook_replaced_history_by_non_list(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.run.history = wrong

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, RootModel
 from tests.behaviour.conftest import Call, Script
+from tests.cases import each_case
 
 from acorn import ModelError, ParseError, Run, Step, module, tool
 from acorn.models import ModelRequest, RawCall
@@ -92,6 +93,7 @@ def test_model_that_cannot_be_forced_receives_xml_form_after_last_step(call: Cal
     assert run.history[-1] == {"role": "assistant", "content": ANSWER}
 
 
+@pytest.mark.every_way
 def test_forced_request_without_finish_call_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "It is positive.", ANSWER)
     run = call.run(Reader(model=model, parse_retries=0), text="I love it")
@@ -154,7 +156,7 @@ def test_forced_single_turn_request_without_finish_call_is_followed_by_xml_form(
     assert unchanged(model)
 
 
-@pytest.mark.parametrize("forces", [True, False])
+@each_case("forces", [True, False])
 def test_xml_form_in_single_turn_run_counts_against_parse_retries(call: Call, script: Script, forces: bool) -> None:
     with pytest.raises(ParseError) as caught:
         call(Classifier(model=script("Positive.", forces=forces), parse_retries=0), text="I love it")
@@ -180,7 +182,7 @@ def test_finish_call_of_model_that_cannot_be_forced_is_accepted_without_xml_form
 # Reading
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reply",
     [
         "<output><sentiment>positive</sentiment><confidence>0.95</confidence></output>",
@@ -270,7 +272,7 @@ class Tags(RootModel[list[str]]):
     pass
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "reply", "wanted"),
     [
         (str, "<output><result>Paris</result></output>", "Paris"),
@@ -293,7 +295,7 @@ class Renamed(BaseModel):
     why: str = Field(alias="reason")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reply",
     [
         "<output><how_sure>0.5</how_sure><why>so</why></output>",
@@ -342,7 +344,8 @@ WRONG_CONFIDENCE = """\
 </error>"""
 
 
-@pytest.mark.parametrize("forces", [True, False])
+@pytest.mark.every_way
+@each_case("forces", [True, False])
 def test_invalid_xml_answer_is_corrected_by_user_message(call: Call, script: Script, forces: bool) -> None:
     wrong = ANSWER.replace("0.95", "very confident")
     silence = ["Hm."] if forces else []
@@ -360,7 +363,7 @@ def test_response_without_xml_element_is_corrected(call: Call, script: Script) -
     assert last(model.requests[2])["content"].startswith('<error type="validation">\n  <message>The reply holds no')
 
 
-@pytest.mark.parametrize("reply", ["", "<!DOCTYPE x [<!ENTITY a 'b'>]>" + ANSWER, "<output>" + "<a>" * 100])
+@each_case("reply", ["", "<!DOCTYPE x [<!ENTITY a 'b'>]>" + ANSWER, "<output>" + "<a>" * 100])
 def test_xml_response_that_is_empty_or_unsafe_or_malformed_is_corrected(call: Call, script: Script, reply: str) -> None:
     model = script(calling("search", query="a"), reply, ANSWER, forces=False)
     assert call(Reader(model=model, parse_retries=1), text="I love it") == RIGHT
@@ -374,9 +377,7 @@ def test_xml_corrections_beyond_parse_retries_raise_parse_error(call: Call, scri
         call(Reader(model=model), text="I love it")
     error = caught.value
     assert (error.raw_output, error.attempts) == (wrong, 3)
-    assert error.errors == [
-        {"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"},
-    ]
+    assert error.errors == [{"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"}]
     assert error.run.history[-1] == {"role": "assistant", "content": wrong}
 
 
@@ -387,9 +388,7 @@ def test_corrections_before_and_after_xml_form_are_counted_together(call: Call, 
     assert caught.value.attempts == 2
 
 
-@pytest.mark.parametrize(
-    "reply", ["<output><sentiment>posit", "<output>\n  <sentiment>positive</sentiment>\n  <conf", "Hm"]
-)
+@each_case("reply", ["<output><sentiment>posit", "<output>\n  <sentiment>positive</sentiment>\n  <conf", "Hm"])
 def test_xml_answer_cut_off_at_token_limit_is_corrected(call: Call, script: Script, reply: str) -> None:
     class Labeller(module):
         final_output = [("sentiment", str), ("confidence", float, 1.0)]
@@ -450,6 +449,7 @@ def test_refusal_after_xml_form_raises_model_error(call: Call, script: Script) -
         call(Reader(model=model), text="I love it")
 
 
+@pytest.mark.every_way
 def test_on_finish_is_called_with_output_from_xml(call: Call, script: Script) -> None:
     class Doubter(Reader):
         def on_finish(self, output: Sentiment) -> None:

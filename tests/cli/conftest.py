@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.warm_process import end_server
 
 from acorn.cli import main
 
@@ -30,6 +31,12 @@ class Ended:
 
 
 Acorn = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_of_server() -> Iterator[None]:
+    yield
+    end_server()
 
 
 @pytest.fixture

@@ -14,13 +14,12 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.cli.warm_process import Command
 from tests.waiting import PATIENCE
 
 _PIECE = re.compile(
@@ -110,15 +109,8 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "acorn", *words],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=cwd,
-            env={**kept, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment},
-            start_new_session=True,
-        )
+        settings = {**kept, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment}
+        self.process = Command(words, (slave, slave, slave), settings, cwd)
         os.close(slave)
 
     def until(self, is_seen: Callable[[Screen], object], seconds: float = PATIENCE) -> Screen:

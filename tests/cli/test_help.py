@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn
 
 from acorn import __version__ as version
@@ -84,28 +85,29 @@ def test_help_describes_model_option(acorn: Acorn) -> None:
         )
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
-def test_help_of_acorn_lists_commands(acorn: Acorn, words: list[str]) -> None:
-    ended = acorn(*words)
-    assert ended.code == 0
-    for command in ("run", "show", "pull", "new"):
-        assert f"│ {command} " in ended.out
+def test_help_of_acorn_lists_commands(acorn: Acorn) -> None:
+    for words in [[], ["--help"], ["-h"]]:
+        with case(words):
+            ended = acorn(*words)
+            assert ended.code == 0
+            for command in ("run", "show", "pull", "new"):
+                assert f"│ {command} " in ended.out
 
 
-@pytest.mark.parametrize("command", ["run", "show", "pull", "new"])
-def test_help_of_each_command_prints_usage(acorn: Acorn, command: str) -> None:
-    ended = acorn(command, "--help")
-    assert ended.code == 0
-    assert f"Usage: acorn {command}" in ended.out
+def test_help_of_each_command_prints_usage(acorn: Acorn) -> None:
+    for command in ["run", "show", "pull", "new"]:
+        with case(command):
+            ended = acorn(command, "--help")
+            assert ended.code == 0
+            assert f"Usage: acorn {command}" in ended.out
 
 
 def test_version_option_prints_version(acorn: Acorn) -> None:
     assert acorn("--version").out == f"acorn {version}\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_wrong_usage_exits_with_2_and_one_line_error(acorn: Acorn) -> None:
+    for words, message in [
         (["nope"], "No such command 'nope'"),
         (["--nope"], "No such option: --nope"),
         (["run"], "Missing argument"),
@@ -113,14 +115,13 @@ def test_version_option_prints_version(acorn: Acorn) -> None:
         (["run", "--jsn", "x.py"], "No such option: --jsn (Possible options: --json)"),
         (["new"], "Missing argument 'NAME'"),
         (["show", "a", "b"], "unexpected extra argument"),
-    ],
-)
-def test_wrong_usage_exits_with_2_and_one_line_error(acorn: Acorn, words: list[str], message: str) -> None:
-    ended = acorn(*words)
-    assert ended.code == 2
-    assert message in ended.err
-    assert ended.err.startswith("error: ")
-    assert ended.err.count("\n") == 1
+    ]:
+        with case(words):
+            ended = acorn(*words)
+            assert ended.code == 2
+            assert message in ended.err
+            assert ended.err.startswith("error: ")
+            assert ended.err.count("\n") == 1
 
 
 def test_help_does_not_import_heavy_packages() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn
 
 LOOKER = AGENTS / "looker.py"
@@ -64,11 +65,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
-def test_media_option_with_unreadable_file_exits_with_2(acorn: Acorn, options: list[str], words: str) -> None:
-    ended = acorn("run", LOOKER, *options)
-    assert (ended.code, ended.out) == (2, "")
-    assert words in ended.err
+def test_media_option_with_unreadable_file_exits_with_2(acorn: Acorn) -> None:
+    for options, words in WRONG:
+        with case(options):
+            ended = acorn("run", LOOKER, *options)
+            assert (ended.code, ended.out) == (2, "")
+            assert words in ended.err
 
 
 def test_media_path_in_json_is_rejected(acorn: Acorn) -> None:

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import Acorn
 
 from acorn.models.local.download import KNOWN_MODELS, download_weights
@@ -72,6 +73,7 @@ def test_generated_readme_contains_install_command(acorn: Acorn, tmp_path: Path)
     assert "# acorn is not on the package index yet" in project
 
 
+@pytest.mark.release
 def test_generated_agent_file_started_with_python_prints_answer(acorn: Acorn, tmp_path: Path) -> None:
     download_weights(KNOWN_MODELS["smollm2"])
     acorn("new", tmp_path / "here")
@@ -87,26 +89,24 @@ def test_new_command_in_existing_empty_directory_creates_files(acorn: Acorn, tmp
     assert (tmp_path / "here" / "agent.py").exists()
 
 
-@pytest.mark.parametrize("name", ["1st", "a b", "-x", ".hidden", "x" * 70, "naïve", ""])
 def test_new_command_with_invalid_project_name_exits_with_2(
-    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = acorn("new", "--", name)
-    assert ended.code == 2
-    assert "is not a valid project name" in ended.err
-    assert "at most 64" in ended.err
-    assert list(tmp_path.iterdir()) == []
+    for name in ["1st", "a b", "-x", ".hidden", "x" * 70, "naïve", ""]:
+        with case(name):
+            monkeypatch.chdir(tmp_path)
+            ended = acorn("new", "--", name)
+            assert ended.code == 2
+            assert "is not a valid project name" in ended.err
+            assert "at most 64" in ended.err
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_new_command_with_existing_target_exits_with_2_and_changes_nothing(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, what in (
-        ("taken", "the directory exists and is not empty"),
-        ("file", "there is a file with this name"),
-    ):
+    for name, what in (("taken", "the directory exists and is not empty"), ("file", "there is a file with this name")):
         ended = acorn("new", tmp_path / name)
         assert ended.code == 2
         assert ended.err == f"error: Cannot create `{tmp_path / name}`: {what}. Choose another name.\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn
 
 ECHO = AGENTS / "echo.py"
@@ -80,11 +81,12 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "expected"), KINDS, ids=[" ".join(words) for words, _ in KINDS])
-def test_option_sets_input_field(acorn: Acorn, words: list[str], expected: dict[str, Any]) -> None:
-    ended = acorn("run", f"{ECHO}:Kinds", *words)
-    assert ended.code == 0, ended.err
-    assert {name: ended.output[name] for name in expected} == expected
+def test_option_sets_input_field(acorn: Acorn) -> None:
+    for words, expected in KINDS:
+        with case(*words):
+            ended = acorn("run", f"{ECHO}:Kinds", *words)
+            assert ended.code == 0, ended.err
+            assert {name: ended.output[name] for name in expected} == expected
 
 
 WRONG: list[tuple[str, list[str], str]] = [
@@ -139,41 +141,41 @@ WRONG: list[tuple[str, list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "words", "message"), WRONG, ids=[" ".join([cls, *words]) for cls, words, _ in WRONG])
-def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn, cls: str, words: list[str], message: str) -> None:
-    ended = acorn("run", f"{ECHO}:{cls}", *words)
-    assert ended.code == 2
-    assert ended.out == ""
-    assert ended.err.startswith("error: ")
-    assert message in ended.err
-    assert ended.err.count("\n") == 1
+def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn) -> None:
+    for cls, words, message in WRONG:
+        with case(cls, *words):
+            ended = acorn("run", f"{ECHO}:{cls}", *words)
+            assert ended.code == 2
+            assert ended.out == ""
+            assert ended.err.startswith("error: ")
+            assert message in ended.err
+            assert ended.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("cls", "words", "expected"),
-    [
-        ("Plain", ["hello"], {"result": "hello"}),
-        ("Plain", ["--result", "hello"], {"result": "hello"}),
-        ("Plain", ["--", "--hello"], {"result": "--hello"}),
-        ("Plain", ["-5"], {"result": "-5"}),
-        ("Numbers", ["1", "2"], {"result": [1, 2]}),
-        ("Numbers", ["[1, 2]"], {"result": [1, 2]}),
-        ("Numbers", ["--result", "1", "--result", "2"], {"result": [1, 2]}),
-        ("Dots", ["--x", "1", "--y", "2"], {"result": {"x": 1, "y": 2}}),
-        ("Dots", ["--result", '{"x": 1}'], {"result": {"x": 1, "y": 0}}),
-        ("Dots", ["--result.x", "1"], {"result": {"x": 1, "y": 0}}),
-        ("Nothing", [], {}),
-        ("Extra", ["--name", "x", "--size", "3"], {"name": "x", "size": 3}),
-        ("Aliased", ["--from", "there", "--class", "second"], {"from_": "there", "class_": "second"}),
-        ("Aliased", ["--from_", "there"], {"from_": "there"}),
-    ],
-)
-def test_options_set_values_of_each_input_type(
-    acorn: Acorn, cls: str, words: list[str], expected: dict[str, Any]
-) -> None:
-    ended = acorn("run", f"{ECHO}:{cls}", *words)
-    assert ended.code == 0, ended.err
-    assert {name: ended.output[name] for name in expected} == expected
+INPUT_TYPES: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("Plain", ["hello"], {"result": "hello"}),
+    ("Plain", ["--result", "hello"], {"result": "hello"}),
+    ("Plain", ["--", "--hello"], {"result": "--hello"}),
+    ("Plain", ["-5"], {"result": "-5"}),
+    ("Numbers", ["1", "2"], {"result": [1, 2]}),
+    ("Numbers", ["[1, 2]"], {"result": [1, 2]}),
+    ("Numbers", ["--result", "1", "--result", "2"], {"result": [1, 2]}),
+    ("Dots", ["--x", "1", "--y", "2"], {"result": {"x": 1, "y": 2}}),
+    ("Dots", ["--result", '{"x": 1}'], {"result": {"x": 1, "y": 0}}),
+    ("Dots", ["--result.x", "1"], {"result": {"x": 1, "y": 0}}),
+    ("Nothing", [], {}),
+    ("Extra", ["--name", "x", "--size", "3"], {"name": "x", "size": 3}),
+    ("Aliased", ["--from", "there", "--class", "second"], {"from_": "there", "class_": "second"}),
+    ("Aliased", ["--from_", "there"], {"from_": "there"}),
+]
+
+
+def test_options_set_values_of_each_input_type(acorn: Acorn) -> None:
+    for cls, words, expected in INPUT_TYPES:
+        with case(cls, *words):
+            ended = acorn("run", f"{ECHO}:{cls}", *words)
+            assert ended.code == 0, ended.err
+            assert {name: ended.output[name] for name in expected} == expected
 
 
 def test_option_named_like_input_field_sets_field_instead_of_acorn_option(acorn: Acorn, tmp_path: Path) -> None:
@@ -234,23 +236,19 @@ def test_input_file_for_list_input_contains_json_list(acorn: Acorn, tmp_path: Pa
     assert acorn("run", f"{ECHO}:Numbers", "--input", file).output == {"result": [1, 2]}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_wrong_input_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path: Path) -> None:
+    for content, message in [
+        (None, "Cannot read `--input {file}`: No such file"),
         ('{"count": 99}', "`count` in `{file}` must be integer between 1 and 10, got 99"),
         ('{"counts": 9}', "`{file}` contains unknown fields: `counts`. The input has these fields: `text`, `count`"),
         ("[1]", "`{file}` must contain a JSON object, got [1]"),
         ("{", "`{file}` does not contain valid JSON"),
-        (None, "Cannot read `--input {file}`: No such file"),
-    ],
-)
-def test_wrong_input_file_exits_with_2_and_one_line_error(
-    acorn: Acorn, tmp_path: Path, content: str | None, message: str
-) -> None:
-    file = tmp_path / "input.json"
-    if content is not None:
-        file.write_text(content)
-    ended = acorn("run", f"{ECHO}:Kinds", "--input", file)
-    assert ended.code == 2
-    assert message.format(file=file) in ended.err
-    assert ended.err.count("\n") == 1
+    ]:
+        with case(content):
+            file = tmp_path / "input.json"
+            if content is not None:
+                file.write_text(content)
+            ended = acorn("run", f"{ECHO}:Kinds", "--input", file)
+            assert ended.code == 2
+            assert message.format(file=file) in ended.err
+            assert ended.err.count("\n") == 1

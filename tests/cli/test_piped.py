@@ -6,25 +6,42 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import pytest
-from tests.cli.conftest import AGENTS
+from tests.cases import case
+from tests.cli.conftest import AGENTS, Acorn, Ended
 from tests.cli.screen import Terminal
 from tests.waiting import PATIENCE
 
 ECHO = AGENTS / "echo.py"
+Piped = Callable[..., Ended]
 
 
-def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "acorn", "run", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **streams)
+@pytest.fixture
+def run(acorn: Acorn, monkeypatch: pytest.MonkeyPatch) -> Piped:
+    """`run(target, ..., stdin=...)` runs `acorn run` with a text in a pipe or with an open file as standard input."""
+
+    def run(*words: object, stdin: str | bytes | TextIO) -> Ended:
+        with piped(stdin) if isinstance(stdin, str | bytes) else nullcontext(stdin) as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            return acorn("run", *words)
+
+    return run
 
 
-@pytest.mark.parametrize(
-    ("cls", "words", "piped", "expected"),
-    [
+def piped(content: str | bytes) -> TextIO:
+    reading, writing = os.pipe()
+    os.write(writing, content if isinstance(content, bytes) else content.encode())
+    os.close(writing)
+    return open(reading, encoding="utf-8")
+
+
+def test_piped_text_fills_the_one_text_field_without_value(run: Piped) -> None:
+    for cls, words, text, expected in [
         ("Plain", [], "hello\n", {"result": "hello"}),
         ("Plain", [], "  two\nlines\r\n", {"result": "  two\nlines"}),
         ("Plain", [], '{"a": 1}', {"result": '{"a": 1}'}),
@@ -36,20 +53,15 @@ def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
         ("Plain", ["given"], "", {"result": "given"}),
         ("Plain", ["given"], "\n", {"result": "given"}),
         ("Kinds", [], "", {"text": "nothing"}),
-    ],
-)
-def test_piped_text_fills_the_one_text_field_without_value(
-    cls: str, words: list[str], piped: str, expected: dict[str, Any]
-) -> None:
-    ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
-    assert ended.returncode == 0, ended.stderr
-    output = json.loads(ended.stdout)
-    assert {name: output[name] for name in expected} == expected
+    ]:
+        with case(cls, text):
+            ended = run(f"{ECHO}:{cls}", *words, stdin=text)
+            assert ended.code == 0, ended.err
+            assert {name: ended.output[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("cls", "words", "piped", "message"),
-    [
+def test_piped_text_without_free_text_field_exits_with_2(run: Piped) -> None:
+    for cls, words, text, message in [
         ("Plain", ["given"], "more", "Cannot use the piped text: every text field of the input already has a value"),
         (
             "Clash",
@@ -73,64 +85,59 @@ def test_piped_text_fills_the_one_text_field_without_value(
         ("Plain", [], "", "the argument is missing (string)"),
         ("Plain", [], "\n", "the argument is missing (string)"),
         ("Needs", [], "", "`--name` is missing (string). `--born` is missing"),
-    ],
-)
-def test_piped_text_without_free_text_field_exits_with_2(cls: str, words: list[str], piped: str, message: str) -> None:
-    ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert message in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    ]:
+        with case(cls, text):
+            ended = run(f"{ECHO}:{cls}", *words, stdin=text)
+            assert (ended.code, ended.out) == (2, "")
+            assert message in ended.err
+            assert ended.err.count("\n") == 1
 
 
-def test_piped_bytes_that_are_not_utf8_exit_with_2() -> None:
-    with subprocess.Popen(["printf", r"\377"], stdout=subprocess.PIPE) as source:
-        ended = acorn(f"{ECHO}:Plain", stdin=source.stdout)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("error: Standard input is not valid utf-8 text")
+def test_piped_bytes_that_are_not_utf8_exit_with_2(run: Piped) -> None:
+    ended = run(f"{ECHO}:Plain", stdin=b"\xff")
+    assert ended.code == 2
+    assert ended.err.startswith("error: Standard input is not valid utf-8 text")
 
 
-def test_redirected_stdin_fills_text_field_unless_input_file_set_it(tmp_path: Path) -> None:
+def test_redirected_stdin_fills_text_field_unless_input_file_set_it(run: Piped, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("from a file\n")
     (tmp_path / "input.json").write_text('{"name": "Ann"}')
-    with open(tmp_path / "text") as file:
-        assert json.loads(acorn(f"{ECHO}:Plain", stdin=file).stdout) == {"result": "from a file"}
-    with open(tmp_path / "text") as file:
+    with open(tmp_path / "text", encoding="utf-8") as file:
+        assert run(f"{ECHO}:Plain", stdin=file).output == {"result": "from a file"}
+    with open(tmp_path / "text", encoding="utf-8") as file:
         words = ["--input", tmp_path / "input.json", "--born", "2000-01-02"]
-        assert "every text field of the input already has a value" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
+        assert "every text field of the input already has a value" in run(f"{ECHO}:Needs", *words, stdin=file).err
 
 
-def test_piped_json_is_parsed_if_input_option_is_dash() -> None:
-    ended = acorn(f"{ECHO}:Kinds", "--input", "-", input='{"text": "json"}')
-    assert json.loads(ended.stdout)["text"] == "json"
+def test_piped_json_is_parsed_if_input_option_is_dash(run: Piped) -> None:
+    assert run(f"{ECHO}:Kinds", "--input", "-", stdin='{"text": "json"}').output["text"] == "json"
 
 
-@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
-def test_dev_null_and_closed_stdin_are_not_read_as_input(stdin: Any) -> None:
-    shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
+def test_dev_null_is_not_read_as_input(run: Piped) -> None:
+    with open(os.devnull, encoding="utf-8") as file:
+        assert run(f"{ECHO}:Plain", "given", stdin=file).output == {"result": "given"}
+
+
+def test_closed_stdin_is_not_read_as_input() -> None:
+    shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given <&-"
     ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert json.loads(ended.stdout) == {"result": "given"}
 
 
-def test_open_pipe_without_data_is_awaited_only_if_field_is_missing() -> None:
+def test_open_pipe_without_data_is_awaited_only_if_field_is_missing(run: Piped) -> None:
     reading, writing = os.pipe()
-    try:
-        ended = acorn(f"{ECHO}:Plain", "given", stdin=reading)
-        assert (ended.returncode, json.loads(ended.stdout)) == (0, {"result": "given"})
-        ended = acorn(f"{ECHO}:Foreign", stdin=reading)
-        assert json.loads(ended.stdout)["text"] == "zwölf"
-        assert "Standard input is a pipe without data. The run starts without `--text`." in ended.stderr
+    with open(reading, encoding="utf-8") as stdin, open(writing, "w", encoding="utf-8") as source:
+        assert run(f"{ECHO}:Plain", "given", stdin=stdin).output == {"result": "given"}
+        ended = run(f"{ECHO}:Foreign", stdin=stdin)
+        assert ended.output["text"] == "zwölf"
+        assert "Standard input is a pipe without data. The run starts without `--text`." in ended.err
         command = [sys.executable, "-m", "acorn", "run", f"{ECHO}:Plain"]
-        with subprocess.Popen(command, stdin=reading, stdout=-1, stderr=-1, text=True) as process:
+        with subprocess.Popen(command, stdin=stdin, stdout=-1, stderr=-1, text=True) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == "Waiting for text for the argument on standard input.\n"
-            os.write(writing, b"late")
-            os.close(writing)
-            writing = -1
+            source.write("late")
+            source.close()
             assert json.loads(process.communicate(timeout=PATIENCE)[0]) == {"result": "late"}
-    finally:
-        os.close(reading)
-        if writing != -1:
-            os.close(writing)
 
 
 def test_terminal_stdin_is_not_read_as_pipe() -> None:

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS
+from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true
 
 from acorn.thread import parse_events
@@ -55,10 +56,9 @@ def test_interrupted_run_is_saved_to_file(tmp_path: Path, how: signal.Signals, c
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_does_not_wait_for_concurrent_tools(tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
-    process = start("run", f"{SLOW}:Asleep", "--text", "x", "--save", file, "--json")
-    wait_until_saved(file, "[")
-    time.sleep(0.2)
+    busy = tmp_path / "busy"
+    process = start("run", f"{SLOW}:Asleep", "--text", "x", "--json", SLOW_BUSY=str(busy))
+    assert comes_true(busy.exists)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -92,7 +92,14 @@ sys.meta_path.insert(0, Interrupting())
 """
 
 
-@pytest.mark.parametrize("script", [["-m", "acorn"], ["-Bm", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
+@pytest.mark.parametrize(
+    "script",
+    [
+        [str(Path(sys.executable).parent / "acorn")],
+        pytest.param(["-m", "acorn"], marks=pytest.mark.torture),
+        pytest.param(["-Bm", "acorn"], marks=pytest.mark.torture),
+    ],
+)
 def test_ctrl_c_during_imports_of_acorn_command_exits_with_130(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTING)
     ended = tmp_path / "ended"
@@ -111,17 +118,22 @@ def test_ctrl_c_during_imports_of_acorn_command_exits_with_130(tmp_path: Path, s
     assert done.stdout.startswith("acorn 0.")
 
 
-@pytest.mark.parametrize("name", ["acorn", "acorn.py", "other"])
-def test_user_program_that_imports_acorn_has_default_ctrl_c_handler(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(
-        "import signal, sys\n"
-        "sys.path.pop(0)\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import acorn\n"
-        "print(signal.getsignal(signal.SIGINT).__name__)\n"
-    )
-    done = subprocess.run([sys.executable, str(tmp_path / name)], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.stdout, done.stderr) == ("default_int_handler\n", "")
+USER_PROGRAM = """
+import signal, sys
+sys.path.pop(0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import acorn
+print(signal.getsignal(signal.SIGINT).__name__)
+"""
+
+
+def test_user_program_that_imports_acorn_has_default_ctrl_c_handler(tmp_path: Path) -> None:
+    for name in ("acorn", "acorn.py", "other") if IS_LONG else ("acorn",):
+        with case(name):
+            (tmp_path / name).write_text(USER_PROGRAM)
+            command = [sys.executable, str(tmp_path / name)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            assert (done.stdout, done.stderr) == ("default_int_handler\n", "")
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -136,33 +148,38 @@ def test_ctrl_c_while_target_file_is_imported_prints_no_traceback(tmp_path: Path
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        f"run {ECHO}:Plain hello 2>&1 | head -c 1",
+CLOSED_STDOUT = [
+    f"run {ECHO}:Plain hello 2>&1 | head -c 1",
+    f"run {RESEARCHER} --question hi 2>&1 >/dev/null | head -n 1",
+    "--help | true",
+]
+if IS_LONG:
+    CLOSED_STDOUT += [
         f"run {ECHO}:Plain hello 2>&- | head -c 1",
-        f"run {RESEARCHER} --question hi 2>&1 >/dev/null | head -n 1",
         f"run {ECHO}:Plain hello --json | true",
         f"run {ECHO}:Kinds --help | head -n 1",
-        "--help | true",
         "--help | head -n 1",
-    ],
-)
-def test_closed_stdout_exits_with_0_and_no_error(command: str) -> None:
-    shell = f'set -o pipefail; "{sys.executable}" -m acorn {command}; echo "${{PIPESTATUS[0]}}" >&2'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
-    assert "Traceback" not in done.stderr
-    assert "Error" not in done.stderr
-    assert "Exception" not in done.stderr
-    assert done.stderr.splitlines()[-1] == "0"
+    ]
 
 
-@pytest.mark.parametrize("who", ["RESEARCHER --question hi", "RUDE:Parent"])
-def test_run_with_closed_stderr_finishes(tmp_path: Path, who: str) -> None:
-    words = who.replace("RESEARCHER", str(RESEARCHER)).replace("RUDE", str(RUDE))
-    shell = f'"{sys.executable}" -m acorn run {words} 2>&1 >"{tmp_path}/out" | true; exit "${{PIPESTATUS[0]}}"'
-    assert subprocess.run(["bash", "-c", shell], timeout=PATIENCE).returncode == 0
-    assert json.loads((tmp_path / "out").read_text()) in ("fine", {"answer": "Guido van Rossum", "confidence": 0.9})
+def test_closed_stdout_exits_with_0_and_no_error() -> None:
+    for command in CLOSED_STDOUT:
+        with case(command):
+            shell = f'set -o pipefail; "{sys.executable}" -m acorn {command}; echo "${{PIPESTATUS[0]}}" >&2'
+            done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
+            assert "Traceback" not in done.stderr
+            assert "Error" not in done.stderr
+            assert "Exception" not in done.stderr
+            assert done.stderr.splitlines()[-1] == "0"
+
+
+def test_run_with_closed_stderr_finishes(tmp_path: Path) -> None:
+    for words in (f"{RUDE}:Parent", f"{RESEARCHER} --question hi") if IS_LONG else (f"{RUDE}:Parent",):
+        with case(words):
+            shell = f'"{sys.executable}" -m acorn run {words} 2>&1 >"{tmp_path}/out" | true; exit "${{PIPESTATUS[0]}}"'
+            assert subprocess.run(["bash", "-c", shell], timeout=PATIENCE).returncode == 0
+            output = json.loads((tmp_path / "out").read_text())
+            assert output in ("fine", {"answer": "Guido van Rossum", "confidence": 0.9})
 
 
 def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess[str]:
@@ -171,13 +188,15 @@ def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess
     return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("words", [["run", f"{RUDE}:Parent"], ["run", f"{ECHO}:Kinds", "--help"], ["--version"]])
-def test_unwritable_stdout_exits_with_1_and_one_line_error(tmp_path: Path, words: list[str]) -> None:
-    done = full("1", tmp_path / "out", *words)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: Cannot write the output: File too large"
-    assert "Traceback" not in done.stderr
-    assert "Exception" not in done.stderr
+def test_unwritable_stdout_exits_with_1_and_one_line_error(tmp_path: Path) -> None:
+    commands = [["run", f"{RUDE}:Parent"], ["--version"], ["run", f"{ECHO}:Kinds", "--help"]]
+    for words in commands if IS_LONG else commands[:2]:
+        with case(*words):
+            done = full("1", tmp_path / "out", *words)
+            assert done.returncode == 1
+            assert done.stderr.splitlines()[-1] == "error: Cannot write the output: File too large"
+            assert "Traceback" not in done.stderr
+            assert "Exception" not in done.stderr
 
 
 def test_unwritable_stderr_does_not_affect_run(tmp_path: Path) -> None:
@@ -185,46 +204,43 @@ def test_unwritable_stderr_does_not_affect_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, '"fine"\n')
 
 
-def test_characters_outside_stdout_encoding_are_escaped() -> None:
+PRINTING: list[tuple[list[object], str, list[str]]] = [
+    (["run", RESEARCHER, "--question", "hi"], '{"answer":"Guido van Rossum","confidence":0.9}', ["a tool that prints"]),
+    (["run", f"{RUDE}:Parent"], '"fine"', ["by a child", "below Python"]),
+    (["run", f"{RUDE}:Late"], '"fine"', ["too late"]),
+    (["run", f"{RUDE}:Checking", "--size", "1"], '"fine"', ["a validator prints"]),
+]
+"""Commands whose code prints, the output of the run, and the printed lines."""
+
+
+def test_stdout_contains_only_run_output_and_prints_are_written_to_stderr() -> None:
+    for words, output, printed in PRINTING:
+        with case(*words):
+            process = start(*words)
+            out, err = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, out) == (0, f"{output}\n")
+            for line in printed:
+                assert line in err
+
+
+def test_ascii_encoding_escapes_output_and_prints_only_ascii_characters() -> None:
     process = start("run", f"{ECHO}:Plain", "zwölf", PYTHONIOENCODING="ascii")
     out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '{"result":"zw\\u00f6lf"}\n')
+    commands = [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]]
+    for words in commands if IS_LONG else commands[:1]:
+        with case(*words):
+            process = start(*words, PYTHONIOENCODING="ascii")
+            out, err = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, err
+            assert out.isascii()
 
 
-def test_tool_prints_are_written_to_stderr() -> None:
-    process = start("run", RESEARCHER, "--question", "hi")
-    out, err = process.communicate(timeout=PATIENCE)
-    assert out == '{"answer":"Guido van Rossum","confidence":0.9}\n'
-    assert "a tool that prints" in err
-
-
-@pytest.mark.parametrize(("cls", "seen"), [("Parent", ["by a child", "below Python"]), ("Late", ["too late"])])
-def test_stdout_contains_only_run_output(cls: str, seen: list[str]) -> None:
-    process = start("run", f"{RUDE}:{cls}")
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (0, '"fine"\n')
-    for line in seen:
-        assert line in err.splitlines()
-
-
-def test_validator_prints_are_written_to_stderr() -> None:
-    process = start("run", f"{RUDE}:Checking", "--size", "1")
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (0, '"fine"\n')
-    assert "a validator prints" in err
-
-
-@pytest.mark.parametrize("words", [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]])
-def test_ascii_encoding_prints_only_ascii_characters(words: list[str]) -> None:
-    process = start(*words, PYTHONIOENCODING="ascii")
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    assert out.isascii()
-
-
-@pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])
-def test_run_with_closed_stdout_and_stderr_exits_with_0(closed: str, out: str) -> None:
-    shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stdout) == (0, out)
-    assert "Error" not in done.stderr
+def test_run_with_closed_stdout_and_stderr_exits_with_0() -> None:
+    streams = [(">&- 2>&-", ""), ("2>&-", '{"result":"hello"}\n'), (">&-", "")]
+    for closed, out in streams if IS_LONG else streams[:2]:
+        with case(closed):
+            shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
+            done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
+            assert (done.returncode, done.stdout) == (0, out)
+            assert "Error" not in done.stderr

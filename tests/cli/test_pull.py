@@ -53,6 +53,7 @@ def test_pull_command_with_unknown_weights_name_exits_with_2(acorn: Acorn) -> No
     assert ended.err == "error: There are no weights for `gpt-9`. Use one of these models: `smollm2`.\n"
 
 
+@pytest.mark.release
 def test_failed_pull_command_exits_with_1_and_prints_error_line(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +67,7 @@ def test_failed_pull_command_exits_with_1_and_prints_error_line(
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.release
 def test_pull_command_on_terminal_prints_progress_bar(tmp_path: Path) -> None:
     terminal = Terminal(["pull"], ACORN_HOME=str(tmp_path), PIP_NO_INDEX="1")
     assert terminal.end() == 1

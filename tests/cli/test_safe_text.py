@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import case
 
 from acorn.cli.output import call_text, clean, end_of, one_line, seconds_text
 
 
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
+def test_clean_removes_terminal_codes_from_text() -> None:
+    for text, cleaned in [
         ("plain", "plain"),
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b]0;title\x07after", "after"),
@@ -22,10 +21,9 @@ from acorn.cli.output import call_text, clean, end_of, one_line, seconds_text
         ("a\u202eb\u2066c", "abc"),
         ("half \ud800 pair", "half  pair"),
         ("\x1b", ""),
-    ],
-)
-def test_clean_removes_terminal_codes_from_text(text: str, cleaned: str) -> None:
-    assert clean(text) == cleaned
+    ]:
+        with case(text):
+            assert clean(text) == cleaned
 
 
 @given(st.text(st.characters(codec=None) | st.sampled_from("\x1b[]0;m\x07\x9b\x9c\\")))

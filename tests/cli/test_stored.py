@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn, Ended
+from tests.cli.warm_process import CapturedCommand
 from tests.waiting import PATIENCE, comes_true
 
 import acorn as library
@@ -95,7 +97,7 @@ def test_runs_and_show_commands_print_stored_runs(acorn: Acorn, store: Path) -> 
     shown = acorn("show", facts.id[:8], "--store", store).out
     assert "look()" in shown
     assert " tokens · " in shown
-    assert json.loads(acorn("show", facts.id, "--store", store, "--json").out)[0]["type"] == "message"
+    assert library.Run.from_json(acorn("show", facts.id, "--store", store, "--json").out).id == facts.id
     assert "refund" in acorn("show", facts.id, "--store", store, "--xml").out
 
 
@@ -110,9 +112,9 @@ def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path
     assert "Deleted 1 run" in acorn("delete", "--before", "2999-01-01", "--store", store).err
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
+def test_wrong_usage_of_stored_run_commands_exits_with_2_and_one_line_error(acorn: Acorn, store: Path) -> None:
+    waiting(acorn, store)
+    for words, complaint in [
         (["runs"], "There is no store here"),
         (["runs", "--store", "none.db"], "There is no store `none.db`"),
         (["show", "zzz", "--store", "{store}"], "There is no run `zzz`"),
@@ -131,28 +133,20 @@ def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path
         (["work", "desk.py"], "Workers need a PostgreSQL store, but there is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
-    ],
-)
-def test_wrong_usage_of_stored_run_commands_exits_with_2_and_one_line_error(
-    acorn: Acorn, store: Path, words: list[str], complaint: str
-) -> None:
-    waiting(acorn, store)
-    ended = acorn(*[word.format(store=store) for word in words])
-    assert ended.code == 2
-    assert complaint in ended.err
-    assert len(ended.err.splitlines()) == 1
-    assert "secret" not in ended.err
+    ]:
+        with case(words):
+            ended = acorn(*[word.format(store=store) for word in words])
+            assert ended.code == 2
+            assert complaint in ended.err
+            assert len(ended.err.splitlines()) == 1
+            assert "secret" not in ended.err
 
 
 # Processes
 
 
-def start(*words: object, **environment: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "acorn", *map(str, words)]
-    settings = {**os.environ, **{name: str(value) for name, value in environment.items()}}
-    return subprocess.Popen(
-        command, env=settings, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def start(*words: object, **environment: object) -> CapturedCommand:
+    return CapturedCommand(words, {**os.environ, **{name: str(value) for name, value in environment.items()}})
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -273,23 +267,19 @@ def test_batch_reads_csv_rows(acorn: Acorn, tmp_path: Path) -> None:
     assert sorted(each["output"] for each in lines(ended).values()) == ["hello (1)", "there (1)"]
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "complaint"),
-    [
+def test_batch_with_invalid_rows_or_options_exits_with_2_before_any_run(acorn: Acorn, tmp_path: Path) -> None:
+    for content, words, complaint in [
         ('"a"\n{"b"\n', [], "Line 2 of "),
         ('"a"\n', ["--id", "n"], "has no store"),
         ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
-    ],
-)
-def test_batch_with_invalid_rows_or_options_exits_with_2_before_any_run(
-    acorn: Acorn, tmp_path: Path, content: str, words: list[str], complaint: str
-) -> None:
-    rows = tmp_path / "in.jsonl"
-    rows.write_text(content)
-    ended = acorn("batch", f"{DESK}:Echo", rows, *words)
-    assert ended.code == 2
-    assert complaint in ended.err
-    assert ended.out == ""
+    ]:
+        with case(content):
+            rows = tmp_path / "in.jsonl"
+            rows.write_text(content)
+            ended = acorn("batch", f"{DESK}:Echo", rows, *words)
+            assert ended.code == 2
+            assert complaint in ended.err
+            assert ended.out == ""
 
 
 # A chat

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.cli.conftest import AGENTS, Acorn
 
 ONE = """
@@ -138,9 +139,8 @@ def test_debug_option_prints_traceback_of_error_in_target_file(
     assert ended.err.splitlines()[-1].startswith("error: bad.py:2: ")
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
+def test_missing_target_exits_with_2_and_one_line_error(acorn: Acorn) -> None:
+    for target, message in [
         ("nowhere.py", "There is no file `nowhere.py`"),
         ("nowhere.py:Agent", "There is no file `nowhere.py`"),
         (str(AGENTS / "end.py"), f"There is no file `{AGENTS / 'end.py'}`. Did you mean `{AGENTS / 'ends.py'}`?"),
@@ -156,10 +156,9 @@ def test_debug_option_prints_traceback_of_error_in_target_file(
         ("agent.py:", "`agent.py:` has no class name. Add one after the colon, or remove the colon"),
         (f"{AGENTS / 'odd.py'}:NotThere", "The input of `NotThere` uses a class that is not defined: "),
         (f"{AGENTS / 'odd.py'}:SpoiltByInit", "`SpoiltByInit.temperature` must be a number from 0 to 2"),
-    ],
-)
-def test_missing_target_exits_with_2_and_one_line_error(acorn: Acorn, target: str, message: str) -> None:
-    ended = acorn("run", target)
-    assert ended.code == 2
-    assert message in ended.err
-    assert ended.err.count("\n") == 1
+    ]:
+        with case(target):
+            ended = acorn("run", target)
+            assert ended.code == 2
+            assert message in ended.err
+            assert ended.err.count("\n") == 1

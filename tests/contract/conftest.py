@@ -1,7 +1,8 @@
 """Fixtures that run contract tests of models against a loopback HTTP server, on each lane and protocol, sync and async.
 
-On the slow LiteLLM lane, each case uses two of the four combinations of protocol and call style, and the next case uses
-the other two. The long version of the tests uses all four.
+The tests cover the pairs of lane, protocol and way: a test runs on every lane with every protocol of the lane, but only
+in one of the two ways there. The ways alternate between the lanes, the protocols and the tests. A test with the mark
+`every_way` runs in both ways, because its subject depends on the way. The long version runs all combinations.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from typing import Any
+from zlib import crc32
 
 import pytest
+from tests.clock import FakeClock
 from tests.long_version import IS_LONG
 from tests.loopback import Answer, Loopback, Request
 from tests.loopback_responses import as_chat
 from tests.waiting import comes_true
 
 from acorn import ModelError, Run, module
+from acorn._base.clock import use_clock
 from acorn.models.circuit_breaker import CIRCUITS
 from acorn.models.failures import forget_rejections
 from acorn.models.litellm.library import library
@@ -110,23 +115,29 @@ class Wire:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test of a provider on every lane."""
+    """Run every test of a provider on every lane, with every protocol of the lane."""
+    own: set[str] = set()
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        own |= {mark.args[0]} if isinstance(mark.args[0], str) else set(mark.args[0])
     asked = {"wire", "gpt", "claude", "protocol"}.intersection(metafunc.fixturenames)
-    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "lane" in own:  # Only one lane sends this.
-        return
-    has_own = "protocol" in own
-    is_spoken = bool({"wire", "gpt"} & asked) and not has_own and not metafunc.definition.get_closest_marker("chat")
-    lanes = ["native", "litellm"]
-    if "protocol" in asked and not has_own:
-        pairs = [(lane, spoken) for lane in lanes for spoken in ("openai", "anthropic")]
-        pairs += [(RESPONSES, "openai")] if is_spoken else []
-        metafunc.parametrize(("lane", "protocol"), pairs, indirect=True)
-    elif asked:
-        metafunc.parametrize("lane", [*lanes, *([RESPONSES] if is_spoken else [])], indirect=True)
+    is_spoken = bool({"wire", "gpt"} & asked) and not metafunc.definition.get_closest_marker("chat")
+    lanes = ["native", "litellm", *([RESPONSES] if is_spoken and "protocol" not in own else [])]
+    values = {"lane": lanes, "protocol": ["openai", "anthropic"], "way": ["sync", "async"]}
+    wanted = {"protocol", "way"}.intersection(metafunc.fixturenames) | ({"lane"} if asked else set())
+    names = [name for name in values if name in wanted - own]
+    rows = list(product(*(values[name] for name in names)))
+    rows = [row for row in rows if not {RESPONSES, "anthropic"} <= set(row)]
+    if {"lane", "way"} <= set(names) and not IS_LONG and not metafunc.definition.get_closest_marker("every_way"):
+        first = crc32(metafunc.function.__name__.encode())
+        rows = [row for row in rows if (sum(values[n].index(v) for n, v in zip(names, row, strict=True)) + first) % 2]
+    if len(names) == 1:  # pytest expects values, not rows.
+        metafunc.parametrize(names[0], [value for (value,) in rows], indirect=True)
+    elif names:
+        metafunc.parametrize(names, rows, indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect two of the four values of `how` (whole or streamed, sync or async) for each provider of a test."""
     spared = set() if IS_LONG else {item for item in items if _is_spared(item)}
     if spared:
         config.hook.pytest_deselected(items=list(spared))
@@ -135,11 +146,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_spared(item: pytest.Item) -> bool:
     spec = getattr(item, "callspec", None)
-    if spec is None or spec.params.get("lane") != "litellm" or not {"protocol", "way"} <= spec.params.keys():
+    if spec is None or not {"how", "speaker"} <= spec.params.keys():
         return False
-    case: int = sum(at for name, at in spec.indices.items() if name not in ("lane", "protocol", "way"))
-    is_openai, is_async = spec.params["protocol"] == "openai", spec.params["way"] == "async"
-    return bool((case + is_openai + is_async) % 2 == 0)
+    is_async, is_streamed = spec.params["how"].endswith("async"), spec.params["how"].startswith("streamed")
+    first = crc32(item.name.partition("[")[0].encode()) + spec.indices["speaker"]
+    return bool((is_async + is_streamed + first) % 2)
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +166,7 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -180,6 +191,14 @@ def claude(way: str, lane: str, litellm_is_loaded: None) -> Iterator[Wire]:
         yield Wire("anthropic", way, stack, lane)
 
 
+@pytest.fixture
+def clock() -> Iterator[FakeClock]:
+    """Replace the clock of retries and time limits, so that no test waits for them."""
+    clock = FakeClock()
+    with use_clock(clock):
+        yield clock
+
+
 @pytest.fixture(scope="session")
 def litellm_is_loaded() -> None:
     """Import LiteLLM in advance: the import takes seconds that belong to no test."""
@@ -198,3 +217,27 @@ def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove environment variables that would change the tests."""
     for name in PROVIDER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def database_of_worker(postgres_server: str) -> Iterator[str]:
+    from tests.postgres_server import new_database  # POSIX
+
+    with new_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+def cleared_postgres(database_of_worker: str) -> Iterator[str]:
+    """Return the URL of a database without runs. Its tables may exist, because a new database takes long."""
+    yield database_of_worker
+    clear_tables(database_of_worker)
+
+
+def clear_tables(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'acorn' AND tablename <> 'meta'")
+        for (table,) in found.fetchall():
+            connection.execute(f"DELETE FROM acorn.{table}".encode())

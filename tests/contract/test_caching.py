@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 
@@ -51,11 +52,12 @@ def test_cache_setting_auto_adds_cache_control_only_to_anthropic_requests(wire: 
         assert "cache_control" not in json.dumps({key: body[key] for key in body if key != "cache_control"})
 
 
-@pytest.mark.parametrize("setting", [False, []])
-def test_cache_disabled_with_using_sends_no_cache_control(claude: Wire, setting: Any) -> None:
-    claude.serve(script())
-    assert claude.call(Looking(model=claude.model()).using(cache=setting)) == "done"
-    assert all("cache_control" not in request.raw.decode() for request in claude.server.requests)
+def test_cache_disabled_with_using_sends_no_cache_control(claude: Wire) -> None:
+    for setting in [False, []]:
+        with case(setting):
+            claude.serve(script())
+            assert claude.call(Looking(model=claude.model()).using(cache=setting)) == "done"
+            assert all("cache_control" not in request.raw.decode() for request in claude.server.requests)
 
 
 def test_branch_inherits_cache_setting(claude: Wire) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.contract.test_responses import how as how
 from tests.contract.test_responses import run
 from tests.loopback import EVENTS, Fault, Loopback
@@ -336,11 +337,12 @@ REFUSING: list[tuple[Any, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "entry"), REFUSING)
-def test_hosted_tool_that_model_cannot_run_raises_declaration_error_before_request(model: Any, entry: Json) -> None:
-    with pytest.raises(DeclarationError) as caught:
-        Looking(model=model, tools=[entry])()
-    assert "cannot run the hosted tool `web_search` of `Looking`, tools[0]" in str(caught.value)
+def test_hosted_tool_that_model_cannot_run_raises_declaration_error_before_request() -> None:
+    for model, entry in REFUSING:
+        with case(model, entry):
+            with pytest.raises(DeclarationError) as caught:
+                Looking(model=model, tools=[entry])()
+            assert "cannot run the hosted tool `web_search` of `Looking`, tools[0]" in str(caught.value)
 
 
 def test_model_object_without_support_for_hosted_tool_raises_declaration_error() -> None:
@@ -401,14 +403,15 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "words"), WRONG)
-def test_invalid_hosted_tool_dict_raises_declaration_error_in_class_statement(entry: Any, words: str) -> None:
-    with pytest.raises(DeclarationError) as caught:
+def test_invalid_hosted_tool_dict_raises_declaration_error_in_class_statement() -> None:
+    for entry, words in WRONG:
+        with case(entry, words):
+            with pytest.raises(DeclarationError) as caught:
 
-        class Wrong(module):
-            tools = [entry]
+                class Wrong(module):
+                    tools = [entry]
 
-    assert words in str(caught.value)
+            assert words in str(caught.value)
 
 
 def test_secret_in_invalid_hosted_tool_dict_is_absent_from_error() -> None:

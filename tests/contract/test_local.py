@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, RootModel
-from tests.long_version import IS_LONG
+from tests.cases import case
 from tests.unit.random_schemas import schema
 from tests.waiting import AGES
 
@@ -31,7 +32,7 @@ from acorn.models.request import ModelRequest
 from acorn.types import Message
 
 MODEL = "local/smollm2"
-SCHEMAS = 200 if IS_LONG else 4
+SCHEMAS = 200
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,30 +78,27 @@ class Essay(module):
 SENTENCES = [
     ("The food was delicious and the staff were friendly.", "positive"),
     ("The food was cold and the staff were rude.", "negative"),
+    ("I love this film.", "positive"),
+    ("What a wonderful day, I am so happy!", "positive"),
+    ("I hate this film.", "negative"),
+    ("What a terrible day, everything went wrong.", "negative"),
 ]
-PEOPLE = [("At 71, Robert Brown still runs marathons.", "Robert Brown", 71)]
-if IS_LONG:  # More of the same, and model output takes long.
-    SENTENCES += [
-        ("I love this film.", "positive"),
-        ("What a wonderful day, I am so happy!", "positive"),
-        ("I hate this film.", "negative"),
-        ("What a terrible day, everything went wrong.", "negative"),
-    ]
-    PEOPLE += [
-        ("Maria Lopez is 34 years old and lives in Madrid.", "Maria Lopez", 34),
-        ("My name is Anna and I am 29.", "Anna", 29),
-    ]
+PEOPLE = [
+    ("At 71, Robert Brown still runs marathons.", "Robert Brown", 71),
+    ("Maria Lopez is 34 years old and lives in Madrid.", "Maria Lopez", 34),
+    ("My name is Anna and I am 29.", "Anna", 29),
+]
 
 
-@pytest.mark.parametrize(("text", "sentiment"), SENTENCES)
-def test_local_model_classifies_clear_sentiment_correctly(text: str, sentiment: str) -> None:
-    assert Sentiment()(text=text).sentiment == sentiment
-
-
-@pytest.mark.parametrize(("text", "name", "age"), PEOPLE)
-def test_local_model_extracts_name_and_age(text: str, name: str, age: int) -> None:
-    person = Person()(text=text)
-    assert (person.name, person.age) == (name, age)
+@pytest.mark.torture
+def test_local_model_classifies_clear_sentiment_and_extracts_name_and_age() -> None:
+    for text, sentiment in SENTENCES:
+        with case(text):
+            assert Sentiment()(text=text).sentiment == sentiment
+    for text, name, age in PEOPLE:
+        with case(text):
+            person = Person()(text=text)
+            assert (person.name, person.age) == (name, age)
 
 
 class Address(BaseModel):
@@ -117,26 +115,35 @@ class Visit(BaseModel):
     before: list[Visit] = Field(default=[], max_length=1)
 
 
-def test_local_model_returns_valid_nested_schema() -> None:
+class Branch(RootModel[str | list["Branch"]]):
+    pass
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kind", [Visit, Branch])
+def test_local_model_returns_valid_nested_and_recursive_schema(kind: type[BaseModel]) -> None:
     class Reviewer(module):
         """Describe the visit."""
 
         model = MODEL
         initial_input = ["text"]
-        final_output = Visit
+        final_output = kind
         parse_retries = 0
 
-    assert isinstance(Reviewer()(text="We ate at 5 Hill Road in Leeds; it was quiet and good."), Visit)
+    assert isinstance(Reviewer()(text="We ate at 5 Hill Road in Leeds; it was quiet and good."), kind)
 
 
-@pytest.mark.parametrize("seed", range(SCHEMAS))
-def test_local_model_returns_valid_object_for_random_schemas(seed: int) -> None:
-    wanted = schema(random.Random(seed), depth=2)
-    reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", wanted))
-    assert reply.stop_reason == "tool_calls"
-    value = json.loads(reply.tool_calls[0].arguments)
-    validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    assert [error.message for error in validator.iter_errors(value)] == []
+@pytest.mark.torture
+def test_local_model_returns_valid_object_for_random_schemas(record_property: Callable[[str, object], None]) -> None:
+    for seed in range(SCHEMAS):
+        with case(seed):
+            wanted = schema(random.Random(seed), depth=2)
+            reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", wanted))
+            assert reply.stop_reason == "tool_calls"
+            value = json.loads(reply.tool_calls[0].arguments)
+            validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
+            assert [error.message for error in validator.iter_errors(value)] == []
+    record_property("tried", f"{SCHEMAS} random schemas")
 
 
 def asked(text: str, *schemas: dict[str, Any], forced: str | None = None, **more: Any) -> ModelRequest:
@@ -152,22 +159,15 @@ NUMBER = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
 WORD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}, "required": ["name"]}
 
 
-def test_local_model_calls_one_of_several_tools_with_valid_arguments() -> None:
-    reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", NUMBER, WORD))
-    (made,) = reply.tool_calls
-    assert made.name in ("tool0", "tool1")
-    wanted = NUMBER if made.name == "tool0" else WORD
-    Draft202012Validator(wanted).validate(json.loads(made.arguments))
-
-
-@pytest.mark.parametrize("forced", ["tool0", "tool1"])
-def test_local_model_calls_forced_tool(forced: str) -> None:
-    request = asked("Maria is 34.", NUMBER, WORD, forced=forced)
+def test_local_model_calls_forced_tool() -> None:
     model = LocalModel({"model": MODEL})
-    assert model.can_force_tool(request)
-    assert [made.name for made in model.complete(request).tool_calls] == [forced]
+    for forced in ("tool0", "tool1"):
+        request = asked("Maria is 34.", NUMBER, WORD, forced=forced)
+        assert model.can_force_tool(request)
+        assert [made.name for made in model.complete(request).tool_calls] == [forced]
 
 
+@pytest.mark.torture
 def test_local_model_finishes_loop_with_tools() -> None:
     @tool
     def weather(city: str) -> str:
@@ -186,6 +186,7 @@ def test_local_model_finishes_loop_with_tools() -> None:
     assert isinstance(Reporter()(city="Rome").report, str)
 
 
+@pytest.mark.torture
 def test_local_model_without_tools_returns_text() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Say hello.", max_tokens=10))
     assert reply.content
@@ -202,11 +203,13 @@ def test_local_model_call_counts_tokens_and_costs_zero() -> None:
     assert LocalModel({"model": MODEL}).price() == Price(0, 0)
 
 
+@pytest.mark.torture
 def test_local_model_response_cut_at_max_tokens_has_stop_reason_length() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", WORD, max_tokens=3))
     assert reply.stop_reason == "length"
 
 
+@pytest.mark.torture
 def test_local_model_default_temperature_is_zero() -> None:
     wanted = {"type": "object", "properties": {"story": {"type": "string", "maxLength": 80}}, "required": ["story"]}
     model = LocalModel({"model": MODEL})
@@ -222,6 +225,7 @@ def test_local_model_default_temperature_is_zero() -> None:
 # Streams
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("schemas", [(WORD,), (NUMBER, WORD)])
 def test_local_model_stream_deltas_join_to_whole_response(schemas: tuple[dict[str, Any], ...]) -> None:
     model = LocalModel({"model": MODEL})
@@ -232,6 +236,8 @@ def test_local_model_stream_deltas_join_to_whole_response(schemas: tuple[dict[st
     assert [call.name for call in calls if call.name] == [whole.name]
     assert len(calls) > 4
     assert [delta.stop_reason for delta in deltas if delta.stop_reason] == ["tool_calls"]
+    names = [f"tool{index}" for index in range(len(schemas))]
+    Draft202012Validator(schemas[names.index(whole.name)]).validate(json.loads(whole.arguments))
 
 
 def test_local_model_streams_partial_outputs() -> None:
@@ -242,6 +248,7 @@ def test_local_model_streams_partial_outputs() -> None:
     assert chunks[-1].result == Person()(text="Maria Lopez is 34 years old.")
 
 
+@pytest.mark.torture
 def test_closed_local_stream_stops_generation() -> None:
     model = LocalModel({"model": MODEL})
     stream = model.stream(asked("Count without end.", ENDLESS, max_tokens=8000))
@@ -254,6 +261,7 @@ def test_closed_local_stream_stops_generation() -> None:
 # Concurrency
 
 
+@pytest.mark.torture
 def test_local_model_called_in_eight_threads_returns_each_answer() -> None:
     ages: dict[int, int] = {}
 
@@ -288,6 +296,7 @@ def test_local_async_calls_do_not_block_event_loop() -> None:
     assert ticks > 10
 
 
+@pytest.mark.torture
 def test_cancelled_local_call_leaves_engine_usable() -> None:
     async def main() -> int:
         writing = asyncio.create_task(Essay().acall(topic="Paris"))
@@ -307,14 +316,14 @@ def test_local_request_with_expired_time_limit_raises_model_error() -> None:
         LocalModel({"model": MODEL}).complete(request)
 
 
-@pytest.mark.parametrize("left", [None, 30])
-def test_local_request_that_exceeds_timeout_setting_raises_retryable_model_error(left: float | None) -> None:
+def test_local_request_that_exceeds_timeout_setting_raises_retryable_model_error() -> None:
     model = LocalModel({"model": MODEL, "timeout": 0.001})
-    with pytest.raises(ModelError, match=r"0\.0 s") as caught:
-        model.complete(asked("Paris", WORD, timeout=left))
-    assert caught.value.retryable
-    with pytest.raises(ModelError, match="did not answer in"):
-        asyncio.run(model.acomplete(asked("Paris", WORD, timeout=left)))
+    for left in (None, 30):
+        with pytest.raises(ModelError, match=r"0\.0 s") as caught:
+            model.complete(asked("Paris", WORD, timeout=left))
+        assert caught.value.retryable
+        with pytest.raises(ModelError, match="did not answer in"):
+            asyncio.run(model.acomplete(asked("Paris", WORD, timeout=left)))
 
 
 class Watched(EngineJob):
@@ -332,6 +341,7 @@ class Watched(EngineJob):
         self._is_stopped = value
 
 
+@pytest.mark.torture
 def test_local_request_abandoned_while_reading_prompt_leaves_engine_usable() -> None:
     pieces: SimpleQueue[Any] = SimpleQueue()
     body = {"messages": [{"role": "user", "content": "hello " * 6000}], "stream": True, "return_progress": True}
@@ -345,6 +355,7 @@ def test_local_request_abandoned_while_reading_prompt_leaves_engine_usable() -> 
     assert LocalModel({"model": MODEL}).complete(asked("Tom", NUMBER)).tool_calls
 
 
+@pytest.mark.torture
 def test_large_local_schema_does_not_block_event_loop() -> None:
     names = [f"N{number}" for number in range(60)]
     everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
@@ -364,25 +375,10 @@ def test_large_local_schema_does_not_block_event_loop() -> None:
     assert asyncio.run(main()) > 5
 
 
-class Branch(RootModel[str | list["Branch"]]):
-    pass
-
-
-def test_local_model_returns_valid_recursive_type() -> None:
-    class Grower(module):
-        """Draw a tree."""
-
-        model = MODEL
-        initial_input = ["text"]
-        final_output = Branch
-        parse_retries = 0
-
-    assert isinstance(Grower()(text="An oak."), Branch)
-
-
 # The engine's port
 
 
+@pytest.mark.torture
 def test_local_engine_server_rejects_requests_without_key() -> None:
     Person()(text="Tom is 5.")
     address = urlsplit(LocalModel({"model": MODEL}).engine.address)
@@ -408,6 +404,7 @@ def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
     return caught.value
 
 
+@pytest.mark.torture
 def test_too_long_local_prompt_error_contains_length_and_solution() -> None:
     for model, words in (
         (MODEL, ("the limit is 6000", "the tools have 54", "'max_prompt': 54")),
@@ -433,12 +430,13 @@ def test_local_prompt_length_includes_history_and_tools() -> None:
         LocalModel({"model": MODEL, "max_prompt": 300}).complete(request)
 
 
-@pytest.mark.parametrize("schema", [{"type": "object", "properties": 5}, {"type": "object", "default": object()}])
-def test_local_model_with_invalid_schema_raises_model_error(schema: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match="cannot call the tools tool0: "):
-        LocalModel({"model": MODEL}).complete(asked("Tom", schema))
+def test_local_model_with_invalid_schema_raises_model_error() -> None:
+    for invalid in ({"properties": 5}, {"default": object()}):
+        with pytest.raises(ModelError, match="cannot call the tools tool0: "):
+            LocalModel({"model": MODEL}).complete(asked("Tom", {"type": "object", **invalid}))
 
 
+@pytest.mark.torture
 def test_local_model_with_repetitive_input_returns_short_text() -> None:
     text = (
         "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore "
@@ -466,6 +464,7 @@ def test_missing_local_file_and_broken_local_file_raise_different_errors(tmp_pat
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
 
+@pytest.mark.torture
 def test_path_to_already_loaded_weights_file_uses_same_engine(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,9 +478,8 @@ def test_path_to_already_loaded_weights_file_uses_same_engine(
     assert Person(model={"id": "local/mine.gguf"})(text="Maria is 34 years old.").age == 34
 
 
-@pytest.mark.parametrize(
-    ("model", "word"),
-    [
+def test_invalid_local_model_declaration_raises_before_weights_are_loaded() -> None:
+    wrong: list[tuple[Any, str]] = [
         ("local/gpt", "smollm2"),
         ("local/", "smollm2"),
         ({"model": MODEL, "api_key": "secret-1"}, "n_ctx"),
@@ -490,14 +488,14 @@ def test_path_to_already_loaded_weights_file_uses_same_engine(
         ({"model": MODEL, "timeout": 0}, "greater than 0"),
         ({"model": MODEL, "timeout": "soon"}, "greater than 0"),
         ("local/a\0b.gguf", "smollm2"),
-    ],
-)
-def test_invalid_local_model_declaration_raises_before_weights_are_loaded(model: Any, word: str) -> None:
-    with pytest.raises(DeclarationError, match=word) as caught:
-        Person(model=model)(text="x")
-    assert "secret-1" not in str(caught.value)
+    ]
+    for model, word in wrong:
+        with case(model), pytest.raises(DeclarationError, match=word) as caught:
+            Person(model=model)(text="x")
+        assert "secret-1" not in str(caught.value)
 
 
+@pytest.mark.torture
 def test_second_use_of_loaded_weights_with_other_n_ctx_raises() -> None:
     Person()(text="Tom is 5.")
     assert "n_ctx" in str(failing({"model": MODEL, "n_ctx": 100}))
@@ -543,11 +541,13 @@ def process(script: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.torture
 def test_program_with_local_model_prints_nothing_and_exits_with_0() -> None:
     done = process("assert ask() == 34")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.torture
 def test_program_that_ends_during_local_generation_exits_with_0() -> None:
     done = process(
         """
@@ -566,6 +566,7 @@ for _ in range(3):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.torture
 def test_program_that_ends_while_local_model_reads_prompt_exits_with_0() -> None:
     done = process(
         """
@@ -586,6 +587,7 @@ time.sleep(1)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_child_that_uses_engine_loaded_by_parent_raises() -> None:
     done = process(
@@ -608,6 +610,7 @@ assert ask() == 34
     assert "spawn" in done.stdout
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_child_of_parent_without_engine_loads_local_model() -> None:
     done = process(
@@ -623,6 +626,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 34
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.torture
 def test_local_model_without_local_extra_raises_error_with_install_command() -> None:
     done = process(
         """

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.cases import case
 from tests.contract.conftest import Wire
 
 from acorn import ModelError, module
@@ -36,9 +37,8 @@ def told(model: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
-def test_model_id_without_provider_raises_before_litellm_is_imported(model: object) -> None:
-    words = told(model)
+def test_model_id_without_provider_raises_before_litellm_is_imported() -> None:
+    words = told({"model": "gpt4", "api_key": "sk-secret"})
     assert words.startswith(
         "DeclarationError `Agent.model` cannot be used: `gpt4` does not contain a provider. Check the"
     )
@@ -47,18 +47,16 @@ def test_model_id_without_provider_raises_before_litellm_is_imported(model: obje
     assert "sk-secret" not in words
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"),
-    [
+def test_error_for_misspelled_model_id_suggests_similar_id_with_provider() -> None:
+    for wrong, near in [
         ("gpt4", "`openai/gpt-4`"),
         ("GPT-4o", "`openai/gpt-4o`"),
         ("claude-sonet-4-5", "`anthropic/claude-sonnet-4-5`"),
         ("mistral-large-latest", "`mistral/mistral-large-latest`"),
         ("deepseek-chat", "`deepseek/deepseek-chat`"),
-    ],
-)
-def test_error_for_misspelled_model_id_suggests_similar_id_with_provider(wrong: str, near: str) -> None:
-    assert near in unknown_model_message(wrong)
+    ]:
+        with case(wrong, near):
+            assert near in unknown_model_message(wrong)
 
 
 def test_error_for_unknown_provider_suggests_similar_model_id() -> None:
@@ -78,13 +76,15 @@ def test_model_ids_without_provider_that_litellm_knows_are_accepted() -> None:
     assert [name for name in known if is_unknown(name, {})] == []
 
 
-@pytest.mark.parametrize(
-    "config",
-    [{"api_base": "http://localhost:1"}, {"base_url": "http://localhost:1"}, {"custom_llm_provider": "openai"}],
-)
-def test_model_id_with_custom_address_is_not_checked(config: dict[str, str]) -> None:
-    assert is_unknown("home-made", {})
-    assert not is_unknown("home-made", config)
+def test_model_id_with_custom_address_is_not_checked() -> None:
+    for config in [
+        {"api_base": "http://localhost:1"},
+        {"base_url": "http://localhost:1"},
+        {"custom_llm_provider": "openai"},
+    ]:
+        with case(config):
+            assert is_unknown("home-made", {})
+            assert not is_unknown("home-made", config)
 
 
 class Agent(module[None, str]):
@@ -97,11 +97,12 @@ def test_call_with_model_id_without_provider_returns_output(wire: Wire) -> None:
     assert wire.run(Agent(model={**wire.model(), "model": bare})).output == "x"
 
 
-@pytest.mark.parametrize("name", ["gpt4", "deepseek-chat"])
-def test_unknown_model_id_with_imported_litellm_raises_model_error_of_acorn(gpt: Wire, name: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        gpt.run(Agent(model=name))
-    assert str(caught.value).startswith(
-        f"`{name}` failed: `{name}` does not contain a provider. Check the model id `{name}`"
-    )
-    assert "NOT provided" not in str(caught.value)
+def test_unknown_model_id_with_imported_litellm_raises_model_error_of_acorn(gpt: Wire) -> None:
+    for name in ["gpt4", "deepseek-chat"]:
+        with case(name):
+            with pytest.raises(ModelError) as caught:
+                gpt.run(Agent(model=name))
+            assert str(caught.value).startswith(
+                f"`{name}` failed: `{name}` does not contain a provider. Check the model id `{name}`"
+            )
+            assert "NOT provided" not in str(caught.value)

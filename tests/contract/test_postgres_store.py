@@ -9,13 +9,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from tests.cases import case
 from tests.commits import begin, birth, change, elsewhere, go_on, request
+from tests.contract.conftest import clear_tables
 from tests.cutting_proxy import CuttingProxy
 from tests.long_version import IS_LONG
 from tests.postgres_server import NAMED, OwnServer, in_database
@@ -34,8 +37,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def store(postgres: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(postgres)
+def store(cleared_postgres: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(cleared_postgres)
     yield made
     made.close()
 
@@ -66,6 +69,7 @@ def test_first_users_of_empty_database_concurrently_create_tables_once(postgres:
         store.close()
 
 
+@pytest.mark.torture
 def test_processes_that_start_concurrently_create_runs_without_conflict(postgres: str) -> None:
     script = "import sys; from tests.commits import begin; from acorn.stores import PostgresStore\n"
     script += "begin(PostgresStore(sys.argv[1]), sys.argv[2])"
@@ -79,8 +83,9 @@ def test_processes_that_start_concurrently_create_runs_without_conflict(postgres
         assert len(store.list()) == 3
 
 
-def test_newer_database_schema_version_is_rejected_without_changes(store: PostgresStore, postgres: str) -> None:
-    store.list()
+def test_newer_database_schema_version_is_rejected_without_changes(postgres: str) -> None:
+    with closing(PostgresStore(postgres)) as store:
+        store.list()
     ask(postgres, "UPDATE acorn.meta SET version = 99")
     with closing(PostgresStore(postgres)) as older:
         for act in (older.list, lambda: begin(older, "r")):
@@ -177,11 +182,11 @@ def another_user(postgres: str) -> Iterator[tuple[str, str]]:
         ask(postgres, f"DROP ROLE {role}")
 
 
-def test_user_without_write_permission_raises_store_error(postgres: str, store: PostgresStore) -> None:
+def test_user_without_write_permission_raises_store_error(cleared_postgres: str, store: PostgresStore) -> None:
     begin(store, "r")
-    with another_user(postgres) as (role, login):
-        ask(postgres, f"GRANT USAGE ON SCHEMA acorn TO {role}")
-        ask(postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA acorn TO {role}")
+    with another_user(cleared_postgres) as (role, login):
+        ask(cleared_postgres, f"GRANT USAGE ON SCHEMA acorn TO {role}")
+        ask(cleared_postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA acorn TO {role}")
         with closing(PostgresStore(login)) as reader:
             assert [facts.id for facts in reader.list()] == ["r"]
             with pytest.raises(StoreError, match=r"lacks a permission .*permission denied") as caught:
@@ -198,31 +203,31 @@ def test_user_without_create_permission_can_use_existing_schema(postgres: str) -
         store.prepare_engine()
 
 
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
+def test_name_and_repr_of_postgres_store_contain_no_password() -> None:
+    for url, name in (
         ("postgresql://me:geheim@host:5433/db", "postgresql://me@host:5433/db"),
         ("postgres://host/db?password=geheim&sslmode=require", "postgres://host/db?sslmode=require"),
         ("postgresql:///db?host=/run/pg&sslpassword=geheim&user=me", "postgresql:///db?host=/run/pg&user=me"),
         ("postgresql://me:ge%40heim@[::1]:5432/db", "postgresql://me@[::1]:5432/db"),
         ("postgresql://me:geheim@a:1,b:2/db", "postgresql://me@a:1,b:2/db"),
-    ],
-)
-def test_name_and_repr_of_postgres_store_contain_no_password(url: str, name: str) -> None:
-    with closing(PostgresStore(url)) as store:
-        assert store.name == name
-        assert repr(store) == f"PostgresStore({name!r})"
+    ):
+        with closing(PostgresStore(url)) as store:
+            assert store.name == name
+            assert repr(store) == f"PostgresStore({name!r})"
 
 
-@pytest.mark.parametrize("url", ["me:ge@heim@host/db", "me:ge/heim@host/db", "me:ge?heim@host/db", "host/db?ge=heim"])
-def test_invalid_database_url_raises_error_without_password(url: str) -> None:
-    with pytest.raises(
-        DeclarationError, match=r"is not the URL of a PostgreSQL database. Use the form 'postgresql://user"
-    ) as caught:
-        open_store(f"postgresql://{url}", "`store` of `Desk`")
-    assert "heim" not in str(caught.value)
-    assert "ge" not in str(caught.value).partition(" is not the URL")[0].removeprefix("`postgresql")
-    assert caught.value.__cause__ is None
+def test_invalid_database_url_raises_error_without_password() -> None:
+    for url in ("me:ge@heim@host/db", "me:ge/heim@host/db", "me:ge?heim@host/db", "host/db?ge=heim"):
+        with (
+            case(url),
+            pytest.raises(
+                DeclarationError, match=r"is not the URL of a PostgreSQL database. Use the form 'postgresql://user"
+            ) as caught,
+        ):
+            open_store(f"postgresql://{url}", "`store` of `Desk`")
+        assert "heim" not in str(caught.value)
+        assert "ge" not in str(caught.value).partition(" is not the URL")[0].removeprefix("`postgresql")
+        assert caught.value.__cause__ is None
 
 
 def test_missing_psycopg_raises_error_with_install_command(tmp_path: Path) -> None:
@@ -247,17 +252,19 @@ CUT_OFF = """
 """
 
 
-def test_commit_after_cut_connection_opens_new_connection(store: PostgresStore, postgres: str) -> None:
+def test_commit_after_cut_connection_opens_new_connection(store: PostgresStore, cleared_postgres: str) -> None:
     begin(store, "r")
     for since in range(1, 6):
         store.list()
-        ask(postgres, CUT_OFF)
+        ask(cleared_postgres, CUT_OFF)
         go_on(store, "r", since)
         assert len(store.read("r")[0].entries) == since + 1
 
 
-def test_commits_during_cut_connections_store_each_entry_exactly_once(store: PostgresStore, postgres: str) -> None:
-    steps = 300 if IS_LONG else 60
+def test_commits_during_cut_connections_store_each_entry_exactly_once(
+    store: PostgresStore, cleared_postgres: str
+) -> None:
+    steps = 300 if IS_LONG else 30
     done: list[int] = []
 
     def drive(run_id: str) -> None:
@@ -272,17 +279,10 @@ def test_commits_during_cut_connections_store_each_entry_exactly_once(store: Pos
     while any(thread.is_alive() for thread in threads):
         before = len(done)
         assert comes_true(lambda: len(done) > before + 4 or not any(thread.is_alive() for thread in threads))  # noqa: B023
-        ask(postgres, CUT_OFF)
+        ask(cleared_postgres, CUT_OFF)
     for number in range(4):
         (kept,) = store.read(f"r{number}")
         assert list(kept.entries) == [str(at) for at in range(steps)]
-
-
-@pytest.fixture
-def proxy(postgres: str) -> Iterator[CuttingProxy]:
-    made = CuttingProxy(urlsplit(postgres).port or 5432)
-    yield made
-    made.close()
 
 
 def has_commit(data: bytes) -> bool:
@@ -304,38 +304,40 @@ ACTS: dict[str, Callable[[PostgresStore], object]] = {
 
 
 @pytest.mark.skipif(NAMED is not None, reason="the proxy is for a server without encryption")
-@pytest.mark.parametrize("side", ["before", "behind"])
-@pytest.mark.parametrize("what", ACTS)
-def test_commit_with_lost_reply_is_written_exactly_once(
-    postgres: str, proxy: CuttingProxy, what: str, side: str
-) -> None:
-    with closing(PostgresStore(with_port(postgres, proxy.port))) as store:
-        begin(store, "r")
-        begin(store, "w")
-        go_on(store, "w", 1, status="waiting", requests=[request("q", "w")])
-        setattr(proxy, side, has_commit)
-        ACTS[what](store)
-        assert proxy.cuts == 1
-        go_on_from = len(store.read("r")[0].entries)
-        assert go_on_from == (2 if what in ("a commit", "a tree") else 1)
-        if what == "a claim":
-            assert store.follow("w")[0] == "running"
-        if what == "an answer":
-            assert [one.value for one in store.answers("w")] == [1]
-        if what == "an end":
-            assert store.read("w") == []
-        if what == "a birth":
-            assert [one.facts.id for one in store.read("s")] == ["s"]
-        if what != "a wish":
-            go_on(store, "r", go_on_from)
+def test_commit_with_lost_reply_is_written_exactly_once(cleared_postgres: str) -> None:
+    for what, side in product(ACTS, ("before", "behind")):
+        clear_tables(cleared_postgres)
+        with (
+            case(what, side),
+            closing(CuttingProxy(urlsplit(cleared_postgres).port or 5432)) as proxy,
+            closing(PostgresStore(with_port(cleared_postgres, proxy.port))) as store,
+        ):
+            begin(store, "r")
+            begin(store, "w")
+            go_on(store, "w", 1, status="waiting", requests=[request("q", "w")])
+            setattr(proxy, side, has_commit)
+            ACTS[what](store)
+            assert proxy.cuts == 1
+            go_on_from = len(store.read("r")[0].entries)
+            assert go_on_from == (2 if what in ("a commit", "a tree") else 1)
+            if what == "a claim":
+                assert store.follow("w")[0] == "running"
+            if what == "an answer":
+                assert [one.value for one in store.answers("w")] == [1]
+            if what == "an end":
+                assert store.read("w") == []
+            if what == "a birth":
+                assert [one.facts.id for one in store.read("s")] == ["s"]
+            if what != "a wish":
+                go_on(store, "r", go_on_from)
 
 
 def test_commit_is_not_blocked_by_row_lock_of_frozen_acorn_process(
-    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, cleared_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ACORN_LEASE", "2")
+    monkeypatch.setenv("ACORN_LEASE", "0.5")
     begin(store, "r")
-    with psycopg.connect(postgres, application_name="acorn", autocommit=True) as frozen:
+    with psycopg.connect(cleared_postgres, application_name="acorn", autocommit=True) as frozen:
         with suppress(psycopg.OperationalError), frozen.pipeline():
             frozen.execute("BEGIN")
             frozen.execute("SELECT FROM acorn.runs WHERE id = 'r' FOR UPDATE").fetchall()
@@ -345,19 +347,22 @@ def test_commit_is_not_blocked_by_row_lock_of_frozen_acorn_process(
 
 
 def test_commit_waits_for_row_locked_by_psql_session(
-    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, cleared_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.1")
     begin(store, "r")
-    with psycopg.connect(postgres, application_name="psql") as person:
+    with psycopg.connect(cleared_postgres, application_name="psql") as person:
         person.execute("SELECT FROM acorn.runs WHERE id = 'r' FOR UPDATE")
         thread = threading.Thread(target=go_on, args=(store, "r"), kwargs={"since": 1})
         thread.start()
-        assert comes_true(lambda: ask(postgres, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        assert comes_true(
+            lambda: ask(cleared_postgres, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        )
         person.execute("SELECT 1")
     thread.join()
 
 
+@pytest.mark.torture
 def test_commits_during_server_restart_are_retried() -> None:
     if NAMED is not None:
         pytest.skip("only a server of its own can be ended")
@@ -366,7 +371,7 @@ def test_commits_during_server_restart_are_retried() -> None:
         with closing(PostgresStore(server.url)) as store:
             begin(store, "r")
             done: list[int] = []
-            steps = 300 if IS_LONG else 60
+            steps = 300
 
             def drive() -> None:
                 for since in range(1, steps):
@@ -390,12 +395,14 @@ def test_commits_during_server_restart_are_retried() -> None:
 # Notifications
 
 
-def test_follower_receives_commits_made_through_other_store_objects(store: PostgresStore, postgres: str) -> None:
+def test_follower_receives_commits_made_through_other_store_objects(
+    store: PostgresStore, cleared_postgres: str
+) -> None:
     begin(store, "r")
-    with closing(PostgresStore(postgres)) as other, closing(other.watch("r")) as watch:
+    with closing(PostgresStore(cleared_postgres)) as other, closing(other.watch("r")) as watch:
         watch.wait(PATIENCE)  # The first message only says that it listens.
         position = other.follow("r")[1][-1].position
-        assert comes_true(lambda: listeners(postgres))
+        assert comes_true(lambda: listeners(cleared_postgres))
         for since in range(1, 4):
             go_on(store, "r", since)
             while not other.follow("r", position)[1]:
@@ -428,14 +435,14 @@ def test_follow_ends_when_run_ends(store: PostgresStore) -> None:
 
 
 def test_cancel_request_is_delivered_before_next_heartbeat(
-    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, cleared_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", str(100 * PATIENCE))
     begin(store, "r")
     told = threading.Event()
     start_heartbeat(store, "r", told.set)
-    assert comes_true(lambda: listeners(postgres))
-    with closing(PostgresStore(postgres)) as other:
+    assert comes_true(lambda: listeners(cleared_postgres))
+    with closing(PostgresStore(cleared_postgres)) as other:
         other.cancel("r")
         assert told.wait(PATIENCE)
         stop_heartbeat(store, "r")
@@ -444,14 +451,14 @@ def test_cancel_request_is_delivered_before_next_heartbeat(
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 
-def test_postgres_listener_reconnects_after_lost_connection(store: PostgresStore, postgres: str) -> None:
+def test_postgres_listener_reconnects_after_lost_connection(store: PostgresStore, cleared_postgres: str) -> None:
     begin(store, "r")
     told = threading.Event()
     hush = store.on_cancel_request(this_process(), told.set)
-    assert comes_true(lambda: listeners(postgres))
-    before = listeners(postgres)
-    ask(postgres, CUT_OFF)
-    assert comes_true(lambda: listeners(postgres) not in ([], before))
+    assert comes_true(lambda: listeners(cleared_postgres))
+    before = listeners(cleared_postgres)
+    ask(cleared_postgres, CUT_OFF)
+    assert comes_true(lambda: listeners(cleared_postgres) not in ([], before))
     told.clear()
     store.cancel("r")
     assert told.wait(PATIENCE)
@@ -459,7 +466,7 @@ def test_postgres_listener_reconnects_after_lost_connection(store: PostgresStore
 
 
 def test_store_close_during_start_of_listener_does_not_deadlock(store: PostgresStore) -> None:
-    for _ in range(40):
+    for _ in range(40 if IS_LONG else 10):
         hushes = [store.on_cancel_request(this_process(), lambda: None)]
         closing_down = threading.Thread(target=store.close, daemon=True)
         closing_down.start()

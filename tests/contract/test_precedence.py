@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.contract.conftest import Wire
 
 from acorn import DeclarationError, Step, module, tool
@@ -149,19 +150,18 @@ def test_setting_given_as_attribute_and_in_model_dict_raises_declaration_error(n
         Agent.override(**both)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
+def test_invalid_setting_in_model_dict_raises_same_error_as_attribute() -> None:
+    rows: list[tuple[str, Any, str]] = [
         ("temperature", 3, "a number from 0 to 2, got 3"),
         ("temperature", None, "a number from 0 to 2, got None"),
         ("max_tokens", 0, "a whole number of at least 1, got 0"),
         ("max_completion_tokens", "9", "a whole number of at least 1, got '9'"),
-    ],
-)
-def test_invalid_setting_in_model_dict_raises_same_error_as_attribute(key: str, value: Any, words: str) -> None:
-    with pytest.raises(DeclarationError) as caught:
-        Agent(model={"model": "openai/gpt-4o", key: value})
-    assert str(caught.value) == f"`Agent.model['{key}']` must be {words}."
+    ]
+    for key, value, words in rows:
+        with case(key, value, words):
+            with pytest.raises(DeclarationError) as caught:
+                Agent(model={"model": "openai/gpt-4o", key: value})
+            assert str(caught.value) == f"`Agent.model['{key}']` must be {words}."
 
 
 # Steps

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.contract.test_responses import how as how
 from tests.contract.test_responses import run
 from tests.loopback import EVENTS, Fault, Loopback, Request, anthropic_stream
@@ -258,20 +259,21 @@ OTHERS: list[tuple[str, Json, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
-def test_signed_claude_reasoning_is_sent_only_to_claude(
-    name: str, keys: Json, reads: bool, litellm_is_loaded: None
-) -> None:
+def test_signed_claude_reasoning_is_sent_only_to_claude(litellm_is_loaded: None) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
-            step.model = {"model": name, "api_base": other.url, "num_retries": 0, **keys}
+            step.model = changed[-1]
 
-    with Loopback([FIRST]) as first, Loopback([Fault(status=400)]) as other:
-        with pytest.raises(ModelError):
-            Changing(model=first.anthropic(thinking=THINKING))()
-        raw = other.requests[0].raw
-    assert (b"signature-1" in raw) is (b"Hm." in raw) is reads
-    assert b"thinking_blocks" not in raw
+    changed: list[Json] = []
+    for name, keys, reads in OTHERS:
+        with case(name):
+            with Loopback([FIRST]) as first, Loopback([Fault(status=400)]) as other:
+                changed.append({"model": name, "api_base": other.url, "num_retries": 0, **keys})
+                with pytest.raises(ModelError):
+                    Changing(model=first.anthropic(thinking=THINKING))()
+                raw = other.requests[0].raw
+            assert (b"signature-1" in raw) is (b"Hm." in raw) is reads
+            assert b"thinking_blocks" not in raw
 
 
 def test_unsigned_gemini_reasoning_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:

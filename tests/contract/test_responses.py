@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.loopback import EVENTS, Fault, Loopback
 from tests.loopback_responses import responses_stream
 
@@ -217,18 +218,19 @@ FAILURES: dict[str, tuple[Json, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", FAILURES)
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_responses_stream_error_is_retried_unless_its_code_means_status_400(case: str, way: str) -> None:
-    event, status = FAILURES[case]
-    how = "streamed" if way == "sync" else "streamed, async"
-    created = {"type": "response.created", "response": {}}
-    with (
-        Loopback(lambda request: streamed(created, event)) as server,
-        pytest.raises(ModelError, match="busy") as caught,
-    ):
-        run(Looking(model=server.responses(num_retries=1)), how)
-    assert (caught.value.status, len(server.requests)) == (status, 1 if status == 400 else 2)
+def test_responses_stream_error_is_retried_unless_its_code_means_status_400(way: str) -> None:
+    for name in FAILURES:
+        with case(name):
+            event, status = FAILURES[name]
+            how = "streamed" if way == "sync" else "streamed, async"
+            created = {"type": "response.created", "response": {}}
+            with (
+                Loopback([streamed(created, event)] * 3) as server,
+                pytest.raises(ModelError, match="busy") as caught,
+            ):
+                run(Looking(model=server.responses(num_retries=1)), how)
+            assert (caught.value.status, len(server.requests)) == (status, 1 if status == 400 else 2)
 
 
 def test_failed_response_is_retried_but_cancelled_response_raises() -> None:

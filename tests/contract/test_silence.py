@@ -5,20 +5,19 @@ Warnings are errors in these processes, the root logger writes to standard error
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cases import case
+from tests.long_version import IS_LONG
 from tests.waiting import AGES, PATIENCE
 
 ROOT = Path(__file__).parents[2]
-by_every_lane = pytest.mark.parametrize("lane", ["native", "litellm"], indirect=True)
 
 # Record every address that is looked up or connected to, in a list named `connections`.
 WATCHED = """
@@ -122,77 +121,85 @@ def test_import_acorn_opens_no_connection_and_imports_no_litellm() -> None:
     )
 
 
-@by_every_lane
-def test_runs_of_each_kind_print_nothing_and_leave_no_threads(lane: str) -> None:
-    run("""
-    with Loopback(answer) as server:
-        for agent in agents(server):
-            assert agent() == "done"
-            for _ in range(3):
-                assert asyncio.run(agent.acall()) == "done"
+FIRST_CALLS = """
+outcomes = []
 
-            async def many():
-                return await asyncio.gather(*(agent.acall() for _ in range(20)))
+def work(agent, way):
+    outcomes.append(agent() if way else asyncio.run(agent.acall()))
 
-            assert asyncio.run(many()) == ["done"] * 20
+with Loopback(answer) as server:
+    both = agents(server)
+    for _ in range(2):
+        threads = [threading.Thread(target=work, args=(both[at % 2], at % 4 < 2)) for at in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+assert outcomes == ["done"] * 16, outcomes
+gc.collect()
+"""
 
-            async def inside():
-                return agent()
+KINDS = """
+with Loopback(answer) as server:
+    for agent in agents(server):
+        assert agent() == "done"
+        for _ in range(3):
+            assert asyncio.run(agent.acall()) == "done"
 
-            assert asyncio.run(inside()) == "done"
-        gc.collect()
-        loops = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.AbstractEventLoop)]
-        assert len(loops) <= 3, loops  # those that have ended are not kept
-    with Loopback(lambda request: Fault(status=503)) as server:
-        for agent in agents(server, num_retries=1):
-            for failing in (agent, lambda: asyncio.run(agent.acall())):
-                try:
-                    failing()
-                except ModelError as error:
-                    assert error.status == 503
-                else:
-                    raise AssertionError("it should have failed")
-    with Loopback(lambda request: Fault(reset="inside")) as server:
-        for agent in agents(server, num_retries=1):
-            for failing in (agent, lambda: asyncio.run(agent.acall())):
-                try:
-                    failing()
-                except ModelError as error:
-                    assert error.status is None
-    with Loopback(lambda request: Fault(delay=240)) as server:
-        for agent in agents(server):
+        async def many():
+            return await asyncio.gather(*(agent.acall() for _ in range(20)))
+
+        assert asyncio.run(many()) == ["done"] * 20
+
+        async def inside():
+            return agent()
+
+        assert asyncio.run(inside()) == "done"
+    gc.collect()
+    loops = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.AbstractEventLoop)]
+    assert len(loops) <= 3, loops  # Closed loops are not stored.
+with Loopback(lambda request: Fault(status=503)) as server:
+    for agent in agents(server, num_retries=1):
+        for failing in (agent, lambda: asyncio.run(agent.acall())):
             try:
-                asyncio.run(asyncio.wait_for(agent.acall(), 0.2))
-            except TimeoutError:
-                pass
-    gc.collect()
-    assert {address[0] if isinstance(address, tuple) else address for address in connections} <= {"127.0.0.1"}
-    """)
+                failing()
+            except ModelError as error:
+                assert error.status == 503
+            else:
+                raise AssertionError("it should have failed")
+with Loopback(lambda request: Fault(reset="inside")) as server:
+    for agent in agents(server, num_retries=1):
+        for failing in (agent, lambda: asyncio.run(agent.acall())):
+            try:
+                failing()
+            except ModelError as error:
+                assert error.status is None
+with Loopback(lambda request: Fault(delay=240)) as server:
+    for agent in agents(server):
+        try:
+            asyncio.run(asyncio.wait_for(agent.acall(), 0.2))
+        except TimeoutError:
+            pass
+gc.collect()
+assert {address[0] if isinstance(address, tuple) else address for address in connections} <= {"127.0.0.1"}
+"""
 
 
-@by_every_lane
-def test_first_calls_made_concurrently_in_many_threads_return_output(lane: str) -> None:
-    run("""
-    outcomes = []
+def test_runs_of_each_kind_print_nothing_and_leave_no_threads() -> None:
+    """The first calls of this process are made concurrently."""
+    run(FIRST_CALLS + KINDS)
 
-    def work(agent, way):
-        outcomes.append(agent() if way else asyncio.run(agent.acall()))
 
-    with Loopback(answer) as server:
-        both = agents(server)
-        for _ in range(2):
-            threads = [threading.Thread(target=work, args=(both[at % 2], at % 4 < 2)) for at in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    assert outcomes == ["done"] * 16, outcomes
-    gc.collect()
-    """)
+@pytest.mark.torture
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_runs_on_litellm_lane_print_nothing_and_leave_no_threads(lane: str) -> None:
+    run(FIRST_CALLS)
+    run(KINDS)
 
 
 LITELLM = """
-import warnings
+import os, warnings
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import litellm
@@ -205,173 +212,100 @@ def ask_litellm(server, **how):
     return litellm.completion(**asked, messages=[{"role": "user", "content": "Hello?"}], max_retries=0, **how)
 """
 
-# One process imports LiteLLM; each script continues in a fork of it and ends like a program.
-FORKING = (
-    WATCHED
-    + AGENT
-    + LITELLM
-    + """
-import json, os, signal
-for line in sys.stdin:
-    asked = json.loads(line)
-    copy = os.fork()
-    if not copy:
-        break
-    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-    print(json.dumps([code, time.time()]), flush=True)
-else:
-    sys.exit()
-for number in (0, 1, 2):
-    file = os.open(asked["files"][number], os.O_RDWR | os.O_CREAT)
-    os.dup2(file, number)
-    os.close(file)
-os.environ.clear()
-os.environ.update(asked["environment"])
-signal.alarm(asked["seconds"])
-exec(asked["script"])
-os.write(1, str(time.time()).encode())
+CALLS = """
+litellm.drop_params = False
+with Loopback(answer) as server:
+    for agent in agents(server):
+        assert agent() == "done"
+        for _ in range(2):
+            assert asyncio.run(agent.acall()) == "done"
+assert litellm.drop_params is False
 """
-)
+NATIVE_CALLS = f'os.environ["ACORN_LANE"] = "native"{CALLS}os.environ["ACORN_LANE"] = "litellm"'
 
-Program = Callable[[str], None]
+ACCOUNTING = """
+before = litellm.disable_streaming_logging
+with Loopback(answer) as server:
+    for agent in agents(server):
+        assert agent() == "done"
+        assert [chunk for chunk in agent.using().stream()]
+        assert asyncio.run(agent.acall()) == "done"
+    assert threads_of_litellm() == [], threads_of_litellm()
+    assert litellm.disable_streaming_logging == before
+    ask_litellm(server)
+    assert threads_of_litellm() != []
+"""
 
+CALLBACKS = """
+from litellm.integrations.custom_logger import CustomLogger
+from tests.waiting import comes_true
 
-def with_litellm() -> dict[str, str]:
-    return {**inherited(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+class Ears(CustomLogger):
+    heard = 0
 
+    def log_success_event(self, **what):
+        Ears.heard += 1
 
-@pytest.fixture(scope="module")
-def importer() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", FORKING],
-        cwd=ROOT,
-        env=with_litellm(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        yield process
+    async def async_log_success_event(self, **what):
+        Ears.heard += 1
 
+def hears(count):
+    assert comes_true(lambda: Ears.heard == count), Ears.heard
+    Ears.heard = 0
 
-@pytest.fixture
-def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
-    """Run a script in a program that has imported LiteLLM; it must print nothing and end."""
+litellm.callbacks = [Ears()]
+with Loopback(answer) as server, warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # LiteLLM's accounting emits many warnings.
+    agent = agents(server)[0]
 
-    def run(script: str) -> None:
-        assert importer.stdin is not None
-        assert importer.stdout is not None
-        out, err = tmp_path / "out", tmp_path / "err"
-        asked = {
-            "script": textwrap.dedent(script),
-            "environment": with_litellm(),
-            "files": [os.devnull, str(out), str(err)],
-            "seconds": int(AGES),
-        }
-        print(json.dumps(asked), file=importer.stdin, flush=True)
-        code, ended = json.loads(importer.stdout.readline())
-        assert (code, err.read_text()) == (0, "")
-        assert ended - float(out.read_text()) < PATIENCE
+    async def awaited():
+        assert await agent.acall() == "done"
+        await asyncio.to_thread(hears, 2)
 
-    return run
+    asyncio.run(awaited())
+    assert agent() == "done"
+    hears(2)
+    assert [chunk for chunk in agent.stream()]
+    hears(2)
+litellm.callbacks = []
+"""
 
+CALLBACK_OF_MODEL = """
+from litellm.integrations.custom_logger import CustomLogger
+from tests.waiting import comes_true
 
-@by_every_lane
-def test_acorn_calls_return_output_in_program_that_also_calls_litellm(lane: str, program: Program) -> None:
-    program(
-        """
-        litellm.drop_params = False
-        with Loopback(answer) as server:
-            for agent in agents(server):
-                assert agent() == "done"
-                for _ in range(2):
-                    assert asyncio.run(agent.acall()) == "done"
-        assert litellm.drop_params is False
-        # The SDK under it, for those who want it, keeps clients open when their event loop has ended.
-        warnings.simplefilter("ignore", ResourceWarning)
-        os.environ["EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"] = "False"
-        with Loopback(answer) as server:
-            for agent in agents(server):
-                assert agent() == "done"
-                assert asyncio.run(agent.acall()) == "done"
-        """
-    )
+heard = []
 
+class Ears(CustomLogger):
+    def log_success_event(self, **what):
+        heard.append(what)
 
-@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_litellm_accounting_threads_start_only_for_direct_litellm_calls(
-    program: Program,
-) -> None:
-    program(
-        """
-        before = litellm.disable_streaming_logging
-        with Loopback(answer) as server:
-            for agent in agents(server):
-                assert agent() == "done"
-                assert [chunk for chunk in agent.using().stream()]
-                assert asyncio.run(agent.acall()) == "done"
-            assert threads_of_litellm() == [], threads_of_litellm()
-            assert litellm.disable_streaming_logging == before
-            ask_litellm(server)
-            assert threads_of_litellm() != []
-        """
-    )
+with Loopback(answer) as server:
+    listened = agents(server, success_callback=[Ears()])[0]
+    assert agents(server)[0]() == "done"
+    assert listened() == "done"
+    assert comes_true(lambda: len(heard) == 2), heard
+"""
+
+CALLS_WITH_SDK = """
+# The SDK does not close its clients when their event loop ends.
+warnings.simplefilter("ignore", ResourceWarning)
+os.environ["EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"] = "False"
+with Loopback(answer) as server:
+    for agent in agents(server):
+        assert agent() == "done"
+        assert asyncio.run(agent.acall()) == "done"
+"""
+
+# The order matters: the last script hides warnings.
+SCRIPTS = [NATIVE_CALLS, CALLS, ACCOUNTING, CALLBACK_OF_MODEL, CALLBACKS, CALLS_WITH_SDK]
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_litellm_callbacks_receive_every_call(lane: str, program: Program) -> None:
-    program(
-        """
-        from litellm.integrations.custom_logger import CustomLogger
-        from tests.waiting import comes_true
-
-        class Ears(CustomLogger):
-            heard = 0
-
-            def log_success_event(self, **what):
-                Ears.heard += 1
-
-            async def async_log_success_event(self, **what):
-                Ears.heard += 1
-
-        def hears(count):
-            assert comes_true(lambda: Ears.heard == count), Ears.heard
-            Ears.heard = 0
-
-        warnings.simplefilter("ignore")  # LiteLLM's accounts are full of them
-        litellm.callbacks = [Ears()]
-        with Loopback(answer) as server:
-            agent = agents(server)[0]
-
-            async def awaited():
-                assert await agent.acall() == "done"
-                await asyncio.to_thread(hears, 2)
-
-            asyncio.run(awaited())
-            assert agent() == "done"
-            hears(2)
-            assert [chunk for chunk in agent.stream()]
-            hears(2)
-        """
-    )
-
-
-@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_litellm_callback_in_model_dict_receives_calls_of_that_model(lane: str, program: Program) -> None:
-    program(
-        """
-        from litellm.integrations.custom_logger import CustomLogger
-        from tests.waiting import comes_true
-
-        heard = []
-
-        class Ears(CustomLogger):
-            def log_success_event(self, **what):
-                heard.append(what)
-
-        with Loopback(answer) as server:
-            listened = agents(server, success_callback=[Ears()])[0]
-            assert agents(server)[0]() == "done"
-            assert listened() == "done"
-            assert comes_true(lambda: len(heard) == 2), heard
-        """
-    )
+def test_program_that_also_calls_litellm_prints_nothing_and_hears_its_callbacks(lane: str) -> None:
+    """Run all scripts in one process in the short version, because the import of LiteLLM takes seconds."""
+    if not IS_LONG:
+        run("".join([LITELLM, *SCRIPTS]))
+    for script in SCRIPTS if IS_LONG else []:
+        with case(script):
+            run(LITELLM + script)

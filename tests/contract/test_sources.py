@@ -22,6 +22,7 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import BaseModel
+from tests.cases import case
 
 from acorn import AcornError, Run, current_run, tool
 from acorn._declare.tools.collect import make_tool
@@ -317,14 +318,19 @@ def test_tool_source_without_context_manager_is_only_listed(driver: Driver) -> N
     driver.close()
 
 
-@pytest.mark.parametrize("listed", [None, "search", 5, {"a": 1}])
-def test_invalid_tool_list_of_tool_source_is_returned_unchanged(driver: Driver, listed: Any) -> None:
+def test_invalid_tool_list_of_tool_source_is_returned_unchanged(driver: Driver) -> None:
     class Odd(Entered):
-        async def tools(self) -> Any:
-            return listed
+        listed: Any
 
-    assert driver.open(Odd()) == listed
-    driver.close()
+        async def tools(self) -> Any:
+            return self.listed
+
+    for listed in (None, "search", 5, {"a": 1}):
+        source = Odd()
+        source.listed = listed
+        with case(listed):
+            assert driver.open(source) == listed
+            driver.close()
 
 
 def test_tool_sources_are_closed_in_reverse_order(driver: Driver) -> None:
@@ -719,20 +725,20 @@ def listed() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("at", range(9))
-def test_wrapped_tool_of_source_has_schema_and_options_of_original(driver: Driver, at: int) -> None:
-    original = listed()[at]
+def test_wrapped_tool_of_source_has_schema_and_options_of_original(driver: Driver) -> None:
+    originals = listed()
 
     class Shelf:
         async def tools(self) -> list[Any]:
-            return [original]
+            return originals
 
-    (found,) = driver.open(Shelf())
-    assert found is not original
-    made, expected = (make_tool(entry, "tools[0]", "Owner", {}) for entry in (found, original))
-    assert made.name == expected.name
-    assert made.schema == expected.schema
-    assert made.options == expected.options
+    for found, original in zip(driver.open(Shelf()), originals, strict=True):
+        with case(original):
+            assert found is not original
+            made, expected = (make_tool(entry, "tools[0]", "Owner", {}) for entry in (found, original))
+            assert made.name == expected.name
+            assert made.schema == expected.schema
+            assert made.options == expected.options
     driver.close()
 
 

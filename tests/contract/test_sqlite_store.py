@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.cases import case
 from tests.commits import begin, birth, change, go_on
 from tests.ctrl_c import Strike
 from tests.long_version import IS_LONG
@@ -58,7 +59,7 @@ def refusal(path: Path) -> str:
             act()
         texts.append(str(caught.value))
     store.close()
-    gc.collect()
+    gc.collect(1)
     assert photo(path.parent) == before
     assert texts[0] == texts[1]
     return texts[0]
@@ -223,27 +224,30 @@ from acorn.stores.sqlite import SQLiteStore
 import encodings.idna
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-try:
-    begin(SQLiteStore(sys.argv[1]), "r")
-except StoreError as error:
-    print(error)
+for path in sys.argv[1:]:
+    try:
+        begin(SQLiteStore(path), "r")
+    except StoreError as error:
+        print(error)
 """
 
 
 def test_file_without_permission_raises_error_with_path() -> None:
     with tempfile.TemporaryDirectory() as folder:  # A directory that every user can enter.
-        path = Path(folder) / "runs.db"
-        store = SQLiteStore(path)
-        begin(store, "r")
-        store.close()
-        path.parent.chmod(0o755)
-        path.chmod(0o444)
-        assert "Cannot read and write " in in_child(NOBODY, path)
-        path.chmod(0o666)
-        path.parent.chmod(0o555)
-        assert "directory" in in_child(NOBODY, path)  # No log can be created next to it.
-        assert "Permission denied" in in_child(NOBODY, path.parent / "other.db")
-        path.parent.chmod(0o755)
+        Path(folder).chmod(0o755)
+        paths = [Path(folder) / mode / "runs.db" for mode in ("file", "directory")]
+        for path, mode, mode_of_parent in zip(paths, (0o444, 0o666), (0o755, 0o555), strict=True):
+            path.parent.mkdir()
+            store = SQLiteStore(path)
+            begin(store, "r")
+            store.close()
+            path.chmod(mode)
+            path.parent.chmod(mode_of_parent)
+        first, second, third = in_child(NOBODY, *paths, paths[1].parent / "other.db").splitlines()
+        assert "Cannot read and write " in first
+        assert "directory" in second  # No log can be created next to it.
+        assert "Permission denied" in third
+        paths[1].parent.chmod(0o755)
 
 
 FULL = """
@@ -405,11 +409,11 @@ def test_open_store_called_with_store_object_returns_that_object() -> None:
     assert open_store("memory", "`Desk.store`") is open_store("memory", "`Other.store`")
 
 
-@pytest.mark.parametrize("declared", ["", ":memory:", 3, b"runs.db", MemoryStore, "mysql://me:secret@host/x", "a\0b"])
-def test_open_store_called_with_invalid_value_raises_declaration_error(declared: object) -> None:
-    with pytest.raises(DeclarationError, match=r"`Desk\.store` must be a file path") as caught:
-        open_store(declared, "`Desk.store`")
-    assert "secret" not in str(caught.value)
+def test_open_store_called_with_invalid_value_raises_declaration_error() -> None:
+    for declared in ("", ":memory:", 3, b"runs.db", MemoryStore, "mysql://me:secret@host/x", "a\0b"):
+        with case(declared), pytest.raises(DeclarationError, match=r"`Desk\.store` must be a file path") as caught:
+            open_store(declared, "`Desk.store`")
+        assert "secret" not in str(caught.value)
 
 
 def test_run_with_values_of_three_megabytes_is_stored_and_read(store: SQLiteStore) -> None:

@@ -64,7 +64,7 @@ class Child:
 def path(request: pytest.FixtureRequest) -> str:
     """A file, or a URL."""
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres"))
+        return str(request.getfixturevalue("cleared_postgres"))
     return str(request.getfixturevalue("tmp_path") / "runs.db")
 
 
@@ -88,8 +88,10 @@ def start(path: str) -> Iterator[Callable[..., Child]]:
         child.end()
 
 
-def test_eight_processes_commit_concurrently_to_one_store(store: Store, path: str, start: Callable[..., Child]) -> None:
-    children = [start() for _ in range(8)]
+def test_several_processes_commit_to_one_store_and_only_one_of_them_can_claim_run(
+    store: Store, start: Callable[..., Child]
+) -> None:
+    children = [start() for _ in range(8 if IS_LONG else 3)]
     for child in children:
         child.tell("work", 12, 10 if IS_LONG else 0)
     done = [child.hear() for child in children]
@@ -99,10 +101,6 @@ def test_eight_processes_commit_concurrently_to_one_store(store: Store, path: st
     for child, count in zip(children, done, strict=True):
         (kept,) = store.read(f"run-{child.process.pid}")
         assert list(kept.entries) == [str(number) for number in range(count)]
-
-
-def test_run_claimed_by_two_processes_concurrently_is_granted_to_one(store: Store, start: Callable[..., Child]) -> None:
-    children = [start(), start()]
     for number in range(10):
         begin(store, f"r{number}", status="waiting")
         for child in children:
@@ -110,9 +108,9 @@ def test_run_claimed_by_two_processes_concurrently_is_granted_to_one(store: Stor
         answers = [child.hear() for child in children]
         winners = [answer for answer in answers if answer == ["waiting"]]
         losers = [answer for answer in answers if isinstance(answer, dict)]
-        assert (len(winners), len(losers)) == (1, 1)
+        assert (len(winners), len(losers)) == (1, len(children) - 1)
         winner = children[answers.index(winners[0])]
-        assert f"is driven by process {winner.process.pid} on" in losers[0]["error"]
+        assert all(f"is driven by process {winner.process.pid} on" in loser["error"] for loser in losers)
 
 
 def test_run_of_killed_process_is_claimed_immediately(store: Store, start: Callable[..., Child]) -> None:
@@ -149,12 +147,12 @@ def test_commit_of_frozen_process_is_rejected_after_its_run_was_claimed(
 
 
 def test_process_that_executes_run_renews_its_lease(store: Store, start: Callable[..., Child]) -> None:
-    child = start(ACORN_LEASE="4")
+    child = start(ACORN_LEASE="0.4")
     child.do("begin", "r")
     child.do("hold", "r")
     (before,) = heard(store)
     assert comes_true(lambda: heard(store) > [before])
-    assert child.do("status", "r") == "running"
+    assert comes_true(lambda: child.do("status", "r") == "running")
 
 
 def heard(store: Store, holder: str = "%") -> list[Any]:
@@ -263,7 +261,7 @@ def test_forks_during_commits_do_not_lose_commits(store: Store) -> None:
 
 
 def test_forked_child_process_renews_its_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACORN_LEASE", "2")
+    monkeypatch.setenv("ACORN_LEASE", "0.4")
     begin(store, "r")
     start_heartbeat(store, "r")
 

@@ -168,8 +168,8 @@ def test_random_operations_return_equal_results_in_sqlite_and_postgres(
 
 
 @pytest.fixture
-def postgres_store(postgres: str) -> Iterator[PostgresStore]:
-    made = PostgresStore(postgres)
+def postgres_store(cleared_postgres: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(cleared_postgres)
     yield made
     made.close()
 

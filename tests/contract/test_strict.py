@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+from tests.cases import case
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 
@@ -95,9 +96,8 @@ def test_schema_is_not_sent_as_strict_to_custom_server_address(wire: Wire) -> No
     assert [flags(body) for body in wire.server.bodies()] == [{"look": said, "__finish__": said}] * 2
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
+def test_takes_strict_returns_true_only_for_models_known_to_support_strict() -> None:
+    rows: list[tuple[Any, bool]] = [
         ("openai/gpt-4o", True),
         ("openai/responses/gpt-5", True),
         ({"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1"}, True),
@@ -112,10 +112,10 @@ def test_schema_is_not_sent_as_strict_to_custom_server_address(wire: Wire) -> No
         ("mistral/mistral-large-latest", False),
         (["openai/gpt-4o", "openai/gpt-4.1"], True),
         (["openai/gpt-4o", "anthropic/claude-sonnet-4-5"], False),
-    ],
-)
-def test_takes_strict_returns_true_only_for_models_known_to_support_strict(config: Any, expected: bool) -> None:
-    assert takes_strict(resolve(config, "Test")) is expected
+    ]
+    for config, expected in rows:
+        with case(config, expected):
+            assert takes_strict(resolve(config, "Test")) is expected
 
 
 def test_takes_strict_returns_false_for_custom_address_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,17 +225,18 @@ def request(*, declared: frozenset[str] = frozenset()) -> ModelRequest:
     return ModelRequest([{"role": "user", "content": "Why?"}], tools, 0.7, 100, declared=declared)
 
 
-@pytest.mark.parametrize("words", [REFUSED, "Unknown parameter: 'tools[0].function.strict'."])
-def test_default_strict_rejected_by_server_is_omitted_in_later_requests(gpt: Wire, words: str) -> None:
-    gpt.serve([Fault(status=400, message=words), *[finish(**RIGHT)] * 3])
-    model = resolve(gpt.model(num_retries=0), "Test")
-    for _ in range(2):
-        assert model.complete(request()).tool_calls[0].name == "__finish__"
-    other = request()
-    other.tools[0]["function"]["description"] = "Another one, of which nobody knows yet."
-    model.complete(other)
-    said = False if gpt.is_responses else None
-    assert [flags(body)["__finish__"] for body in gpt.server.bodies()] == [True, said, said, True]
+def test_default_strict_rejected_by_server_is_omitted_in_later_requests(gpt: Wire) -> None:
+    for words in [REFUSED, "Unknown parameter: 'tools[0].function.strict'."]:
+        with case(words):
+            gpt.serve([Fault(status=400, message=words), *[finish(**RIGHT)] * 3])
+            model = resolve(gpt.model(num_retries=0), "Test")
+            for _ in range(2):
+                assert model.complete(request()).tool_calls[0].name == "__finish__"
+            other = request()
+            other.tools[0]["function"]["description"] = "Another one, of which nobody knows yet."
+            model.complete(other)
+            said = False if gpt.is_responses else None
+            assert [flags(body)["__finish__"] for body in gpt.server.bodies()] == [True, said, said, True]
 
 
 def test_default_strict_rejected_by_azure_is_omitted_in_later_runs(litellm_is_loaded: None) -> None:
@@ -318,9 +319,8 @@ class Pair(BaseModel):
     both: tuple[int, str]
 
 
-@pytest.mark.parametrize(
-    ("schema", "expected"),
-    [
+def test_default_strict_is_sent_only_for_schemas_that_meet_strict_rules() -> None:
+    rows: list[tuple[type[BaseModel], bool]] = [
         (Tight, True),
         (Nested, True),
         (Loose, False),
@@ -329,23 +329,21 @@ class Pair(BaseModel):
         (Anything, False),
         (Short, False),
         (Pair, False),
-    ],
-)
-def test_default_strict_is_sent_only_for_schemas_that_meet_strict_rules(
-    schema: type[BaseModel], expected: bool
-) -> None:
-    model = ScriptedModel([Reply("no")])
-    model.takes_strict = True  # type: ignore[attr-defined]
+    ]
+    for schema, expected in rows:
+        with case(schema, expected):
+            model = ScriptedModel([Reply("no")])
+            model.takes_strict = True  # type: ignore[attr-defined]
 
-    class Asking(module):
-        final_output = schema
-        parse_retries = 0
+            class Asking(module):
+                final_output = schema
+                parse_retries = 0
 
-    with pytest.raises(Exception, match="Asking"):
-        Asking(model=model)()
-    function = model.requests[0].tools[-1]["function"]
-    assert function.get("strict", False) is expected
-    assert not expected or is_strict(function["parameters"])
+            with pytest.raises(Exception, match="Asking"):
+                Asking(model=model)()
+            function = model.requests[0].tools[-1]["function"]
+            assert function.get("strict", False) is expected
+            assert not expected or is_strict(function["parameters"])
 
 
 def test_is_strict_returns_false_for_schema_deeper_than_ten_levels() -> None:

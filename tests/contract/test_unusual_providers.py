@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_stream
 from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
@@ -96,12 +97,13 @@ def test_finished_stream_returns_connection_to_pool(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("limits", [{}, {"max_seconds": AGES}])
-def test_stream_is_not_read_after_done_event(way: str, limits: dict[str, Any]) -> None:
-    events = openai_stream(DONE, {}, 1, 8)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with Loopback([head + b"%x\r\n%s\r\n" % (len(events), events)]) as server, waiting_for_nothing():
-        assert run_stream(Plain(model=server.openai(timeout=AGES), **limits), way) == "done"
+def test_stream_is_not_read_after_done_event(way: str) -> None:
+    for limits in [{}, {"max_seconds": AGES}]:
+        with case(limits):
+            events = openai_stream(DONE, {}, 1, 8)
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            with Loopback([head + b"%x\r\n%s\r\n" % (len(events), events)]) as server, waiting_for_nothing():
+                assert run_stream(Plain(model=server.openai(timeout=AGES), **limits), way) == "done"
 
 
 def test_connections_closed_by_server_are_not_reused() -> None:
@@ -191,13 +193,14 @@ REFUSED = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("said", [REFUSED, b"lalala\r\n\r\n"], ids=["refused", "garbage"])
-def test_proxy_password_is_absent_from_error(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    with saying(said) as port:
-        monkeypatch.setenv("https_proxy", f"http://me:opensesame@127.0.0.1:{port}")
-        with pytest.raises(ModelError) as caught:
-            run(Plain(model={"model": "openai/m", "api_base": "https://10.0.0.1/v1", "num_retries": 0}), way)
-    assert "opensesame" not in "".join(traceback.format_exception(caught.value))
+def test_proxy_password_is_absent_from_error(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in [REFUSED, b"lalala\r\n\r\n"]:
+        with case(said):
+            with saying(said) as port:
+                monkeypatch.setenv("https_proxy", f"http://me:opensesame@127.0.0.1:{port}")
+                with pytest.raises(ModelError) as caught:
+                    run(Plain(model={"model": "openai/m", "api_base": "https://10.0.0.1/v1", "num_retries": 0}), way)
+            assert "opensesame" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -227,13 +230,14 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", UNSENDABLE)
-def test_setting_with_characters_invalid_in_http_raises_without_retry(way: str, case: str) -> None:
-    config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[case]}
-    with pytest.raises(ModelError, match="is not valid") as caught:
-        run(Plain(model=config), way)
-    assert not caught.value.retryable
-    assert "sk-abcdef" not in "".join(traceback.format_exception(caught.value))
+def test_setting_with_characters_invalid_in_http_raises_without_retry(way: str) -> None:
+    for name in UNSENDABLE:
+        with case(name):
+            config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[name]}
+            with pytest.raises(ModelError, match="is not valid") as caught:
+                run(Plain(model=config), way)
+            assert not caught.value.retryable
+            assert "sk-abcdef" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -300,15 +304,16 @@ ERRORS_INSIDE: dict[str, tuple[str, Any, int]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", ERRORS_INSIDE)
-def test_error_in_response_with_status_200_is_retried_according_to_code(way: str, case: str) -> None:
-    spoken, error, status = ERRORS_INSIDE[case]
-    told = Fault(body=json.dumps({"type": "error", "error": error}).encode())
-    with Loopback([told, DONE]) as server:
-        assert run(Plain(model=getattr(server, spoken)(num_retries=1)), way) == "done"
-    with Loopback(lambda request: told) as server, pytest.raises(ModelError, match="busy") as caught:
-        run(Plain(model=getattr(server, spoken)(num_retries=1)), way)
-    assert (caught.value.status, caught.value.retryable, len(server.requests)) == (status, True, 2)
+def test_error_in_response_with_status_200_is_retried_according_to_code(way: str) -> None:
+    for name in ERRORS_INSIDE:
+        with case(name):
+            spoken, error, status = ERRORS_INSIDE[name]
+            told = Fault(body=json.dumps({"type": "error", "error": error}).encode())
+            with Loopback([told, DONE]) as server:
+                assert run(Plain(model=getattr(server, spoken)(num_retries=1)), way) == "done"
+            with Loopback([told] * 3) as server, pytest.raises(ModelError, match="busy") as caught:
+                run(Plain(model=getattr(server, spoken)(num_retries=1)), way)
+            assert (caught.value.status, caught.value.retryable, len(server.requests)) == (status, True, 2)
 
 
 def test_permanent_error_in_response_with_status_200_is_raised() -> None:
@@ -318,12 +323,13 @@ def test_permanent_error_in_response_with_status_200_is_raised() -> None:
     assert (caught.value.status, caught.value.retryable, len(server.requests)) == (400, False, 1)
 
 
-@pytest.mark.parametrize("code", [1302, True, 0])
-def test_error_code_that_is_not_http_status_raises_error_with_status_none(code: int) -> None:
-    body = f"data: {json.dumps({'error': {'code': code, 'message': 'no'}})}\n\n".encode()
-    with Loopback([Fault(body=body, content_type=EVENTS)]) as server, pytest.raises(ModelError) as caught:
-        run_stream(Plain(model=server.openai()), "sync")
-    assert (caught.value.status, caught.value.retryable) == (None, False)
+def test_error_code_that_is_not_http_status_raises_error_with_status_none() -> None:
+    for code in [1302, True, 0]:
+        with case(code):
+            body = f"data: {json.dumps({'error': {'code': code, 'message': 'no'}})}\n\n".encode()
+            with Loopback([Fault(body=body, content_type=EVENTS)]) as server, pytest.raises(ModelError) as caught:
+                run_stream(Plain(model=server.openai()), "sync")
+            assert (caught.value.status, caught.value.retryable) == (None, False)
 
 
 def test_error_field_with_null_in_successful_response_is_ignored() -> None:
@@ -333,11 +339,12 @@ def test_error_field_with_null_in_successful_response_is_ignored() -> None:
         assert Plain(model=server.anthropic())() == "done"
 
 
-@pytest.mark.parametrize("content", [{"a": 1}, 5])
-def test_response_content_that_is_not_text_raises_model_error(content: Any) -> None:
-    body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
-    with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="unreadable response"):
-        Plain(model=server.openai())()
+def test_response_content_that_is_not_text_raises_model_error() -> None:
+    for content in [{"a": 1}, 5]:
+        with case(content):
+            body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+            with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="unreadable response"):
+                Plain(model=server.openai())()
 
 
 def test_token_counts_sent_as_text_are_added_to_usage() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.cases import case
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
 from tests.parts import Photo
@@ -347,14 +348,15 @@ def test_model_that_ignored_tool_choice_before_is_sent_xml_form_immediately(wire
     assert FORM in str(wire.bodies()[4]["messages"][-1]).replace("\\n", "\n")
 
 
-@pytest.mark.parametrize("stop_reason", ["length", "content_filter"])
-def test_cut_off_response_is_not_treated_as_ignored_tool_choice(wire: Wire, stop_reason: str) -> None:
-    wire.serve([Reply("Well", stop_reason=stop_reason), finish(**RIGHT), finish(**RIGHT)])
-    agent = Single(model=wire.model(), parse_retries=0)
-    with pytest.raises(Exception, match=r"cut off|content filter"):
-        wire.run(agent, question="Why?")
-    wire.run(agent, question="Why?")
-    assert wire.bodies()[1]["tool_choice"] == wire.either(openai=OPENAI_FORCED, anthropic=ANTHROPIC_FORCED)
+def test_cut_off_response_is_not_treated_as_ignored_tool_choice(wire: Wire) -> None:
+    for stop_reason in ["length", "content_filter"]:
+        with case(stop_reason):
+            wire.serve([Reply("Well", stop_reason=stop_reason), finish(**RIGHT), finish(**RIGHT)])
+            agent = Single(model=wire.model(), parse_retries=0)
+            with pytest.raises(Exception, match=r"cut off|content filter"):
+                wire.run(agent, question="Why?")
+            wire.run(agent, question="Why?")
+            assert wire.bodies()[1]["tool_choice"] == wire.either(openai=OPENAI_FORCED, anthropic=ANTHROPIC_FORCED)
 
 
 # Cache marks
@@ -614,47 +616,51 @@ def test_redacted_reasoning_block_is_sent_back_unchanged(claude: Wire) -> None:
     assert claude.bodies()[1]["messages"][1]["content"] == [hidden, asked]
 
 
-@pytest.mark.parametrize("asked_for", [{"thinking": THINKING}, {"reasoning_effort": "low"}])
-def test_claude_with_thinking_is_not_forced_to_finish(claude: Wire, asked_for: Json) -> None:
-    claude.serve([finish(**RIGHT), Reply(reasoning="Hm.") & call("search", query="why"), FILLED_IN])
-    claude.run(Single(model=claude.model(**asked_for)), question="Why?")
-    run = claude.run(Hurried(model=claude.model(**asked_for)), question="Why?")
-    assert run.output == Answer(**RIGHT)
-    assert all("tool_choice" not in body for body in claude.bodies())
-    assert all(body["thinking"] == THINKING for body in claude.bodies())
-    assert claude.bodies()[2]["messages"][-1]["content"][-1] == {"type": "text", "text": FORM}
+def test_claude_with_thinking_is_not_forced_to_finish(claude: Wire) -> None:
+    rows: list[Json] = [{"thinking": THINKING}, {"reasoning_effort": "low"}]
+    for asked_for in rows:
+        with case(asked_for):
+            claude.serve([finish(**RIGHT), Reply(reasoning="Hm.") & call("search", query="why"), FILLED_IN])
+            claude.run(Single(model=claude.model(**asked_for)), question="Why?")
+            run = claude.run(Hurried(model=claude.model(**asked_for)), question="Why?")
+            assert run.output == Answer(**RIGHT)
+            assert all("tool_choice" not in body for body in claude.bodies())
+            assert all(body["thinking"] == THINKING for body in claude.bodies())
+            assert claude.bodies()[2]["messages"][-1]["content"][-1] == {"type": "text", "text": FORM}
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "home-made"])
-def test_other_thinking_model_is_forced_to_finish_at_max_steps(gpt: Wire, name: str) -> None:
-    gpt.serve([call("search", query="why"), finish(**RIGHT)])
-    run = gpt.run(Hurried(model=gpt.model(name, reasoning_effort="low")), question="Why?")
-    assert run.output == Answer(**RIGHT)
-    assert [body.get("tool_choice") for body in gpt.bodies()] == [None, OPENAI_FORCED]
-    assert all("<output" not in str(body["messages"]) for body in gpt.bodies())
+def test_other_thinking_model_is_forced_to_finish_at_max_steps(gpt: Wire) -> None:
+    for name in ["gpt-5", "home-made"]:
+        with case(name):
+            gpt.serve([call("search", query="why"), finish(**RIGHT)])
+            run = gpt.run(Hurried(model=gpt.model(name, reasoning_effort="low")), question="Why?")
+            assert run.output == Answer(**RIGHT)
+            assert [body.get("tool_choice") for body in gpt.bodies()] == [None, OPENAI_FORCED]
+            assert all("<output" not in str(body["messages"]) for body in gpt.bodies())
 
 
-@pytest.mark.parametrize("not_asked_for", [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}])
-def test_claude_with_disabled_thinking_is_forced_to_finish(claude: Wire, not_asked_for: Json) -> None:
-    claude.serve([finish(**RIGHT), call("search", query="why"), finish(**RIGHT)])
-    claude.run(Single(model=claude.model(**not_asked_for)), question="Why?")
-    claude.run(Hurried(model=claude.model(**not_asked_for)), question="Why?")
-    assert [body.get("tool_choice") for body in claude.bodies()] == [ANTHROPIC_FORCED, None, ANTHROPIC_FORCED]
+def test_claude_with_disabled_thinking_is_forced_to_finish(claude: Wire) -> None:
+    rows: list[Json] = [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}]
+    for not_asked_for in rows:
+        with case(not_asked_for):
+            claude.serve([finish(**RIGHT), call("search", query="why"), finish(**RIGHT)])
+            claude.run(Single(model=claude.model(**not_asked_for)), question="Why?")
+            claude.run(Hurried(model=claude.model(**not_asked_for)), question="Why?")
+            assert [body.get("tool_choice") for body in claude.bodies()] == [ANTHROPIC_FORCED, None, ANTHROPIC_FORCED]
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
+def test_thinking_is_detected_from_model_dict_settings() -> None:
+    rows: list[tuple[Json, bool]] = [
         ({}, False),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
         ({"reasoning_effort": "low"}, True),
         ({"thinking": {"type": "disabled"}}, False),
         ({"thinking": None, "reasoning_effort": None}, False),
         ({"reasoning_effort": "none"}, False),
-    ],
-)
-def test_thinking_is_detected_from_model_dict_settings(settings: Json, expected: bool) -> None:
-    assert thinks(resolve({"model": "some/model", **settings}, "Asker")) is expected
+    ]
+    for settings, expected in rows:
+        with case(settings, expected):
+            assert thinks(resolve({"model": "some/model", **settings}, "Asker")) is expected
 
 
 def test_reasoning_blocks_are_not_sent_to_other_provider(claude: Wire, lane: str) -> None:
@@ -695,19 +701,18 @@ def test_usage_contains_cached_and_reasoning_tokens_and_cost(wire: Wire) -> None
     assert run.cost == pytest.approx(2 * price)
 
 
-@pytest.mark.parametrize(
-    ("prices", "cost"),
-    [
+def test_price_in_model_dict_replaces_table_price(wire: Wire) -> None:
+    rows: list[tuple[Json, float]] = [
         ({"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}, 100e-6 + 40e-6),
         ({"output_cost_per_token": 2e-6}, 40e-6),
         ({"input_cost_per_token": 0, "output_cost_per_token": 0}, 0.0),
-    ],
-)
-def test_price_in_model_dict_replaces_table_price(wire: Wire, prices: Json, cost: float) -> None:
-    wire.serve([finish(**RIGHT)])
-    run = wire.run(Single(model=wire.model(**prices)), question="Why?")
-    assert run.cost == pytest.approx(cost)
-    assert not prices.keys() & wire.bodies()[0].keys()
+    ]
+    for prices, cost in rows:
+        with case(prices, cost):
+            wire.serve([finish(**RIGHT)])
+            run = wire.run(Single(model=wire.model(**prices)), question="Why?")
+            assert run.cost == pytest.approx(cost)
+            assert not prices.keys() & wire.bodies()[0].keys()
 
 
 def test_model_without_known_price_has_cost_none(wire: Wire) -> None:
@@ -760,18 +765,15 @@ def test_response_at_token_limit_is_reported_as_cut_off(wire: Wire) -> None:
     assert "cut off" in seen[0][1]
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [Reply("I will not.", stop_reason="content_filter"), Reply(refusal="I will not.")],
-    ids=["filter", "refusal"],
-)
-def test_refusal_raises_model_error_without_retry(wire: Wire, reply: Reply) -> None:
-    wire.serve([reply])
-    error = wire.fails(Single(model=wire.model()), question="Why?")
-    assert "I will not." in str(error)
-    assert wire.name in str(error)
-    assert not error.retryable
-    assert wire.count() == 1
+def test_refusal_raises_model_error_without_retry(wire: Wire) -> None:
+    for reply in [Reply("I will not.", stop_reason="content_filter"), Reply(refusal="I will not.")]:
+        with case(reply):
+            wire.serve([reply])
+            error = wire.fails(Single(model=wire.model()), question="Why?")
+            assert "I will not." in str(error)
+            assert wire.name in str(error)
+            assert not error.retryable
+            assert wire.count() == 1
 
 
 STRANGE_ANSWERS: dict[str, Json] = {
@@ -784,14 +786,15 @@ STRANGE_ANSWERS: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("strange", STRANGE_ANSWERS.values(), ids=STRANGE_ANSWERS.keys())
-def test_malformed_response_raises_model_error_without_retry(wire: Wire, strange: Json) -> None:
-    wire.serve([Fault(body=_json(strange))])
-    error = wire.fails(Single(model=wire.model(), parse_retries=0), question="Why?")
-    assert not error.retryable
-    assert error.status is None
-    assert "Traceback" not in str(error)
-    assert wire.count() == 1
+def test_malformed_response_raises_model_error_without_retry(wire: Wire) -> None:
+    for strange in STRANGE_ANSWERS.values():
+        with case(strange):
+            wire.serve([Fault(body=_json(strange))])
+            error = wire.fails(Single(model=wire.model(), parse_retries=0), question="Why?")
+            assert not error.retryable
+            assert error.status is None
+            assert "Traceback" not in str(error)
+            assert wire.count() == 1
 
 
 def test_error_object_in_response_raises_model_error(wire: Wire) -> None:
@@ -811,30 +814,31 @@ ODD_CALLS: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD_CALLS.values(), ids=ODD_CALLS.keys())
 @pytest.mark.chat
-def test_tool_calls_in_nonstandard_formats_of_small_servers_are_parsed(gpt: Wire, odd: Json) -> None:
+def test_tool_calls_in_nonstandard_formats_of_small_servers_are_parsed(gpt: Wire) -> None:
     class Plain(module):
         """You answer."""
 
         final_output = str
 
-    body = {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "small",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": None, "tool_calls": [odd]},
-                "finish_reason": "tool_calls",
+    for odd in ODD_CALLS.values():
+        with case(odd):
+            body = {
+                "id": "1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "small",
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": None, "tool_calls": [odd]},
+                        "finish_reason": "tool_calls",
+                    }
+                ],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
             }
-        ],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-    }
-    gpt.serve([Fault(body=_json(body))])
-    assert gpt.run(Plain(model=gpt.model("small"))).output == "x"
+            gpt.serve([Fault(body=_json(body))])
+            assert gpt.run(Plain(model=gpt.model("small"))).output == "x"
 
 
 # Model dicts
@@ -956,10 +960,6 @@ ROWS: list[Row] = [
 ]
 
 
-def row_id(row: Row) -> str:
-    return f"{row[0]} {row[1]}"[:90]
-
-
 def run_row(row: Row, way: str, change: Callable[[Json, str], Json]) -> Request:
     """Return the one request that a model dict of the table sends."""
     protocol, given, _, _ = row
@@ -979,14 +979,15 @@ def expected_settings(row: Row) -> Json:
     return {name: value for name, value in changed.items() if value is not GONE}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_settings_in_model_dict_are_sent(row: Row, way: str) -> None:
-    request = run_row(row, way, lambda config, url: config)
-    body = {name: value for name, value in request.body.items() if name not in ("messages", "tools", "system")}
-    assert body == expected_settings(row)
-    assert request.headers.items() >= row[3].items()
-    assert len(request.body["tools"]) == 1
-    assert request.body["messages"]
+def test_settings_in_model_dict_are_sent(way: str) -> None:
+    for row in ROWS:
+        with case(*row[:2]):
+            request = run_row(row, way, lambda config, url: config)
+            body = {name: value for name, value in request.body.items() if name not in ("messages", "tools", "system")}
+            assert body == expected_settings(row)
+            assert request.headers.items() >= row[3].items()
+            assert len(request.body["tools"]) == 1
+            assert request.body["messages"]
 
 
 def _with_id(config: Json, url: str) -> Json:
@@ -1004,12 +1005,13 @@ def _with_a_slash(config: Json, url: str) -> Json:
     return config
 
 
-@pytest.mark.parametrize("change", [_with_id, _with_base_url, _with_a_slash])
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
-def test_synonyms_of_model_dict_keys_are_accepted(protocol: str, way: str, change: Callable[[Json, str], Json]) -> None:
-    request = run_row((protocol, {}, {}, {}), way, change)
-    assert request.path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[protocol]
-    assert request.body["model"] == SETTINGS[protocol]["model"]
+def test_synonyms_of_model_dict_keys_are_accepted(protocol: str, way: str) -> None:
+    for change in [_with_id, _with_base_url, _with_a_slash]:
+        with case(change):
+            request = run_row((protocol, {}, {}, {}), way, change)
+            assert request.path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[protocol]
+            assert request.body["model"] == SETTINGS[protocol]["model"]
 
 
 @pytest.mark.parametrize(
@@ -1076,21 +1078,25 @@ def test_litellm_does_not_change_messages_and_tools_of_request_object(wire: Wire
     assert (request.messages, request.tools) == before
 
 
-@pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "hosted_vllm/x", "groq/llama-3.3-70b-versatile"])
-def test_litellm_does_not_change_tool_schemas(name: str) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "cache_control": {"type": "string"}},
-        "additionalProperties": False,
-    }
-    tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}]
-    before = copy.deepcopy(tools)
-    with Loopback([Fault(status=400)]) as server:
-        model = LiteLLMModel({"model": name, "api_base": f"{server.url}/v1", "api_key": "k"})
-        with pytest.raises(ModelError):
-            model.complete(ModelRequest([{"role": "user", "content": "Hi"}], tools, 0.7, 100))
-        assert len(server.requests) == 1
-    assert tools == before
+def test_litellm_does_not_change_tool_schemas() -> None:
+    for name in ["gemini/gemini-2.5-flash", "hosted_vllm/x", "groq/llama-3.3-70b-versatile"]:
+        with case(name):
+            schema = {
+                "type": "object",
+                "properties": {
+                    "a": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                    "cache_control": {"type": "string"},
+                },
+                "additionalProperties": False,
+            }
+            tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}]
+            before = copy.deepcopy(tools)
+            with Loopback([Fault(status=400)]) as server:
+                model = LiteLLMModel({"model": name, "api_base": f"{server.url}/v1", "api_key": "k"})
+                with pytest.raises(ModelError):
+                    model.complete(ModelRequest([{"role": "user", "content": "Hi"}], tools, 0.7, 100))
+                assert len(server.requests) == 1
+            assert tools == before
 
 
 def test_cookies_set_by_provider_are_not_sent_back(wire: Wire) -> None:
@@ -1103,25 +1109,27 @@ def test_cookies_set_by_provider_are_not_sent_back(wire: Wire) -> None:
 # Defaults that a model refuses
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
 @pytest.mark.chat
-def test_reasoning_model_is_called_without_default_temperature(gpt: Wire, name: str) -> None:
-    gpt.serve([finish(**RIGHT), finish(**RIGHT)])
-    agent = Single(model=gpt.model(name))
-    for _ in range(2):
-        assert gpt.run(agent, question="Why?").output == Answer(**RIGHT)
-    for body in gpt.bodies():
-        assert "temperature" not in body
-        assert body["max_completion_tokens"] == 4096
+def test_reasoning_model_is_called_without_default_temperature(gpt: Wire) -> None:
+    for name in ["gpt-5", "o3-mini"]:
+        with case(name):
+            gpt.serve([finish(**RIGHT), finish(**RIGHT)])
+            agent = Single(model=gpt.model(name))
+            for _ in range(2):
+                assert gpt.run(agent, question="Why?").output == Answer(**RIGHT)
+            for body in gpt.bodies():
+                assert "temperature" not in body
+                assert body["max_completion_tokens"] == 4096
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
-def test_temperature_set_by_user_for_reasoning_model_raises_before_request(gpt: Wire, name: str) -> None:
-    gpt.serve([])
-    error = gpt.fails(Single(model=gpt.model(name), temperature=0.2), question="Why?")
-    assert "`temperature`" in str(error)
-    assert not error.retryable
-    assert gpt.count() == 0
+def test_temperature_set_by_user_for_reasoning_model_raises_before_request(gpt: Wire) -> None:
+    for name in ["gpt-5", "o3-mini"]:
+        with case(name):
+            gpt.serve([])
+            error = gpt.fails(Single(model=gpt.model(name), temperature=0.2), question="Why?")
+            assert "`temperature`" in str(error)
+            assert not error.retryable
+            assert gpt.count() == 0
 
 
 REFUSALS = {
@@ -1131,51 +1139,55 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_default_setting_rejected_by_server_is_omitted_in_later_requests(wire: Wire, name: str) -> None:
-    # Anthropic requires `max_tokens`: LiteLLM then adds one that fits the model.
-    wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
-    refusal = Fault(status=400, message=REFUSALS[name])
-    wire.serve([refusal, finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
-    agent = Single(model=wire.model())
-    for _ in range(3):
-        assert wire.run(agent, question="Why?").output == Answer(**RIGHT)
-    first, *later = wire.bodies()
-    assert first[name] == SETTINGS[wire.protocol][name]
-    for body in later[:1]:
-        assert {**body, name: first[name]} == first
-        assert body.get(name) == wanted
-    # If forcing is not possible, a single turn is asked without it, and its tools are included.
-    for body in later:
-        assert body.get(name) == wanted
-        assert body["tools"] == first["tools"]
-    assert wire.count() == 4
+def test_default_setting_rejected_by_server_is_omitted_in_later_requests(wire: Wire) -> None:
+    for name in REFUSALS:
+        with case(name):
+            # Anthropic requires `max_tokens`: LiteLLM then adds one that fits the model.
+            wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
+            refusal = Fault(status=400, message=REFUSALS[name])
+            wire.serve([refusal, finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
+            agent = Single(model=wire.model())
+            for _ in range(3):
+                assert wire.run(agent, question="Why?").output == Answer(**RIGHT)
+            first, *later = wire.bodies()
+            assert first[name] == SETTINGS[wire.protocol][name]
+            for body in later[:1]:
+                assert {**body, name: first[name]} == first
+                assert body.get(name) == wanted
+            # If forcing is not possible, a single turn is asked without it, and its tools are included.
+            for body in later:
+                assert body.get(name) == wanted
+                assert body["tools"] == first["tools"]
+            assert wire.count() == 4
 
 
-@pytest.mark.parametrize("name", ["temperature", "max_tokens"])
-@pytest.mark.parametrize("how", ["on the class", "in the dict", "by step"])
-def test_setting_of_user_rejected_by_server_raises_model_error(wire: Wire, name: str, how: str) -> None:
-    wire.serve(
-        [*([call("search", query="why")] if how == "by step" else []), Fault(status=400, message=REFUSALS[name])]
-    )
-    value = {"temperature": 0.3, "max_tokens": 50}[name]
+class Stepping(Researcher):
+    settings: Json
 
-    class Stepping(Researcher):
-        def on_step(self, step: Step) -> None:
+    def on_step(self, step: Step) -> None:
+        for name, value in self.settings.items():
             setattr(step, name, value)
 
-    if how == "by step":
-        agent: module[Any, Any] = Stepping(model=wire.model())
-    elif how == "in the dict":
-        agent = Single(model=wire.model(**{name: value}))
-    else:
-        agent = Single(model=wire.model(), **{name: value})
-    error = wire.fails(agent, question="Why?")
-    assert name in str(error)
-    assert "Change or remove it" in str(error)
-    assert (error.status, error.retryable) == (400, False)
-    assert wire.bodies()[-1][name] == value
-    assert wire.count() == (2 if how == "by step" else 1)
+
+def test_setting_of_user_rejected_by_server_raises_model_error(wire: Wire) -> None:
+    for name, value in (("temperature", 0.3), ("max_tokens", 50)):
+        for how in ("on the class", "in the dict", "by step"):
+            with case(name, how):
+                first = [call("search", query="why")] if how == "by step" else []
+                wire.serve([*first, Fault(status=400, message=REFUSALS[name])])
+                if how == "by step":
+                    agent: Any = Stepping(model=wire.model())
+                    agent.settings = {name: value}
+                elif how == "in the dict":
+                    agent = Single(model=wire.model(**{name: value}))
+                else:
+                    agent = Single(model=wire.model(), **{name: value})
+                error = wire.fails(agent, question="Why?")
+                assert name in str(error)
+                assert "Change or remove it" in str(error)
+                assert (error.status, error.retryable) == (400, False)
+                assert wire.bodies()[-1][name] == value
+                assert wire.count() == (2 if how == "by step" else 1)
 
 
 def test_temperature_set_after_rejected_default_temperature_is_sent(wire: Wire) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import case
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 from tests.loopback_gemini import gemini, gemini_answers
@@ -164,14 +165,15 @@ def test_url_of_document_is_sent_to_anthropic(lane: str, litellm_is_loaded: None
         assert server.bodies()[0]["messages"][0]["content"][1] == {"type": "document", "source": source}
 
 
-@pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}])
 @pytest.mark.parametrize("spoken", ["responses", "anthropic"])
-def test_media_part_without_data_raises_model_error(part: Json, spoken: str) -> None:
-    with Loopback([DONE]) as server:
-        agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
-        with pytest.raises(ModelError, match=f"A message contains a part of type `{part['type']}`, but"):
-            agent()
-        assert not server.requests
+def test_media_part_without_data_raises_model_error(spoken: str) -> None:
+    rows: list[Json] = [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}]
+    for part in rows:
+        with case(part), Loopback([DONE]) as server:
+            agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
+            with pytest.raises(ModelError, match=f"A message contains a part of type `{part['type']}`, but"):
+                agent()
+            assert not server.requests
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
@@ -207,12 +209,14 @@ def by_litellm(name: str, **given: Any) -> tuple[list[Any], str]:
         return server.bodies(), str(caught.value)
 
 
-@pytest.mark.parametrize("given", [{"photo": PNG}, {"paper": PDF}, {"song": WAV}], ids=["photo", "paper", "song"])
-def test_media_data_is_sent_inline_to_gemini(given: Json, litellm_is_loaded: None) -> None:
-    (body,), _ = by_litellm("gemini/gemini-2.5-flash", **given)
-    parts = body["contents"][0]["parts"]
-    (raw,) = given.values()
-    assert coded(raw) in json.dumps(parts[1:])
+def test_media_data_is_sent_inline_to_gemini(litellm_is_loaded: None) -> None:
+    rows: list[Json] = [{"photo": PNG}, {"paper": PDF}, {"song": WAV}]
+    for given in rows:
+        with case(given):
+            (body,), _ = by_litellm("gemini/gemini-2.5-flash", **given)
+            parts = body["contents"][0]["parts"]
+            (raw,) = given.values()
+            assert coded(raw) in json.dumps(parts[1:])
 
 
 def test_line_before_tool_media_contains_no_gemini_signature(litellm_is_loaded: None) -> None:
@@ -253,20 +257,21 @@ def test_image_url_for_anthropic_through_litellm_raises_instead_of_download(lite
     assert not server.requests
 
 
-@pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])
-def test_media_that_litellm_would_drop_or_download_raises_model_error(
-    name: str, given: Json, words: str, litellm_is_loaded: None
-) -> None:
-    bodies, said = by_litellm(name, **given)
-    assert words in said
-    assert not bodies
+def test_media_that_litellm_would_drop_or_download_raises_model_error(litellm_is_loaded: None) -> None:
+    for name, given, words in LOST:
+        with case(name, given, words):
+            bodies, said = by_litellm(name, **given)
+            assert words in said
+            assert not bodies
 
 
-@pytest.mark.parametrize(("given", "kind"), [({"photo": PNG}, "image"), ({"paper": PDF}, "document")])
-def test_media_data_is_sent_to_bedrock(given: Json, kind: str, litellm_is_loaded: None) -> None:
-    (body,), _ = by_litellm(BEDROCK, **given)
-    (raw,) = given.values()
-    assert body["messages"][0]["content"][1][kind]["source"] == {"bytes": coded(raw)}
+def test_media_data_is_sent_to_bedrock(litellm_is_loaded: None) -> None:
+    rows: list[tuple[Json, str]] = [({"photo": PNG}, "image"), ({"paper": PDF}, "document")]
+    for given, kind in rows:
+        with case(given, kind):
+            (body,), _ = by_litellm(BEDROCK, **given)
+            (raw,) = given.values()
+            assert body["messages"][0]["content"][1][kind]["source"] == {"bytes": coded(raw)}
 
 
 def test_image_is_sent_to_mistral(litellm_is_loaded: None) -> None:

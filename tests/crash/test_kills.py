@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSI
 
 VICTIM = [sys.executable, "-m", "tests.crash.victim"]
 ROOT = Path(__file__).parents[2]
+WAYS = [("sqlite", "sync"), ("postgres", "async"), ("sqlite", "async"), ("postgres", "sync")]
+"""Stores and ways of calling. The short version tries the first two."""
 
 
 class Line(NamedTuple):
@@ -157,6 +159,7 @@ def judge(scene: Scene) -> Iterator[tuple[str, int]]:
     yield "begun again", sum(len(pids) - 1 for pids in begun.values())
 
 
+@pytest.mark.torture
 def test_run_without_killed_process_executes_each_tool_call_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "sync")
     assert scene.finish() == {"name": "one", "turns": 5}
@@ -167,13 +170,14 @@ def test_run_without_killed_process_executes_each_tool_call_once(tmp_path: Path)
     assert len(scene.lines()) == 2 * len(begun), "the output is given again, and nothing is done again"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest) -> str | None:
     """None: a file."""
     return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.torture
+@pytest.mark.parametrize(("url", "way"), WAYS, indirect=["url"])
 def test_run_resumed_from_each_commit_returns_same_output(tmp_path: Path, url: str | None, way: str) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
@@ -182,7 +186,7 @@ def test_run_resumed_from_each_commit_returns_same_output(tmp_path: Path, url: s
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
     found = sorted(copies.iterdir())
     assert len(found) > 30
-    for copied in found if IS_LONG else found[:: len(found) // 3]:
+    for copied in found:
         scene = Scene(tmp_path, way, url or str(tmp_path / f"{copied.name}.db"))
         scene.log = tmp_path / f"{copied.name}.log"
         scene.log.touch()
@@ -194,9 +198,13 @@ def test_run_resumed_from_each_commit_returns_same_output(tmp_path: Path, url: s
         assert set(begun.values()) <= {1}
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("url", "way"),
+    [*WAYS[:2], *(pytest.param(*way, marks=pytest.mark.torture) for way in WAYS[2:])],
+    indirect=["url"],
+)
 def test_run_whose_processes_are_killed_finishes(
-    tmp_path: Path, url: str | None, way: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, url: str | None, way: str, record_property: Callable[[str, object], None]
 ) -> None:
     chance = random.Random(17)
     seen: Counter[str] = Counter()
@@ -206,7 +214,7 @@ def test_run_whose_processes_are_killed_finishes(
         scene = Scene(directory, way, url)
         if round and url is not None:
             acorn.runs(url).delete("one")
-        for kill in range(4):  # A fifth process that dies at one step would be the last.
+        for kill in range(4 if IS_LONG else 2):  # A fifth process that dies at one step would be the last.
             # Directly after the end of an effect whose commit is not complete, or at any time.
             ends = sum(line.phase == "end" for line in scene.lines())
             out = scene.kill_when(
@@ -216,7 +224,6 @@ def test_run_whose_processes_are_killed_finishes(
                 break
         assert scene.finish() == {"name": "one", "turns": 5}
         seen.update(dict(judge(scene)))
+    record_property("tried", ", ".join(f"{count} {what}" for what, count in seen.items()))
     if IS_LONG:
-        with capsys.disabled():
-            sys.stdout.write(f"\n{way}: " + ", ".join(f"{count} {what}" for what, count in seen.items()) + "\n")
         assert seen["between an effect and its commit"] >= 15

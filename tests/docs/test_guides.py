@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.cases import case
 from tests.docs.pages import DOCS, ROOT, blocks_of, run_elsewhere
 
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
@@ -35,31 +35,35 @@ def guide_name(page: Path) -> str:
     return page.stem
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_guide_page_starts_with_statement_of_its_goal(guide: Path) -> None:
-    first = next(part for part in prose(guide).split("\n\n") if part.strip())
-    assert first.strip().startswith("After this page you "), f"{guide.name} begins: {first[:200]}"
+def test_guide_page_starts_with_statement_of_its_goal() -> None:
+    for guide in GUIDES:
+        with case(guide):
+            first = next(part for part in prose(guide).split("\n\n") if part.strip())
+            assert first.strip().startswith("After this page you "), f"{guide.name} begins: {first[:200]}"
 
 
-@pytest.mark.parametrize("guide", [page for page in GUIDES if page.stem != "examples"], ids=guide_name)
-def test_guide_page_contains_program_that_is_tested(guide: Path) -> None:
-    assert run_elsewhere(guide) or any(block.is_run for block in blocks_of(guide))
+def test_guide_page_contains_program_that_is_tested() -> None:
+    for guide in [page for page in GUIDES if page.stem != "examples"]:
+        with case(guide):
+            assert run_elsewhere(guide) or any(block.is_run for block in blocks_of(guide))
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_guide_page_is_linked_from_home_page(guide: Path) -> None:
-    assert f"](guides/{guide.name})" in (DOCS / "index.md").read_text(encoding="utf-8")
+def test_guide_page_is_linked_from_home_page() -> None:
+    for guide in GUIDES:
+        with case(guide):
+            assert f"](guides/{guide.name})" in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "why.md", *READ], ids=guide_name)
-def test_glossary_term_is_linked_to_glossary_at_first_use_in_page(page: Path) -> None:
-    text = re.sub(r"`[^`\n]*`", lambda code: code[0] if code[0].startswith("`acorn") else "``", prose(page))
-    for word, form in WORDS.items():
-        found = re.search(rf"(?<![\w\[(/#-]){form}|\[[^\]]*{form}[^\]]*\]\([^)]*\)", text, flags=re.IGNORECASE)
-        if found is not None:
-            assert found[0].startswith("["), (
-                f"{page.name}: `{word}` is first said without a link: ...{around(text, found)}"
-            )
+def test_glossary_term_is_linked_to_glossary_at_first_use_in_page() -> None:
+    for page in [ROOT / "README.md", DOCS / "why.md", *READ]:
+        with case(page):
+            text = re.sub(r"`[^`\n]*`", lambda code: code[0] if code[0].startswith("`acorn") else "``", prose(page))
+            for word, form in WORDS.items():
+                found = re.search(rf"(?<![\w\[(/#-]){form}|\[[^\]]*{form}[^\]]*\]\([^)]*\)", text, flags=re.IGNORECASE)
+                if found is not None:
+                    assert found[0].startswith("["), (
+                        f"{page.name}: `{word}` is first said without a link: ...{around(text, found)}"
+                    )
 
 
 def around(text: str, found: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.cases import case
 from tests.docs.pages import DOCS, ROOT
 
 REFERENCE = DOCS / "reference"
@@ -21,33 +21,40 @@ def sections(page: Path) -> dict[str, str]:
     return {part.partition("`")[0]: part for part in re.split(r"^## `", text, flags=re.MULTILINE)[1:]}
 
 
-@pytest.mark.parametrize("file", writer.PAGES.values())
-def test_reference_page_matches_docstrings(file: str) -> None:
-    written = writer.pages()[file]
-    assert (REFERENCE / file).read_text(encoding="utf-8") == written, "`make reference` writes it anew"
+def test_reference_page_matches_docstrings() -> None:
+    written = writer.pages()
+    for file in writer.PAGES.values():
+        with case(file):
+            assert (REFERENCE / file).read_text(encoding="utf-8") == written[file], "run `make reference`"
 
 
-@pytest.mark.parametrize("door", writer.PAGES)
-def test_public_names_have_example_in_reference(door: str) -> None:
-    told = sections(REFERENCE / writer.PAGES[door])
-    for name in importlib.import_module(door).__all__:
-        assert name in told, f"`{door}.{name}` is not in the reference"
-        assert "```python" in told[name], f"`{door}.{name}` has no example: in its docstring, or in tools/reference.md"
+def test_public_names_have_example_in_reference() -> None:
+    for door in writer.PAGES:
+        with case(door):
+            told = sections(REFERENCE / writer.PAGES[door])
+            for name in importlib.import_module(door).__all__:
+                assert name in told, f"`{door}.{name}` is not in the reference"
+                assert "```python" in told[name], (
+                    f"`{door}.{name}` has no example: in its docstring, or in tools/reference.md"
+                )
 
 
 RUN_ELSEWHERE = {"Handle": "tests/fleet/test_guide.py"}
 """Names whose examples need more than a page can have, and the test that runs such a program."""
 
 
-@pytest.mark.parametrize("door", writer.PAGES)
-def test_examples_of_public_names_run(door: str) -> None:
-    told = sections(REFERENCE / writer.PAGES[door])
-    for name in importlib.import_module(door).__all__:
-        if name not in RUN_ELSEWHERE:
-            examples = re.findall(r"^```python\n(.*?)^```$", told[name], flags=re.DOTALL | re.MULTILINE)
-            assert any(not each.startswith("# not run: ") for each in examples), f"no example of `{door}.{name}` runs"
-    for test in RUN_ELSEWHERE.values():
-        assert (ROOT / test).exists()
+def test_examples_of_public_names_run() -> None:
+    for door in writer.PAGES:
+        with case(door):
+            told = sections(REFERENCE / writer.PAGES[door])
+            for name in importlib.import_module(door).__all__:
+                if name not in RUN_ELSEWHERE:
+                    examples = re.findall(r"^```python\n(.*?)^```$", told[name], flags=re.DOTALL | re.MULTILINE)
+                    assert any(not each.startswith("# not run: ") for each in examples), (
+                        f"no example of `{door}.{name}` runs"
+                    )
+            for test in RUN_ELSEWHERE.values():
+                assert (ROOT / test).exists()
 
 
 def test_extra_reference_examples_belong_to_existing_public_names() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pytest
+from tests.cases import case
 from tests.docs.links import Page, anchors_of, broken
 from tests.docs.pages import DOCS, ROOT, pages
 
@@ -30,10 +30,8 @@ def nav_of(entries: list[Any]) -> Iterator[str]:
                 yield from nav_of(value)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site from a copy, so that nothing is written into the repository."""
-    home = tmp_path_factory.mktemp("built")
+def build(home: Path) -> Path:
+    """Build the site from a copy, so that nothing is written into the repository, and return its folder."""
     shutil.copytree(DOCS, home / "docs")
     shutil.copy(ROOT / "zensical.toml", home)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
@@ -43,15 +41,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (home / "site").resolve()
 
 
-@pytest.fixture(scope="module")
-def built(site: Path) -> dict[Path, Page]:
-    """Return the built pages, except the one that a server shows for unknown addresses."""
-    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
-
-
-@pytest.mark.parametrize("page", [*READ_ON_GITHUB, *pages()], ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_page_are_not_broken(page: Path) -> None:
-    assert broken(page) == []
+def test_links_of_page_are_not_broken() -> None:
+    for page in [*READ_ON_GITHUB, *pages()]:
+        with case(page):
+            assert broken(page) == []
 
 
 def test_relative_links_of_site_page_stay_inside_docs_folder() -> None:
@@ -69,29 +62,34 @@ def test_pages_are_listed_in_navigation() -> None:
     assert there - set(listed) == set(), "these pages are not in `nav` of zensical.toml"
 
 
-def test_built_pages_load_no_external_resources(site: Path, built: dict[Path, Page]) -> None:
+def test_built_pages_have_no_external_resources_and_no_broken_links(tmp_path: Path) -> None:
+    site = build(tmp_path)
+    # Without the page that a server shows for unknown addresses.
+    built = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     assert built
     for path, page in built.items():
-        for loaded in page.loads:
-            assert not re.match(r"[a-z]+:|//", loaded) or loaded.startswith("data:"), (path, loaded)
-            assert (path.parent / unquote(loaded.split("?")[0].split("#")[0])).exists(), (path, loaded)
+        with case(path):
+            check_resources(path, page)
+            check_links(path, page, built)
     for style in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+    for source in pages():  # The anchors that the tests compute from Markdown exist in the site.
+        assert anchors_of(source) <= built[site / source.relative_to(DOCS).with_suffix(".html")].places, source
 
 
-def test_links_of_built_pages_are_not_broken(built: dict[Path, Page]) -> None:
-    for path, page in built.items():
-        for link in page.links:
-            if re.match(r"[a-z]+:", link):
-                continue
-            name, _, anchor = link.partition("#")
-            target = (path.parent / unquote(name)).resolve() if name not in ("", ".") else path
-            target = target / "index.html" if target.is_dir() else target
-            assert target.exists(), (path, link)
-            if anchor and target in built:
-                assert unquote(anchor) in built[target].places, (path, link)
+def check_resources(path: Path, page: Page) -> None:
+    for loaded in page.loads:
+        assert not re.match(r"[a-z]+:|//", loaded) or loaded.startswith("data:"), loaded
+        assert (path.parent / unquote(loaded.split("?")[0].split("#")[0])).exists(), loaded
 
 
-def test_heading_anchors_computed_from_markdown_exist_in_built_site(site: Path, built: dict[Path, Page]) -> None:
-    for page in pages():
-        assert anchors_of(page) <= built[site / page.relative_to(DOCS).with_suffix(".html")].places, page
+def check_links(path: Path, page: Page, built: dict[Path, Page]) -> None:
+    for link in page.links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / unquote(name)).resolve() if name not in ("", ".") else path
+        target = target / "index.html" if target.is_dir() else target
+        assert target.exists(), link
+        if anchor and target in built:
+            assert unquote(anchor) in built[target].places, link

@@ -28,6 +28,7 @@ def write_agents(folder: Path) -> None:
     (folder / "agents.py").write_text(SCRIPT + text)
 
 
+@pytest.mark.torture
 def test_commands_of_workers_guide_run_as_written(postgres: str, tmp_path: Path) -> None:
     write_agents(tmp_path)
     program = blocks()[1].replace("postgresql://user:password@host/name", postgres)

@@ -1,7 +1,7 @@
 """Tests of the commands in the README, as a new user types them in a clone of the repository.
 
-`make test` is excluded, because it runs this test. The environment is empty except for Python, the package index and
-downloaded weights.
+The tests in a clone are part of `make release-check`, because they install acorn again. Their environment is empty
+except for Python, the package index and downloaded weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE
 
+from acorn.cli import main
 from acorn.models.local.download import weights_folder
 
 ROOT = Path(__file__).parents[2]
@@ -62,10 +64,20 @@ def test_readme_start_section_contains_make_demo_and_make_test() -> None:
     assert len(COMMANDS) == 2
 
 
+def test_make_and_acorn_commands_of_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in COMMANDS[0]:
+        assert re.search(rf"^{command.removeprefix('make ')}:", makefile, flags=re.MULTILINE), command
+    words = [command.split() for command in COMMANDS[1]]
+    used = {each[1] for each in words if each[0] == "acorn"}
+    assert used == {"pull", "new", "run", "show"}
+    for name in used:
+        assert main([name, "--help"]) == 0
+
+
 def test_make_demo_announces_installation_before_pip_install(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["make", "--dry-run", f"VENV={tmp_path / 'new'}", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    command = ["make", "--dry-run", f"VENV={tmp_path / 'new'}", "demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     lines = done.stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if "pip install" in line)
     assert "echo" in lines[at - 1]
@@ -73,6 +85,7 @@ def test_make_demo_announces_installation_before_pip_install(tmp_path: Path) -> 
     assert "--quiet" not in lines[at]
 
 
+@pytest.mark.release
 def test_make_demo_in_fresh_clone_prints_programs_and_their_output(clone: Path) -> None:
     said = typed(["make demo"], clone)
     for program in sorted((clone / "src" / "acorn" / "cli" / "programs").iterdir()):
@@ -82,6 +95,7 @@ def test_make_demo_in_fresh_clone_prints_programs_and_their_output(clone: Path) 
     assert re.search(r"^Person\(name='.+', age=\d+\)$", said, flags=re.MULTILINE)
 
 
+@pytest.mark.release
 def test_first_agent_commands_of_readme_print_answer_in_fresh_clone(clone: Path) -> None:
     said = typed(COMMANDS[1], clone)
     answers = re.findall(r"^\{.*\}$", said, flags=re.MULTILINE)

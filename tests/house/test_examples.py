@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
 import json
 import os
 import re
+import runpy
 import sqlite3
 import subprocess
 import sys
@@ -15,8 +19,10 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from tests.cases import case
 from tests.docs.pages import any_answer
 from tests.loopback import Loopback
+from tests.telemetry import no_provider
 
 from acorn import module
 from acorn.cli import main
@@ -40,29 +46,47 @@ WORDS = {
 """What `acorn run` is given, by example."""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_program_exits_with_0(example: Path) -> None:
-    done = subprocess.run([sys.executable, "-W", "error", str(example)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_example_started_with_acorn_run_prints_json(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the modules that the examples import after the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+
+@pytest.mark.usefixtures("loaded_later")
+def test_example_program_prints_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for example in EXAMPLES:
+        with case(example.stem), no_provider():
+            monkeypatch.setattr(sys, "argv", [str(example)])
+            runpy.run_path(str(example), run_name="__main__")
+            assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.release
+def test_example_program_in_its_own_process_exits_with_0() -> None:
+    for example in EXAMPLES:
+        with case(example.stem):
+            command = [sys.executable, "-W", "error", str(example)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.strip()
+
+
+@pytest.mark.usefixtures("loaded_later")
+def test_example_started_with_acorn_run_prints_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect("shop.db")):
         pass
-    with Loopback(any_answer) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        code = main(["run", str(ROOT / "examples" / f"{name}.py"), *WORDS[name]])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert json.loads(said.out)
+    for name, words in WORDS.items():
+        with case(name), Loopback(any_answer) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+            monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+            code = main(["run", str(ROOT / "examples" / f"{name}.py"), *words])
+            said = capsys.readouterr()
+            assert code == 0, said.err
+            assert json.loads(said.out)
 
 
 def test_examples_listed_in_guide_exist_as_files() -> None:
@@ -71,17 +95,41 @@ def test_examples_listed_in_guide_exist_as_files() -> None:
     assert [name for name in listed if not (ROOT / "examples" / name).exists()] == []
 
 
-def test_notebook_runs_without_errors() -> None:
+def read_notebook() -> Any:
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
-    assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before it is kept"
+    assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before you commit the notebook"
+    return notebook
+
+
+def check_page(page: str) -> None:
+    assert "&lt;b&gt;very&lt;/b&gt;" in page
+    assert "<b>very" not in page
+    assert "<script" not in page
+
+
+async def run_cells(cells: list[str]) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells:
+        waiting = eval(compile(cell, "notebook", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
+        if inspect.iscoroutine(waiting):
+            await waiting
+    return names
+
+
+def test_code_of_notebook_runs_in_event_loop() -> None:
+    names = asyncio.run(run_cells([cell.source for cell in read_notebook().cells if cell.cell_type == "code"]))
+    assert names["seen"]
+    check_page(names["run"]._repr_html_())
+
+
+@pytest.mark.release
+def test_notebook_runs_in_jupyter_without_errors() -> None:
+    notebook = read_notebook()
     environment = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute(env=environment)
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    pages = [output["data"]["text/html"] for output in shown if "text/html" in output.get("data", {})]
-    assert len(pages) == 1
-    assert "&lt;b&gt;very&lt;/b&gt;" in pages[0]
-    assert "<b>very" not in pages[0]
-    assert "<script" not in pages[0]
+    [page] = [output["data"]["text/html"] for output in shown if "text/html" in output.get("data", {})]
+    check_page(page)
     assert all(output["output_type"] != "error" for output in shown)
 
 

@@ -19,6 +19,7 @@ from peers import chart, shown, table
 from peers.environments import CONTENDERS, Contender
 from peers.run import COMPARED, Process, serving, take, without_paths
 from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
+from tests.cases import case
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -127,16 +128,17 @@ OURS = {"__future__", "collections", "concurrent", "typing", "typing_extensions"
 OTHERWISE = {"dspy.configure": "the measured one sets it by `dspy.context`, for its runs at once"}
 
 
-@pytest.mark.parametrize("name", [name for name in shown.TABS if name != "acorn_native"])
-def test_framework_program_printed_in_docs_equals_measured_program(name: str) -> None:
-    measured = (ROOT / "bench/peers/contenders" / f"{name}.py").read_text(encoding="utf-8")
-    there, on_page = made_by(measured), made_by(shown.programs()[name])
-    assert on_page
-    for called, keywords in on_page.items():
-        if called in OTHERWISE:
-            continue
-        assert called in there, f"{name}: the page calls `{called}`, the measured program does not"
-        assert keywords <= there[called], f"{name}: `{called}` is given other things on the page"
+def test_framework_program_printed_in_docs_equals_measured_program() -> None:
+    for name in [name for name in shown.TABS if name != "acorn_native"]:
+        with case(name):
+            measured = (ROOT / "bench/peers/contenders" / f"{name}.py").read_text(encoding="utf-8")
+            there, on_page = made_by(measured), made_by(shown.programs()[name])
+            assert on_page
+            for called, keywords in on_page.items():
+                if called in OTHERWISE:
+                    continue
+                assert called in there, f"{name}: the page calls `{called}`, the measured program does not"
+                assert keywords <= there[called], f"{name}: `{called}` is given other things on the page"
 
 
 def test_each_framework_compared_in_docs_has_printed_program() -> None:
@@ -197,27 +199,34 @@ def test_benchmark_server_streams_report_in_chunks(root: str) -> None:
     assert [delta for delta in deltas if delta] == pieces(report(2))
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
+def test_benchmark_server_rejects_request_that_task_does_not_allow(root: str) -> None:
+    for path, body in [
         ("done/loop2", asked("other")),
         ("done/loop2", asked("look", MARK, MARK, MARK)),
         ("done/parallel20", asked("wait", MARK)),
         ("other/single", asked("look")),
         ("json/single", asked("look")),
         ("done/single", {"tools": "done"}),
+    ]:
+        with case(path):
+            take(root)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                post(f"{root}/{path}", body)
+            refused.value.close()
+            assert refused.value.code == 400
+            assert take(root)["refused"]
+
+
+WITHOUT_PACKAGES = [each for each in CONTENDERS if not each.requires]
+
+
+@pytest.mark.parametrize(
+    "contender",
+    [
+        pytest.param(each, id=each.name, marks=[] if each.name == "acorn_native" else pytest.mark.release)
+        for each in WITHOUT_PACKAGES
     ],
 )
-def test_benchmark_server_rejects_request_that_task_does_not_allow(root: str, path: str, body: dict[str, Any]) -> None:
-    take(root)
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"{root}/{path}", body)
-    refused.value.close()
-    assert refused.value.code == 400
-    assert take(root)["refused"]
-
-
-@pytest.mark.parametrize("contender", [each for each in CONTENDERS if not each.requires], ids=lambda each: each.name)
 def test_benchmark_programs_without_extra_packages_complete_each_task(root: str, contender: Contender) -> None:
     process = Process(contender, sys.executable, root)
     try:

@@ -33,9 +33,9 @@ class Grammar:
             assert not rest, f"not a rule: {line}"
         return cls(rules)
 
-    def write(self, chance: random.Random, *, greed: float = 0.5) -> str:
-        """Generate a random text of the grammar; a high `greed` causes many repetitions."""
-        return self._write(self.rules["root"], chance, greed)
+    def write(self, chance: random.Random) -> str:
+        """Generate a random text of the grammar."""
+        return self._write(self.rules["root"], chance)
 
     def as_regex(self) -> re.Pattern[str]:
         """Convert a small grammar to a regular expression."""
@@ -52,20 +52,20 @@ class Grammar:
             return re.escape(_unescaped(part[1:-1]))
         return part if part.startswith("[") else self._regex(self.rules[part])
 
-    def _write(self, options: Any, chance: random.Random, greed: float) -> str:
+    def _write(self, options: Any, chance: random.Random) -> str:
         made: list[str] = []
         for part, low, high in chance.choice(options):
             edge = chance.random()
-            count = low if edge < 0.25 else high if edge > 1 - 0.5 * greed else chance.randint(low, min(high, low + 6))
+            count = low if edge < 0.25 else high if edge > 0.75 else chance.randint(low, min(high, low + 6))
             for _ in range(count):
                 if isinstance(part, list):
-                    made.append(self._write(part, chance, greed))
+                    made.append(self._write(part, chance))
                 elif part.startswith('"'):
                     made.append(_unescaped(part[1:-1]))
                 elif part.startswith("["):
                     made.append(_one_of(part[1:-1], chance))
                 else:
-                    made.append(self._write(self.rules[part], chance, greed))
+                    made.append(self._write(self.rules[part], chance))
         return "".join(made)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, RootModel
+from tests.cases import case
 
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn.chunk import AnswerReader, StreamChunk, Streamer
@@ -144,9 +145,8 @@ def test_old_chunk_lists_only_fields_completed_up_to_that_chunk() -> None:
     assert found[1].completed == ()
 
 
-@pytest.mark.parametrize(
-    ("declared", "text", "expected", "completed"),
-    [
+def test_partial_answer_of_single_value_output_is_bare_value() -> None:
+    for declared, text, expected, completed in [
         (list[str], '{"result": ["a", "b', ["a", "b"], ()),
         (list[str], '{"result": ["a", "b"]', ["a", "b"], ("result",)),
         (str, '{"result": "ab', "ab", ()),
@@ -164,15 +164,12 @@ def test_old_chunk_lists_only_fields_completed_up_to_that_chunk() -> None:
         (str, "{", None, ()),
         (str, "", None, ()),
         (str, "[1", None, ()),
-    ],
-)
-def test_partial_answer_of_single_value_output_is_bare_value(
-    declared: Any, text: str, expected: Any, completed: tuple[str, ...]
-) -> None:
-    last = chunks_of(finish(text), shape_of(declared, "Agent", "final_output"))[-1]
-    assert last.partial == expected
-    assert type(last.partial) is type(expected)
-    assert last.completed == completed
+    ]:
+        with case(declared):
+            last = chunks_of(finish(text), shape_of(declared, "Agent", "final_output"))[-1]
+            assert last.partial == expected
+            assert type(last.partial) is type(expected)
+            assert last.completed == completed
 
 
 def test_partial_text_answer_of_many_small_deltas_contains_whole_text() -> None:
@@ -508,27 +505,26 @@ def test_randomly_split_tool_calls_are_joined_to_original_calls() -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("beside", "expected"),
-    [
-        ({"content": "text"}, {"content": "text"}),
-        ({"reasoning": "hm"}, {"reasoning": "hm"}),
-        ({"stop_reason": "length"}, {"stop_reason": "length"}),
-        ({"usage": Usage(1, 2, requests=1)}, {"usage": Usage(1, 2, requests=1)}),
-        ({"cost": 0.0}, {"cost": 0.0}),
-        ({"model": "m"}, {"model": "m"}),
-        ({"refusal": ""}, {"refusal": ""}),
-        ({"extra": {"a": 1}}, {"extra": {"a": 1}}),
-    ],
-)
-def test_tool_call_delta_that_also_contains_text_is_joined(beside: dict[str, Any], expected: dict[str, Any]) -> None:
-    first, *pieces = finish(TEXT)
-    last = pieces[-1]
-    pieces[-1] = Delta(calls=last.calls, **beside)
-    response = response_of([first, *pieces])
-    assert vars(response).items() >= expected.items()
-    assert response.tool_calls == [RawCall("f1", FINISH, TEXT)]
-    assert chunks_of([first, *pieces])[-1].partial.score == 12
+def test_tool_call_delta_that_also_contains_text_is_joined() -> None:
+    parts: list[dict[str, Any]] = [
+        {"content": "text"},
+        {"reasoning": "hm"},
+        {"stop_reason": "length"},
+        {"usage": Usage(1, 2, requests=1)},
+        {"cost": 0.0},
+        {"model": "m"},
+        {"refusal": ""},
+        {"extra": {"a": 1}},
+    ]
+    for beside in parts:
+        with case(beside):
+            first, *pieces = finish(TEXT)
+            last = pieces[-1]
+            pieces[-1] = Delta(calls=last.calls, **beside)
+            response = response_of([first, *pieces])
+            assert vars(response).items() >= beside.items()
+            assert response.tool_calls == [RawCall("f1", FINISH, TEXT)]
+            assert chunks_of([first, *pieces])[-1].partial.score == 12
 
 
 def test_incomplete_finish_tool_name_followed_by_empty_delta_yields_no_tool_call() -> None:

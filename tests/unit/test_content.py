@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, field_serializer
+from tests.cases import case
 from tests.parts import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
@@ -106,9 +107,8 @@ def test_media_value_is_encoded_as_empty_element_with_number() -> None:
     assert found == [image("a"), image("b"), image("c")]
 
 
-@pytest.mark.parametrize(
-    ("value", "inside"),
-    [
+def test_media_value_at_any_nesting_level_is_encoded() -> None:
+    for value, inside in [
         (A, ' media="1" kind="image" />'),
         (Loose(value=A), '>\n  <value media="1" kind="image" />\n</input>'),
         (Loose(value=Sound("wav:a")), '>\n  <value media="1" kind="audio" />\n</input>'),
@@ -116,25 +116,30 @@ def test_media_value_is_encoded_as_empty_element_with_number() -> None:
             Loose(value=Sketch(url="a", name='"<cat>&"')),
             '>\n  <value media="1" kind="image" name="&quot;&lt;cat&gt;&amp;&quot;" />\n</input>',
         ),
-        ([A, "x", Sound("wav:b")], '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n'
-         '  <item media="2" kind="audio" />\n</input>'),
+        (
+            [A, "x", Sound("wav:b")],
+            '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n  <item media="2" kind="audio" />\n</input>',
+        ),
         ((A, B), '>\n  <photo media="1" kind="image" />\n  <photo media="2" kind="image" />\n</input>'),
         (deque([A]), '>\n  <photo media="1" kind="image" />\n</input>'),
         (Pair(A, B), '>\n  <photo media="1" kind="image" />\n  <photo media="2" kind="image" />\n</input>'),
-        ({"one": A, "no name": B}, '>\n  <one media="1" kind="image" />\n'
-         '  <entry key="no name" media="2" kind="image" />\n</input>'),
+        (
+            {"one": A, "no name": B},
+            '>\n  <one media="1" kind="image" />\n  <entry key="no name" media="2" kind="image" />\n</input>',
+        ),
         (Named(photo=A), '>\n  <photo media="1" kind="image" />\n</input>'),
-        (Framed(A, {"x": B}), '>\n  <photo media="1" kind="image" />\n  <frame>\n'
-         '    <x media="2" kind="image" />\n  </frame>\n</input>'),
+        (
+            Framed(A, {"x": B}),
+            '>\n  <photo media="1" kind="image" />\n  <frame>\n    <x media="2" kind="image" />\n  </frame>\n</input>',
+        ),
         (Rooted(A), ' media="1" kind="image" />'),
         (Loose(value=[Rooted(A)]), '>\n  <value>\n    <item media="1" kind="image" />\n  </value>\n</input>'),
         (Rootless([A, "x"]), '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n</input>'),
-    ],
-)  # fmt: skip
-def test_media_value_at_any_nesting_level_is_encoded(value: Any, inside: str) -> None:
-    text, found = written(value)
-    assert text == f"<input{inside}"
-    assert len(found) == text.count("media=")
+    ]:
+        with case(value):
+            text, found = written(value)
+            assert text == f"<input{inside}"
+            assert len(found) == text.count("media=")
 
 
 def test_description_of_media_field_is_encoded_as_comment() -> None:
@@ -181,9 +186,8 @@ def test_value_without_media_is_encoded_as_plain_text() -> None:
 # In JSON
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "parts"),
-    [
+def test_json_content_contains_placeholder_instead_of_media_value() -> None:
+    for value, text, parts in [
         (A, '{"media":1,"kind":"image"}', [image("a")]),
         (["See:", A, B], '["See:",{"media":1,"kind":"image"},{"media":2,"kind":"image"}]', [image("a"), image("b")]),
         ({"x": A, "y": [A]}, '{"x":{"media":1,"kind":"image"},"y":[{"media":1,"kind":"image"}]}', [image("a")]),
@@ -191,18 +195,20 @@ def test_value_without_media_is_encoded_as_plain_text() -> None:
         (Computed(url="a"), '{"url":"a","photo":{"media":1,"kind":"image"}}', [image("a")]),
         (Sketch(url="a", name="ä"), '{"media":1,"kind":"image","name":"ä"}', [image("a")]),
         ([Sound("wav:x")], '[{"media":1,"kind":"audio"}]', [Sound("wav:x").__acorn_part__()]),
-        ([Album(others=[B])],
-         '[{"title":"Oaks","photo":{"media":1,"kind":"image"},"others":[{"media":2,"kind":"image"}]}]',
-         [image("a"), image("b")]),
-    ],
-)  # fmt: skip
-def test_json_content_contains_placeholder_instead_of_media_value(value: Any, text: str, parts: list[Any]) -> None:
-    assert to_content(value) == [{"type": "text", "text": text}, *parts]
+        (
+            [Album(others=[B])],
+            '[{"title":"Oaks","photo":{"media":1,"kind":"image"},"others":[{"media":2,"kind":"image"}]}]',
+            [image("a"), image("b")],
+        ),
+    ]:
+        with case(value):
+            assert to_content(value) == [{"type": "text", "text": text}, *parts]
 
 
-@pytest.mark.parametrize("value", [1, None, True, [], {}, {"media": 1, "kind": "image"}, Loose(value=[1]), object()])
-def test_json_content_of_value_without_media_is_plain_text(value: Any) -> None:
-    assert to_content(value) == to_json_text(value)
+def test_json_content_of_value_without_media_is_plain_text() -> None:
+    for value in [1, None, True, [], {}, {"media": 1, "kind": "image"}, Loose(value=[1]), object()]:
+        with case(value):
+            assert to_content(value) == to_json_text(value)
 
 
 @pytest.mark.parametrize("bad", [b"\xff", "\ud800"])
@@ -275,40 +281,36 @@ def test_media_value_in_union_field_is_encoded(value: Any) -> None:
     assert again == either
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
+def test_text_of_joins_text_parts_of_message_content() -> None:
+    for content, text in [
         ("text", "text"),
         (None, ""),
         ([], ""),
         ([{"type": "text", "text": "a"}, image("x"), {"type": "text", "text": "b"}], "a\nb"),
         (["a", 5, {"text": 5}], "a"),
         ({"x": 1}, '{"x":1}'),
-    ],
-)
-def test_text_of_joins_text_parts_of_message_content(content: Any, text: str) -> None:
-    assert text_of(content) == text
+    ]:
+        with case(content):
+            assert text_of(content) == text
 
 
 # Saved
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_value_with_media_is_equal_after_save_and_restore() -> None:
+    for value in [
         A,
         [A, {"x": [B, "y"]}, A],
         Album(others=[B]),
         {"__part__": 1, "__part___": A, "deep": [{"__part____": [Sketch(url="s", name="n")]}]},
         {"media": 1, "x": Sound("wav:y")},
-    ],
-)
-def test_value_with_media_is_equal_after_save_and_restore(value: Any) -> None:
-    text, saved = json.loads(json.dumps(save_parts(value)))
-    again = restore_parts(json.loads(text), saved)
-    assert to_content(again) == to_content(value)
-    text, saved = json.loads(json.dumps(save_parts(again)))
-    assert to_content(restore_parts(json.loads(text), saved)) == to_content(value)
+    ]:
+        with case(value):
+            text, saved = json.loads(json.dumps(save_parts(value)))
+            again = restore_parts(json.loads(text), saved)
+            assert to_content(again) == to_content(value)
+            text, saved = json.loads(json.dumps(save_parts(again)))
+            assert to_content(restore_parts(json.loads(text), saved)) == to_content(value)
 
 
 def test_value_without_media_is_saved_unchanged() -> None:

@@ -28,8 +28,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import AfterValidator, AliasPath, BaseModel, Field, HttpUrl, SecretStr
 from pydantic_core import PydanticCustomError
+from tests.cases import case
 from tests.unit import signatures
-from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
+from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
 from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools
@@ -37,8 +38,6 @@ from acorn._declare.tools.kinds import ArgumentError, Tool
 from acorn._declare.tools.signature_schemas import UnresolvedHintError, read_docstring
 
 HERE = __name__
-
-rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
 @functools.cache
@@ -105,13 +104,14 @@ def orders(schema: Schema) -> list[list[str]]:
     return sorted(list(part["properties"]) for part in subschemas(schema) if "properties" in part)
 
 
-@rows
-def test_schema_of_signature_lists_parameters_in_declaration_order(row: Row) -> None:
-    made = tool_of(row.function)
-    assert made.schema["parameters"] == row.parameters
-    assert orders(made.schema["parameters"]) == orders(row.parameters)
-    assert made.schema.get("description") == row.description
-    assert made.schema is made.schema
+def test_schema_of_signature_lists_parameters_in_declaration_order() -> None:
+    for row in ROWS:
+        with case(row.name):
+            made = tool_of(row.function)
+            assert made.schema["parameters"] == row.parameters
+            assert orders(made.schema["parameters"]) == orders(row.parameters)
+            assert made.schema.get("description") == row.description
+            assert made.schema is made.schema
 
 
 TITLES = {
@@ -122,54 +122,56 @@ TITLES = {
 }
 
 
-@rows
-def test_schema_of_signature_is_valid_json_schema_without_generated_titles(row: Row) -> None:
-    schema = schema_of(row.function)
-    Draft202012Validator.check_schema(schema)
-    assert "s3cret" not in json.dumps(schema, allow_nan=False)
-    assert schema["type"] == "object"
-    assert isinstance(schema["properties"], dict)
-    parts = list(subschemas(schema))
-    assert all("items" in part for part in parts if part.get("type") == "array")
-    assert sorted(part["title"] for part in parts if "title" in part) == TITLES.get(row.name, [])
-    used = {part["$ref"] for part in parts if "$ref" in part}
-    assert used == {f"#/$defs/{name}" for name in schema.get("$defs", {})}
+def test_schema_of_signature_is_valid_json_schema_without_generated_titles() -> None:
+    for row in ROWS:
+        with case(row.name):
+            schema = schema_of(row.function)
+            Draft202012Validator.check_schema(schema)
+            assert "s3cret" not in json.dumps(schema, allow_nan=False)
+            assert schema["type"] == "object"
+            assert isinstance(schema["properties"], dict)
+            parts = list(subschemas(schema))
+            assert all("items" in part for part in parts if part.get("type") == "array")
+            assert sorted(part["title"] for part in parts if "title" in part) == TITLES.get(row.name, [])
+            used = {part["$ref"] for part in parts if "$ref" in part}
+            assert used == {f"#/$defs/{name}" for name in schema.get("$defs", {})}
 
 
 # The table: arguments.
 
 
-@rows
-def test_valid_arguments_are_bound_to_tool_parameters(row: Row) -> None:
-    validator = Draft202012Validator(row.parameters)
-    for text in (*row.takes, *row.lax):
-        assert validator.is_valid(json.loads(text)) == (text not in row.lax), text
-        args, kwargs = tool_of(row.function).bind(text)
-        result = row.function(*args, **kwargs)
-        if inspect.iscoroutine(result):
-            result.close()
+def test_valid_arguments_are_bound_to_tool_parameters() -> None:
+    for row in ROWS:
+        with case(row.name):
+            validator = Draft202012Validator(row.parameters)
+            for text in (*row.takes, *row.lax):
+                assert validator.is_valid(json.loads(text)) == (text not in row.lax), text
+                args, kwargs = tool_of(row.function).bind(text)
+                result = row.function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    result.close()
 
 
-@rows
-def test_invalid_arguments_raise_error_with_argument_name(row: Row) -> None:
-    validator = Draft202012Validator(row.parameters)
-    for text, argument in (*row.refuses, *row.beyond):
-        assert validator.is_valid(json.loads(text)) == ((text, argument) in row.beyond), text
-        assert f"argument `{argument}" in refusal(row.function, text)
+def test_invalid_arguments_raise_error_with_argument_name() -> None:
+    for row in ROWS:
+        with case(row.name):
+            validator = Draft202012Validator(row.parameters)
+            for text, argument in (*row.refuses, *row.beyond):
+                assert validator.is_valid(json.loads(text)) == ((text, argument) in row.beyond), text
+                assert f"argument `{argument}" in refusal(row.function, text)
 
 
 def takes_any_keyword(function: Callable[..., Any]) -> bool:
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if not takes_any_keyword(row.function)], ids=lambda row: str(row.name)
-)
-def test_unknown_argument_raises_error_with_known_names(row: Row) -> None:
-    for text in row.takes:
-        words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
-        there = ", ".join(row.parameters["properties"]) or "none"
-        assert words == f"argument `no_such_argument`: expected no such field; there are {there}, got 1"
+def test_unknown_argument_raises_error_with_known_names() -> None:
+    for row in [row for row in ROWS if not takes_any_keyword(row.function)]:
+        with case(row.name):
+            for text in row.takes:
+                words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
+                there = ", ".join(row.parameters["properties"]) or "none"
+                assert words == f"argument `no_such_argument`: expected no such field; there are {there}, got 1"
 
 
 PROBES: list[Any] = [
@@ -199,21 +201,22 @@ def is_lax_conversion(value: Any, schema: Schema, whole: Schema) -> bool:
     return bool(schema.get("uniqueItems")) and value == [1, 1]
 
 
-@rows
-def test_json_schema_and_argument_binding_accept_same_values(row: Row) -> None:
-    validator = Draft202012Validator(row.parameters)
-    for text in row.takes[:1]:
-        for name, schema in row.parameters["properties"].items():
-            for value in PROBES:
-                arguments = {**json.loads(text), name: value}
-                words = complaint(row.function, json.dumps(arguments))
-                if words is None:
-                    lax = row.name == "a_validator_before" or is_lax_conversion(value, schema, row.parameters)
-                    assert lax or validator.is_valid(arguments), (name, value)
-                else:
-                    assert f"argument `{name}" in words
-                    # Only a row that says so is stricter than its schema.
-                    assert row.beyond or not validator.is_valid(arguments), (name, value)
+def test_json_schema_and_argument_binding_accept_same_values() -> None:
+    for row in ROWS:
+        with case(row.name):
+            validator = Draft202012Validator(row.parameters)
+            for text in row.takes[:1]:
+                for name, schema in row.parameters["properties"].items():
+                    for value in PROBES:
+                        arguments = {**json.loads(text), name: value}
+                        words = complaint(row.function, json.dumps(arguments))
+                        if words is None:
+                            lax = row.name == "a_validator_before" or is_lax_conversion(value, schema, row.parameters)
+                            assert lax or validator.is_valid(arguments), (name, value)
+                        else:
+                            assert f"argument `{name}" in words
+                            # Only a row that says so is stricter than its schema.
+                            assert row.beyond or not validator.is_valid(arguments), (name, value)
 
 
 # Further properties of schemas.
@@ -388,9 +391,8 @@ def test_schema_of_method_tool_excludes_self() -> None:
 # Docstrings.
 
 
-@pytest.mark.parametrize(
-    ("doc", "description", "parameters"),
-    [
+def test_docstring_is_split_into_description_and_parameter_texts() -> None:
+    for doc, description, parameters in [
         (None, "", {}),
         ("", "", {}),
         ("\n    One line.\n    ", "One line.", {}),
@@ -418,12 +420,9 @@ def test_schema_of_method_tool_excludes_self() -> None:
         (":param x: X,\n    and more.", "", {"x": "X,\nand more."}),
         ("A.\n\n:param", "A.\n\n:param", {}),
         ("A: B.\n\nSee also: C.", "A: B.\n\nSee also: C.", {}),
-    ],
-)  # fmt: skip
-def test_docstring_is_split_into_description_and_parameter_texts(
-    doc: str | None, description: str, parameters: dict[str, str]
-) -> None:
-    assert read_docstring(doc) == (description, parameters)
+    ]:
+        with case(doc):
+            assert read_docstring(doc) == (description, parameters)
 
 
 LINES = [
@@ -512,12 +511,13 @@ BOUND: list[tuple[Any, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "arguments", "value"), BOUND, ids=lambda part: getattr(part, "__name__", None))
-def test_argument_is_converted_to_annotated_type(function: Any, arguments: str, value: Any) -> None:
-    name = next(iter(inspect.signature(function).parameters))
-    args, kwargs = tool_of(function).bind(arguments)
-    assert (args, kwargs) == ((), {name: value})
-    assert type(kwargs[name]) is type(value)
+def test_argument_is_converted_to_annotated_type() -> None:
+    for function, arguments, value in BOUND:
+        with case(function.__name__, arguments):
+            name = next(iter(inspect.signature(function).parameters))
+            args, kwargs = tool_of(function).bind(arguments)
+            assert (args, kwargs) == ((), {name: value})
+            assert type(kwargs[name]) is type(value)
 
 
 def test_arguments_for_each_kind_of_parameter_are_passed_to_function() -> None:
@@ -754,9 +754,10 @@ WORDS: list[tuple[Any, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "arguments", "words"), WORDS, ids=range(len(WORDS)))
-def test_invalid_argument_error_contains_argument_and_expected_value(function: Any, arguments: str, words: str) -> None:
-    assert refusal(function, arguments) == words
+def test_invalid_argument_error_contains_argument_and_expected_value() -> None:
+    for function, arguments, words in WORDS:
+        with case(function.__name__, arguments):
+            assert refusal(function, arguments) == words
 
 
 def test_too_deeply_nested_json_arguments_are_rejected() -> None:
@@ -895,11 +896,12 @@ REFUSED: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("entry", "words"), REFUSED, ids=[str(getattr(e, "__name__", e)) for e, _ in REFUSED])
-def test_unusable_tool_raises_declaration_error(entry: Any, words: str) -> None:
-    with pytest.raises(DeclarationError) as caught:
-        tool_of(entry)
-    assert str(caught.value) == words
+def test_unusable_tool_raises_declaration_error() -> None:
+    for entry, words in REFUSED:
+        with case(entry):
+            with pytest.raises(DeclarationError) as caught:
+                tool_of(entry)
+            assert str(caught.value) == words
 
 
 PLAIN_HINTS = st.recursive(
@@ -989,10 +991,7 @@ def test_type_hint_with_class_defined_later_is_resolved() -> None:
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [
-        (never, "name 'Nowhere' is not defined"),
-        (not_in_the_module, "module 'datetime' has no attribute 'nothing'"),
-    ],
+    [(never, "name 'Nowhere' is not defined"), (not_in_the_module, "module 'datetime' has no attribute 'nothing'")],
 )
 def test_undefined_type_hint_raises_at_first_use(function: Callable[..., Any], why: str) -> None:
     made = tool_of(function)
@@ -1014,42 +1013,46 @@ def test_bound_argument_of_functools_partial_needs_no_type_hint() -> None:
 # `@tool`.
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"name": ""}, "`name` of the tool `options` must be a non-empty string, got ''."),
-        ({"name": "  "}, "`name` of the tool `options` must be a non-empty string, got '  '."),
-        ({"name": 5}, "`name` of the tool `options` must be a non-empty string, got 5."),
-        ({"description": ""}, "`description` of the tool `options` must be a non-empty string, got ''."),
-        ({"description": ["x"]}, "`description` of the tool `options` must be a non-empty string, got ['x']."),
-        ({"timeout": 0}, "`timeout` of the tool `options` must be a number of seconds above 0, got 0."),
-        ({"timeout": -1.5}, "`timeout` of the tool `options` must be a number of seconds above 0, got -1.5."),
-        ({"timeout": "5"}, "`timeout` of the tool `options` must be a number of seconds above 0, got '5'."),
-        ({"timeout": True}, "`timeout` of the tool `options` must be a number of seconds above 0, got True."),
-        ({"timeout": math.inf}, "`timeout` of the tool `options` must be a number of seconds above 0, got inf."),
-        ({"timeout": math.nan}, "`timeout` of the tool `options` must be a number of seconds above 0, got nan."),
-        ({"parallel": "yes"}, "`parallel` of the tool `options` must be True or False, got 'yes'."),
-        ({"parallel": None}, "`parallel` of the tool `options` must be True or False, got None."),
-        ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
-    ],
-)
-def test_invalid_option_of_tool_decorator_raises_declaration_error(options: dict[str, Any], words: str) -> None:
-    def function() -> None: ...
-
-    function.__qualname__ = "options"
-    with pytest.raises(DeclarationError) as caught:
-        tool(**options)(function)
-    assert str(caught.value) == words
+INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "`name` of the tool `options` must be a non-empty string, got ''."),
+    ({"name": "  "}, "`name` of the tool `options` must be a non-empty string, got '  '."),
+    ({"name": 5}, "`name` of the tool `options` must be a non-empty string, got 5."),
+    ({"description": ""}, "`description` of the tool `options` must be a non-empty string, got ''."),
+    ({"description": ["x"]}, "`description` of the tool `options` must be a non-empty string, got ['x']."),
+    ({"timeout": 0}, "`timeout` of the tool `options` must be a number of seconds above 0, got 0."),
+    ({"timeout": -1.5}, "`timeout` of the tool `options` must be a number of seconds above 0, got -1.5."),
+    ({"timeout": "5"}, "`timeout` of the tool `options` must be a number of seconds above 0, got '5'."),
+    ({"timeout": True}, "`timeout` of the tool `options` must be a number of seconds above 0, got True."),
+    ({"timeout": math.inf}, "`timeout` of the tool `options` must be a number of seconds above 0, got inf."),
+    ({"timeout": math.nan}, "`timeout` of the tool `options` must be a number of seconds above 0, got nan."),
+    ({"parallel": "yes"}, "`parallel` of the tool `options` must be True or False, got 'yes'."),
+    ({"parallel": None}, "`parallel` of the tool `options` must be True or False, got None."),
+    ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
+]
 
 
-@pytest.mark.parametrize("target", [5, "search", None, ["x"]])
-def test_tool_decorator_on_non_function_raises_declaration_error(target: Any) -> None:
-    with pytest.raises(DeclarationError) as caught:
-        tool()(target)
-    assert str(caught.value) == (
-        f"`@tool` must decorate a function or method, got {target!r}. "
-        f"Pass options by name, as in `@tool(name='search')`."
-    )
+def test_invalid_option_of_tool_decorator_raises_declaration_error() -> None:
+    for options, words in INVALID_OPTIONS:
+        with case(options):
+
+            def function() -> None: ...
+
+            function.__qualname__ = "options"
+            with pytest.raises(DeclarationError) as caught:
+                tool(**options)(function)
+            assert str(caught.value) == words
+
+
+def test_tool_decorator_on_non_function_raises_declaration_error() -> None:
+    targets: list[Any] = [5, "search", None, ["x"]]
+    for target in targets:
+        with case(target):
+            with pytest.raises(DeclarationError) as caught:
+                tool()(target)
+            assert str(caught.value) == (
+                f"`@tool` must decorate a function or method, got {target!r}. "
+                f"Pass options by name, as in `@tool(name='search')`."
+            )
 
 
 def test_tool_decorator_returns_function_unchanged() -> None:

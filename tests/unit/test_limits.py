@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import case
 
 from acorn import DeclarationError, Run, Usage
 from acorn._machine.budgets import Budget, Budgets, Limits, Meter, Spent
@@ -36,18 +37,16 @@ def room(made: Meter, now: float = 0.0, new_text: int = 0, **limits: Any) -> tup
 TWICE = [(100, 10), (150, 20)]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
+def test_remaining_tokens_decide_if_run_may_take_step_or_must_answer_or_stop() -> None:
+    for tokens, expected in [
         (280 + 190 + 260, "step"),
         (280 + 190 + 259, "answer"),
         (280 + 171, "answer"),
         (280 + 170, "none"),
         (280, "none"),
-    ],
-)
-def test_remaining_tokens_decide_if_run_may_take_step_or_must_answer_or_stop(tokens: int, expected: str) -> None:
-    assert room(meter(*TWICE), tokens=tokens) == (expected, "" if expected == "step" else "max_total_tokens")
+    ]:
+        with case(tokens):
+            assert room(meter(*TWICE), tokens=tokens) == (expected, "" if expected == "step" else "max_total_tokens")
 
 
 @pytest.mark.parametrize(("over", "expected"), [(1.0, "step"), (-1e-6, "answer")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from tests.cases import case
 
 from acorn import ToolResult
 from acorn._history.transcript import result_content
@@ -31,9 +31,8 @@ C = step(("look", {"at": 3}, None, "seen"))
 FAILED = [step(("look", {"at": at}, "no", None)) for at in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("marks", "expected"),
-    [
+def test_repeated_step_digests_are_detected_as_loop() -> None:
+    for marks, expected in [
         ([], False),
         ([A, A], False),
         ([A, A, A], True),
@@ -50,10 +49,9 @@ FAILED = [step(("look", {"at": at}, "no", None)) for at in range(4)]
         ([A, *FAILED[:2]], False),
         ([FAILED[0], A, FAILED[1]], False),
         ([FAILED[0], FAILED[1], A], False),
-    ],
-)
-def test_repeated_step_digests_are_detected_as_loop(marks: list[tuple[str, str]], expected: bool) -> None:
-    assert is_repeating(marks) is expected
+    ]:
+        with case(marks):
+            assert is_repeating(marks) is expected
 
 
 def test_step_digest_depends_on_tool_name_and_arguments_and_result() -> None:

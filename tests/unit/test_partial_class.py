@@ -6,12 +6,14 @@ import copy
 import pickle
 import threading
 import warnings
+from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any, Generic, Literal, Optional, Self, TypeVar, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation
+from tests.cases import case
 from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page, Ping, Pong, Report, Tree, Zoo
 
 from acorn._formats.partial.classes import PartialModel
@@ -230,11 +232,7 @@ def test_partial_of_type_that_is_not_model_is_that_type() -> None:
 
 def test_output_declared_as_field_list_has_partial_class() -> None:
     shape = shape_of(["name", ("count", int), ("tags", list[str], [])], "Agent", "final_output")
-    assert kinds_of(P[shape.schema]) == {
-        "name": str | None,
-        "count": int | None,
-        "tags": list[str] | None,
-    }
+    assert kinds_of(P[shape.schema]) == {"name": str | None, "count": int | None, "tags": list[str] | None}
     assert partial(shape.schema, '{"count": 5, "name": "a').model_dump() == {"name": "a", "count": 5, "tags": None}
 
 
@@ -321,30 +319,31 @@ def test_long_field_of_partial_is_built_at_first_access() -> None:
     assert not is_held(essay("short"), "text")
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda found: found.model_dump(),
-        lambda found: found.model_dump(mode="json"),
-        lambda found: dict(found),
-        lambda found: dict(vars(found)),
-        lambda found: found.__dict__,
-        lambda found: copy.copy(found).model_dump(),
-        lambda found: copy.deepcopy(found).model_dump(),
-        lambda found: found.model_copy().model_dump(),
-        lambda found: found.model_copy(deep=True).model_dump(),
-        lambda found: pickle.loads(pickle.dumps(found)).model_dump(),
-        lambda found: TypeAdapter(Any).dump_python(found),
-        lambda found: TypeAdapter(dict[str, Any]).validate_json(found.model_dump_json()),
-        lambda found: TypeAdapter(P[Essay]).dump_python(found),
-        lambda found: {name: getattr(found, name) for name in type(found).model_fields},
-        lambda found: P[Essay].model_validate(found).model_dump(),
-    ],
-)
-def test_lazy_field_of_partial_is_included_in_each_way_of_reading(look: Any) -> None:
-    shown = look(essay())
-    assert shown == {"before": 5, "text": LONG, "after": [1, 2]}
-    assert list(shown) == ["before", "text", "after"]
+WAYS_OF_READING: list[Callable[[Any], Any]] = [
+    lambda found: found.model_dump(),
+    lambda found: found.model_dump(mode="json"),
+    lambda found: dict(found),
+    lambda found: dict(vars(found)),
+    lambda found: found.__dict__,
+    lambda found: copy.copy(found).model_dump(),
+    lambda found: copy.deepcopy(found).model_dump(),
+    lambda found: found.model_copy().model_dump(),
+    lambda found: found.model_copy(deep=True).model_dump(),
+    lambda found: pickle.loads(pickle.dumps(found)).model_dump(),
+    lambda found: TypeAdapter(Any).dump_python(found),
+    lambda found: TypeAdapter(dict[str, Any]).validate_json(found.model_dump_json()),
+    lambda found: TypeAdapter(P[Essay]).dump_python(found),
+    lambda found: {name: getattr(found, name) for name in type(found).model_fields},
+    lambda found: P[Essay].model_validate(found).model_dump(),
+]
+
+
+def test_lazy_field_of_partial_is_included_in_each_way_of_reading() -> None:
+    for look in WAYS_OF_READING:
+        with case(look):
+            shown = look(essay())
+            assert shown == {"before": 5, "text": LONG, "after": [1, 2]}
+            assert list(shown) == ["before", "text", "after"]
 
 
 def test_model_dump_of_partial_with_include_and_exclude_selects_fields() -> None:

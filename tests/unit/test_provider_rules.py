@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.provider_rules import assert_complete, assert_request_valid, assert_valid
 
 from acorn.models import ModelRequest
@@ -119,19 +120,16 @@ INVALID: list[tuple[str, str, list[Message]]] = [
 ]
 
 
-@pytest.mark.parametrize("messages", [messages for _, messages in VALID], ids=[name for name, _ in VALID])
-def test_provider_rules_accept_valid_message_list(messages: list[Message]) -> None:
-    assert_valid(messages)
+def test_provider_rules_accept_valid_message_list() -> None:
+    for name, messages in VALID:
+        with case(name):
+            assert_valid(messages)
 
 
-@pytest.mark.parametrize(
-    ("reason", "messages"),
-    [(reason, messages) for _, reason, messages in INVALID],
-    ids=[name for name, _, _ in INVALID],
-)
-def test_provider_rules_reject_invalid_message_list_with_reason(reason: str, messages: list[Message]) -> None:
-    with pytest.raises(AssertionError, match=reason):
-        assert_valid(messages)
+def test_provider_rules_reject_invalid_message_list_with_reason() -> None:
+    for name, reason, messages in INVALID:
+        with case(name), pytest.raises(AssertionError, match=reason):
+            assert_valid(messages)
 
 
 def request(messages: list[Message], tools: list[dict[str, Any]], **changes: Any) -> ModelRequest:
@@ -142,19 +140,16 @@ def test_provider_rules_accept_valid_request() -> None:
     assert_request_valid(request([USER], [FINISH]))
 
 
-@pytest.mark.parametrize(
-    ("reason", "wrong"),
-    [
+def test_provider_rules_reject_invalid_request() -> None:
+    for reason, wrong in [
         ("blank content", request([{"role": "user", "content": ""}], [FINISH])),
         ("two tools of one name", request([USER], [FINISH, FINISH])),
         ("no `__finish__`", request([USER], [])),
         ("other messages", request([USER], [FINISH], messages_json=lambda: b"[]")),
         ("other tools", request([USER], [FINISH], tools_json=lambda: b"[]")),
-    ],
-)
-def test_provider_rules_reject_invalid_request(reason: str, wrong: ModelRequest) -> None:
-    with pytest.raises(AssertionError, match=reason):
-        assert_request_valid(wrong)
+    ]:
+        with case(reason), pytest.raises(AssertionError, match=reason):
+            assert_request_valid(wrong)
 
 
 @pytest.mark.parametrize(
@@ -165,17 +160,14 @@ def test_history_check_accepts_history_with_result_for_each_call(history: list[M
     assert_complete(history)
 
 
-@pytest.mark.parametrize(
-    "history",
-    [
+def test_history_check_raises_for_call_without_result() -> None:
+    for history in [
         [USER, calling("1")],
         [USER, calling("1", "2"), result("1")],
         [USER, calling("1"), USER],
         [USER, calling("1"), USER, result("1")],
         [USER, calling("1"), result("2")],
         [USER, calling("1"), calling("2"), result("1"), result("2")],
-    ],
-)
-def test_history_check_raises_for_call_without_result(history: list[Message]) -> None:
-    with pytest.raises(AssertionError, match="no result for"):
-        assert_complete(history)
+    ]:
+        with case(history), pytest.raises(AssertionError, match="no result for"):
+            assert_complete(history)

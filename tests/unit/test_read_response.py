@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.cases import case
 
 from acorn import LimitError, ModelError, ParseError
 from acorn._history.transcript import read_calls
@@ -14,9 +14,10 @@ from acorn.testing import ScriptedModel
 from acorn.types import ToolCall
 
 
-@pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}'])
-def test_tool_arguments_that_are_not_json_object_become_empty_dict(text: str) -> None:
-    assert read_calls([RawCall("a", "f", text)], 1) == [ToolCall("a", "f", {}, text)]
+def test_tool_arguments_that_are_not_json_object_become_empty_dict() -> None:
+    for text in ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}']:
+        with case(text):
+            assert read_calls([RawCall("a", "f", text)], 1) == [ToolCall("a", "f", {}, text)]
 
 
 def test_tool_calls_without_unique_ids_receive_unique_ids() -> None:
@@ -42,9 +43,8 @@ def test_refusal_error_contains_refusal_text() -> None:
     assert "a" * 501 not in long
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
+def test_run_can_be_resumed_only_after_error_with_external_cause() -> None:
+    for error, expected in [
         (ModelError("x", retryable=True), True),
         (ModelError("x", retryable=False), False),
         (LimitError("x"), True),
@@ -52,7 +52,6 @@ def test_refusal_error_contains_refusal_text() -> None:
         (SystemExit(), True),
         (ParseError("x"), False),
         (ValueError("x"), False),
-    ],
-)
-def test_run_can_be_resumed_only_after_error_with_external_cause(error: BaseException, expected: bool) -> None:
-    assert can_resume_after(error) is expected
+    ]:
+        with case(error):
+            assert can_resume_after(error) is expected

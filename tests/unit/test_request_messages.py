@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.cases import case
 
 from acorn._history.request_messages import RequestMessages
 
@@ -82,55 +83,59 @@ def afresh(history: list[Message]) -> list[Message]:
     return sent(RequestMessages(), history)
 
 
-pairs = pytest.mark.parametrize(("base", "tail"), list(itertools.product(BASES, TAILS)))
+PAIRS = list(itertools.product(BASES, TAILS))
 
 
-@pairs
-def test_request_after_appended_messages_equals_request_built_from_whole_history(base: str, tail: str) -> None:
-    wire, history = RequestMessages(), list(BASES[base])
-    assert sent(wire, history) == afresh(history)
-    assert sent(wire, history) == afresh(history)
-    history += TAILS[tail]
-    assert sent(wire, history) == afresh(history)
-    history += TAILS["a step"]
-    assert sent(wire, history) == afresh(history)
+def test_request_after_appended_messages_equals_request_built_from_whole_history() -> None:
+    for base, tail in PAIRS:
+        with case(base, tail):
+            wire, history = RequestMessages(), list(BASES[base])
+            assert sent(wire, history) == afresh(history)
+            assert sent(wire, history) == afresh(history)
+            history += TAILS[tail]
+            assert sent(wire, history) == afresh(history)
+            history += TAILS["a step"]
+            assert sent(wire, history) == afresh(history)
 
 
-@pairs
-def test_request_after_messages_of_acorn_equals_request_built_from_whole_history(base: str, tail: str) -> None:
-    wire, history = RequestMessages(), list(BASES[base])
-    sent(wire, history)
-    if not TAILS[tail]:
-        return
-    history += TAILS[tail]
-    assert sent(wire, history, copy.deepcopy(TAILS[tail])) == afresh(history)
-    history += turn("z"), said("z")
-    assert sent(wire, history, [turn("z"), said("z")]) == afresh(history)
+def test_request_after_messages_of_acorn_equals_request_built_from_whole_history() -> None:
+    for base, tail in PAIRS:
+        with case(base, tail):
+            wire, history = RequestMessages(), list(BASES[base])
+            sent(wire, history)
+            if not TAILS[tail]:
+                continue
+            history += TAILS[tail]
+            assert sent(wire, history, copy.deepcopy(TAILS[tail])) == afresh(history)
+            history += turn("z"), said("z")
+            assert sent(wire, history, [turn("z"), said("z")]) == afresh(history)
 
 
-@pairs
-def test_request_of_branch_equals_request_built_from_whole_history(base: str, tail: str) -> None:
-    wire, history = RequestMessages(), list(BASES[base])
-    before = sent(wire, history)
-    copies = wire.copies_of(history)
-    branch = wire.fork(copies)
-    own = [*copies, *TAILS[tail]]
-    assert sent(branch, own) == afresh(own)
-    assert sent(wire, history) == before
-    assert wire.copies_of(history) == branch.copies_of(own)[: len(history)]
+def test_request_of_branch_equals_request_built_from_whole_history() -> None:
+    for base, tail in PAIRS:
+        with case(base, tail):
+            wire, history = RequestMessages(), list(BASES[base])
+            before = sent(wire, history)
+            copies = wire.copies_of(history)
+            branch = wire.fork(copies)
+            own = [*copies, *TAILS[tail]]
+            assert sent(branch, own) == afresh(own)
+            assert sent(wire, history) == before
+            assert wire.copies_of(history) == branch.copies_of(own)[: len(history)]
 
 
-@pairs
-def test_request_of_branch_with_other_prompt_equals_request_built_from_whole_history(base: str, tail: str) -> None:
-    wire, history = RequestMessages(), list(BASES[base])
-    sent(wire, history)
-    copies = wire.copies_of(history)
-    branch = wire.fork(copies)
-    prompt: Message = {"role": "system", "content": "Do otherwise."}
-    branch.change_first(prompt)
-    has_one = bool(copies) and copies[0]["role"] in ("system", "developer")
-    own = [prompt, *copies[has_one:], *TAILS[tail]]
-    assert sent(branch, own) == afresh(own)
+def test_request_of_branch_with_other_prompt_equals_request_built_from_whole_history() -> None:
+    for base, tail in PAIRS:
+        with case(base, tail):
+            wire, history = RequestMessages(), list(BASES[base])
+            sent(wire, history)
+            copies = wire.copies_of(history)
+            branch = wire.fork(copies)
+            prompt: Message = {"role": "system", "content": "Do otherwise."}
+            branch.change_first(prompt)
+            has_one = bool(copies) and copies[0]["role"] in ("system", "developer")
+            own = [prompt, *copies[has_one:], *TAILS[tail]]
+            assert sent(branch, own) == afresh(own)
 
 
 EDITS: dict[str, Callable[[list[Message]], Any]] = {
@@ -141,14 +146,15 @@ EDITS: dict[str, Callable[[list[Message]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("tail", TAILS)
-def test_request_after_history_edit_equals_request_built_from_whole_history(edit: str, tail: str) -> None:
-    wire, history = RequestMessages(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
-    sent(wire, history)
-    EDITS[edit](history)
-    history += TAILS[tail]
-    assert sent(wire, history) == afresh(history)
+def test_request_after_history_edit_equals_request_built_from_whole_history() -> None:
+    for edit in EDITS:
+        for tail in TAILS:
+            with case(edit, tail):
+                wire, history = RequestMessages(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
+                sent(wire, history)
+                EDITS[edit](history)
+                history += TAILS[tail]
+                assert sent(wire, history) == afresh(history)
 
 
 def test_tool_result_belongs_to_nearest_preceding_call_with_its_id() -> None:

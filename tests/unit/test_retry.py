@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.raw_model import RawModel
 
 from acorn import ModelError, module
@@ -68,12 +69,13 @@ def busy(retry_after: float | None = None) -> ModelError:
 # Retries
 
 
-@pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
-def test_retryable_failure_is_retried_until_success(ask: Ask, status: int | None) -> None:
-    with ScriptedModel([Failure(status), Failure(status), "Here."]) as model:
-        response = ask(retried(model), request())
-    assert response.content == "Here."
-    assert (response.attempts, response.waits) == (3, (0.0, 0.0))
+def test_retryable_failure_is_retried_until_success(ask: Ask) -> None:
+    for status in [None, 408, 409, 429, 500, 503, 529]:
+        with case(status):
+            with ScriptedModel([Failure(status), Failure(status), "Here."]) as model:
+                response = ask(retried(model), request())
+            assert response.content == "Here."
+            assert (response.attempts, response.waits) == (3, (0.0, 0.0))
 
 
 def test_immediate_success_has_one_attempt(ask: Ask) -> None:
@@ -82,20 +84,22 @@ def test_immediate_success_has_one_attempt(ask: Ask) -> None:
     assert (response.attempts, response.waits) == (1, ())
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_request_that_always_fails_is_sent_retry_count_plus_one_times(ask: Ask, count: int) -> None:
-    with ScriptedModel([Failure(503)] * count + [Failure(429)]) as model, pytest.raises(ModelError) as caught:
-        ask(retried(model, count), request())
-    assert len(model.requests) == count + 1
-    assert caught.value.status == 429
+def test_request_that_always_fails_is_sent_retry_count_plus_one_times(ask: Ask) -> None:
+    for count in [0, 1, 3]:
+        with case(count):
+            with ScriptedModel([Failure(503)] * count + [Failure(429)]) as model, pytest.raises(ModelError) as caught:
+                ask(retried(model, count), request())
+            assert len(model.requests) == count + 1
+            assert caught.value.status == 429
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
-def test_request_with_permanent_failure_is_sent_once(ask: Ask, status: int) -> None:
-    model = ScriptedModel([Failure(status)])
-    with pytest.raises(ModelError):
-        ask(retried(model), request())
-    assert len(model.requests) == 1
+def test_request_with_permanent_failure_is_sent_once(ask: Ask) -> None:
+    for status in [400, 401, 404, 413, 422]:
+        with case(status):
+            model = ScriptedModel([Failure(status)])
+            with pytest.raises(ModelError):
+                ask(retried(model), request())
+            assert len(model.requests) == 1
 
 
 def test_exception_that_is_not_model_error_is_raised_without_retry(ask: Ask) -> None:
@@ -230,13 +234,14 @@ def test_retry_after_of_provider_is_waited(ask: Ask) -> None:
         assert ask(retried(model), request()).waits == (0.01, 0.02)
 
 
-@pytest.mark.parametrize(("asked", "left"), [(LONGEST_WAIT + 1, None), (5.0, 4.0), (5.0, 5.0)])
-def test_wait_longer_than_timeout_raises_immediately(ask: Ask, asked: float, left: float | None) -> None:
-    model = ScriptedModel([busy(asked)])
-    with pytest.raises(ModelError) as caught:
-        ask(retried(model), request(timeout=left))
-    assert caught.value.retry_after == asked
-    assert len(model.requests) == 1
+def test_wait_longer_than_timeout_raises_immediately(ask: Ask) -> None:
+    for asked, left in [(LONGEST_WAIT + 1, None), (5.0, 4.0), (5.0, 5.0)]:
+        with case(asked, left):
+            model = ScriptedModel([busy(asked)])
+            with pytest.raises(ModelError) as caught:
+                ask(retried(model), request(timeout=left))
+            assert caught.value.retry_after == asked
+            assert len(model.requests) == 1
 
 
 def test_retries_have_remaining_time_as_timeout(ask: Ask) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.unit.random_threads import some_events
 
@@ -71,10 +72,7 @@ ORIGINALS: list[tuple[Plain, AgentEvent]] = [
         {"type": "human_input_received", "response": "That.", "iteration": 2},
         HumanInputReceivedEvent(response="That.", iteration=2),
     ),
-    (
-        {"type": "completion", "result": "Done.", "iteration": 3},
-        CompletionEvent(result="Done.", iteration=3),
-    ),
+    ({"type": "completion", "result": "Done.", "iteration": 3}, CompletionEvent(result="Done.", iteration=3)),
     (
         {"type": "summary", "summary": "Much.", "summarizedIterations": [1, 2], "iteration": 3},
         SummaryEvent(summary="Much.", summarized_iterations=[1, 2], iteration=3),
@@ -99,16 +97,18 @@ def snake(plain: Plain) -> Plain:
 # Reading
 
 
-@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_with_camel_case_keys_is_parsed(plain: Plain, event: AgentEvent) -> None:
-    [found] = parse_events([plain])
-    assert found == event
-    assert type(found) is type(event)
+def test_event_with_camel_case_keys_is_parsed() -> None:
+    for plain, event in ORIGINALS:
+        with case(plain):
+            [found] = parse_events([plain])
+            assert found == event
+            assert type(found) is type(event)
 
 
-@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_with_snake_case_keys_is_parsed(plain: Plain, event: AgentEvent) -> None:
-    assert parse_events([snake(plain)]) == [event]
+def test_event_with_snake_case_keys_is_parsed() -> None:
+    for plain, event in ORIGINALS:
+        with case(plain):
+            assert parse_events([snake(plain)]) == [event]
 
 
 def test_event_with_camel_case_and_snake_case_keys_is_parsed() -> None:
@@ -140,65 +140,70 @@ def test_lone_surrogate_is_parsed_and_dumped() -> None:
     assert json.dumps(dump_events(events)) == text
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ([{"type": "thought", "content": "hm"}], "'thought'"),
-        ([{"type": "Message", "role": "user", "content": ""}], "'Message'"),
-        ([{"role": "user", "content": "Hi"}], "discriminator 'type'"),
-        ([{"type": "message", "role": "tool", "content": "Hi"}], "0.message.role"),
-        ([{"type": "message", "role": "human", "content": "Hi"}], "0.message.role"),
-        ([{"type": "message", "role": "", "content": "Hi"}], "0.message.role"),
-        ([{"type": "message", "content": "Hi"}], "0.message.role"),
-        ([{"type": "message", "role": "user", "content": None}], "0.message.content"),
-        ([{"type": "completion"}, {"type": "tool_call", "toolName": "look"}], "1.tool_call.toolCallId"),
-        ([{"type": "tool_call", "toolName": "look", "toolCallId": "c", "args": [1]}], "0.tool_call.args"),
-        ([{"type": "error"}], "0.error.error"),
-        ([{"type": "completion", "iteration": "first"}], "0.completion.iteration"),
-        ([{"type": "summary", "summary": "", "summarizedIterations": "1,2"}], "0.summary.summarizedIterations"),
-        ([5], "0"),
-        ({"type": "completion"}, "0"),
-        ('{"type": "completion"}', "list"),
-        ("[{", "Invalid JSON"),
-        ("", "Invalid JSON"),
-        (b"\xff", "Invalid JSON"),
-        ("[" * 100_000, "Invalid JSON"),
-    ],
-)
-def test_invalid_event_raises_validation_error_with_location(source: Any, words: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        parse_events(source)
-    assert words in str(caught.value)
+INVALID_EVENTS: list[tuple[Any, str]] = [
+    ([{"type": "thought", "content": "hm"}], "'thought'"),
+    ([{"type": "Message", "role": "user", "content": ""}], "'Message'"),
+    ([{"role": "user", "content": "Hi"}], "discriminator 'type'"),
+    ([{"type": "message", "role": "tool", "content": "Hi"}], "0.message.role"),
+    ([{"type": "message", "role": "human", "content": "Hi"}], "0.message.role"),
+    ([{"type": "message", "role": "", "content": "Hi"}], "0.message.role"),
+    ([{"type": "message", "content": "Hi"}], "0.message.role"),
+    ([{"type": "message", "role": "user", "content": None}], "0.message.content"),
+    ([{"type": "completion"}, {"type": "tool_call", "toolName": "look"}], "1.tool_call.toolCallId"),
+    ([{"type": "tool_call", "toolName": "look", "toolCallId": "c", "args": [1]}], "0.tool_call.args"),
+    ([{"type": "error"}], "0.error.error"),
+    ([{"type": "completion", "iteration": "first"}], "0.completion.iteration"),
+    ([{"type": "summary", "summary": "", "summarizedIterations": "1,2"}], "0.summary.summarizedIterations"),
+    ([5], "0"),
+    ({"type": "completion"}, "0"),
+    ('{"type": "completion"}', "list"),
+    ("[{", "Invalid JSON"),
+    ("", "Invalid JSON"),
+    (b"\xff", "Invalid JSON"),
+    ("[" * 100_000, "Invalid JSON"),
+]
 
 
-@pytest.mark.parametrize("role", ["tool", "developer", "", None, 5])
-def test_unknown_role_raises_validation_error(role: Any) -> None:
-    with pytest.raises(ValidationError):
-        MessageEvent(role=role, content="")
+def test_invalid_event_raises_validation_error_with_location() -> None:
+    for source, words in INVALID_EVENTS:
+        with case(source):
+            with pytest.raises(ValidationError) as caught:
+                parse_events(source)
+            assert words in str(caught.value)
+
+
+def test_unknown_role_raises_validation_error() -> None:
+    roles: list[Any] = ["tool", "developer", "", None, 5]
+    for role in roles:
+        with case(role), pytest.raises(ValidationError):
+            MessageEvent(role=role, content="")
 
 
 # Writing
 
 
-@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_is_dumped_with_camel_case_keys(plain: Plain, event: AgentEvent) -> None:
-    assert dump_events([event]) == dump_events([event], camel=True) == [plain]
-    assert next(iter(dump_events([event])[0])) == "type"
+def test_event_is_dumped_with_camel_case_keys() -> None:
+    for plain, event in ORIGINALS:
+        with case(plain):
+            assert dump_events([event]) == dump_events([event], camel=True) == [plain]
+            assert next(iter(dump_events([event])[0])) == "type"
 
 
-@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_is_dumped_with_snake_case_keys(plain: Plain, event: AgentEvent) -> None:
-    assert dump_events([event], camel=False) == [snake(plain)]
+def test_event_is_dumped_with_snake_case_keys() -> None:
+    for plain, event in ORIGINALS:
+        with case(plain):
+            assert dump_events([event], camel=False) == [snake(plain)]
 
 
-@pytest.mark.parametrize("camel", [True, False])
-@pytest.mark.parametrize("value", [5, None, "x", [], {}, {"innerKey": {"snake_key": None}}, [None]])
-@pytest.mark.parametrize("name", ["durationMs", "duration_ms", "toolname", "a b", "größe", "", "model_dump"])
-def test_unknown_fields_are_preserved(name: str, value: Any, camel: bool) -> None:
-    plain = {"type": "message", "iteration": 1, "role": "user", "content": "Hi", name: value}
-    events = parse_events([plain])
-    assert dump_events(events, camel=camel) == [plain]
-    assert parse_events(json.dumps(dump_events(events, camel=camel))) == events
+def test_unknown_fields_are_preserved() -> None:
+    for camel in [True, False]:
+        for value in [5, None, "x", [], {}, {"innerKey": {"snake_key": None}}, [None]]:
+            for name in ["durationMs", "duration_ms", "toolname", "a b", "größe", "", "model_dump"]:
+                with case(camel, value, name):
+                    plain = {"type": "message", "iteration": 1, "role": "user", "content": "Hi", name: value}
+                    events = parse_events([plain])
+                    assert dump_events(events, camel=camel) == [plain]
+                    assert parse_events(json.dumps(dump_events(events, camel=camel))) == events
 
 
 def test_keys_unknown_to_event_type_are_dumped_in_original_spelling() -> None:
@@ -238,9 +243,8 @@ CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
+def test_any_tool_result_is_dumped_as_json() -> None:
+    for value, written in [
         (float("nan"), None),
         ({"a": [float("nan"), float("inf"), -float("inf"), 1.5]}, {"a": [None, None, None, 1.5]}),
         (Place(), {"place_name": "here", "depth": None}),
@@ -251,13 +255,12 @@ CIRCLE.append(CIRCLE)
         (CIRCLE, ["[[...]]"]),
         (["\ud800"], ["\ud800"]),
         (len, repr(len)),
-    ],
-)
-@pytest.mark.parametrize("camel", [True, False])
-def test_any_tool_result_is_dumped_as_json(value: Any, written: Any, camel: bool) -> None:
-    events: list[AgentEvent] = [CompletionEvent(result={"x": value}), CompletionEvent(extra={"x": value})]  # type: ignore[call-arg]
-    first, second = json.loads(json.dumps(dump_events(events, camel=camel), allow_nan=False))
-    assert first["result"] == second["extra"] == {"x": written}
+    ]:
+        for camel in [True, False]:
+            with case(value, camel):
+                events: list[AgentEvent] = [CompletionEvent(result={"x": value}), CompletionEvent(extra={"x": value})]  # type: ignore[call-arg]
+                first, second = json.loads(json.dumps(dump_events(events, camel=camel), allow_nan=False))
+                assert first["result"] == second["extra"] == {"x": written}
 
 
 def call(args: Plain) -> ToolCallEvent:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.unit.random_threads import some_events, some_messages
 
@@ -55,9 +56,8 @@ def tool(content: Any, id: Any = "c1", **more: Any) -> Message:
 # To events
 
 
-@pytest.mark.parametrize(
-    ("message", "events"),
-    [
+def test_message_is_converted_to_events() -> None:
+    for message, events in [
         (user("Hi"), [MessageEvent(role="user", content="Hi")]),
         ({"role": "system", "content": "Be kind."}, [MessageEvent(role="system", content="Be kind.")]),
         (
@@ -108,11 +108,10 @@ def tool(content: Any, id: Any = "c1", **more: Any) -> Message:
                 )
             ],
         ),
-    ],
-)
-def test_message_is_converted_to_events(message: Message, events: list[AgentEvent]) -> None:
-    assert from_messages([message]) == events
-    assert to_messages(events) == [message]
+    ]:
+        with case(message):
+            assert from_messages([message]) == events
+            assert to_messages(events) == [message]
 
 
 def test_each_assistant_message_starts_new_iteration() -> None:
@@ -120,40 +119,38 @@ def test_each_assistant_message_starts_new_iteration() -> None:
     assert [event.iteration for event in from_messages(messages)] == [0, 1, 1, 2, 3, 3]
 
 
-@pytest.mark.parametrize(
-    "arguments", ["", "{", "[]", '{"a": 1}', '{"a":1,"a":2}', '{"a":NaN}', '"x"', '{"a":"\ud800"}']
-)
-def test_arguments_text_is_preserved_exactly(arguments: str) -> None:
-    messages = [assistant("", made(arguments=arguments))]
-    [event] = from_messages(messages)
-    assert isinstance(event, ToolCallEvent)
-    assert event.raw_arguments == arguments
-    assert event.rest is None
-    assert to_messages([event]) == messages
+def test_arguments_text_is_preserved_exactly() -> None:
+    for arguments in ["", "{", "[]", '{"a": 1}', '{"a":1,"a":2}', '{"a":NaN}', '"x"', '{"a":"\ud800"}']:
+        with case(arguments):
+            messages = [assistant("", made(arguments=arguments))]
+            [event] = from_messages(messages)
+            assert isinstance(event, ToolCallEvent)
+            assert event.raw_arguments == arguments
+            assert event.rest is None
+            assert to_messages([event]) == messages
 
 
-@pytest.mark.parametrize("role", ["function", "human", "", None, 5, ["user"]])
-def test_unknown_message_role_raises_validation_error(role: Any) -> None:
-    with pytest.raises(ValidationError):
-        from_messages([{"role": role, "content": "x"}])
-    with pytest.raises(ValidationError):
-        from_messages([user("Hi"), {"content": "x"}])
+def test_unknown_message_role_raises_validation_error() -> None:
+    for role in ["function", "human", "", None, 5, ["user"]]:
+        with case(role):
+            with pytest.raises(ValidationError):
+                from_messages([{"role": role, "content": "x"}])
+            with pytest.raises(ValidationError):
+                from_messages([user("Hi"), {"content": "x"}])
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_value_that_is_not_a_message_raises_input_error() -> None:
+    for given, words in [
         ([1], "`messages[0]` must be a dict with a `role`, got 1."),
         ([user("a"), "b"], "`messages[1]` must be a dict with a `role`, got 'b'."),
         ("hello", "`from_messages` needs a list of messages, got 'hello'."),
         (None, "`from_messages` needs a list of messages, got None."),
         (user("a"), "`from_messages` needs a list of messages, got {'role': 'user', 'content': 'a'}."),
-    ],
-)
-def test_value_that_is_not_a_message_raises_input_error(given: Any, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        from_messages(given)
-    assert str(caught.value) == words
+    ]:
+        with case(given):
+            with pytest.raises(InputError) as caught:
+                from_messages(given)
+            assert str(caught.value) == words
 
 
 def test_any_mapping_is_accepted_as_message() -> None:
@@ -168,27 +165,26 @@ def test_empty_event_list_and_empty_message_list_convert_to_each_other() -> None
     assert to_messages([]) == []
 
 
-@pytest.mark.parametrize(
-    ("event", "messages"),
-    [
-        (HumanInputRequestedEvent(question="Why?"), [assistant("Why?")]),
-        (HumanInputReceivedEvent(response="So."), [user("So.")]),
-        (HumanInputRequestedEvent(question="Why?", tool_call_id="c1", request_id="r"), []),
-        (HumanInputReceivedEvent(response="So.", tool_call_id="c1"), []),
-        (SummaryEvent(summary="Much."), [user("Much.")]),
-        (CompletionEvent(result="Done."), []),
-        (ErrorEvent(error="The run broke."), []),
-        (ErrorEvent(error="no", tool_call_id="c1"), [tool("Tool error: no")]),
-        (ErrorEvent(error="", tool_call_id=""), [tool("Tool error: ", "")]),
-        (ToolResultEvent(tool_call_id="c1", result={"a": [1, None]}), [tool('{"a":[1,null]}')]),
-        (ToolResultEvent(tool_call_id="c1"), [tool("null")]),
-        (ToolResultEvent(tool_call_id="c1", result=""), [tool("")]),
-    ],
-)
-def test_human_input_and_other_special_events_are_converted_to_messages(
-    event: AgentEvent, messages: list[Message]
-) -> None:
-    assert to_messages([event]) == messages
+SPECIAL_EVENTS: list[tuple[AgentEvent, list[dict[str, Any]]]] = [
+    (HumanInputRequestedEvent(question="Why?"), [assistant("Why?")]),
+    (HumanInputReceivedEvent(response="So."), [user("So.")]),
+    (HumanInputRequestedEvent(question="Why?", tool_call_id="c1", request_id="r"), []),
+    (HumanInputReceivedEvent(response="So.", tool_call_id="c1"), []),
+    (SummaryEvent(summary="Much."), [user("Much.")]),
+    (CompletionEvent(result="Done."), []),
+    (ErrorEvent(error="The run broke."), []),
+    (ErrorEvent(error="no", tool_call_id="c1"), [tool("Tool error: no")]),
+    (ErrorEvent(error="", tool_call_id=""), [tool("Tool error: ", "")]),
+    (ToolResultEvent(tool_call_id="c1", result={"a": [1, None]}), [tool('{"a":[1,null]}')]),
+    (ToolResultEvent(tool_call_id="c1"), [tool("null")]),
+    (ToolResultEvent(tool_call_id="c1", result=""), [tool("")]),
+]
+
+
+def test_human_input_and_other_special_events_are_converted_to_messages() -> None:
+    for event, messages in SPECIAL_EVENTS:
+        with case(event):
+            assert to_messages([event]) == messages
 
 
 def test_tool_calls_of_one_iteration_become_one_assistant_message() -> None:

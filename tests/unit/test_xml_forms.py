@@ -27,6 +27,7 @@ from pydantic import (
     create_model,
     field_serializer,
 )
+from tests.cases import case
 from typing_extensions import TypedDict
 
 from acorn._formats.schema.problems import find_problems
@@ -218,9 +219,10 @@ EXAMPLES: dict[str, tuple[Any, str, XmlStyle, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "root", "style", "document"), EXAMPLES.values(), ids=EXAMPLES.keys())
-def test_documented_xml_examples_are_encoded_exactly(value: Any, root: str, style: XmlStyle, document: str) -> None:
-    assert encode_xml(value, root, style) == lines(document)
+def test_documented_xml_examples_are_encoded_exactly() -> None:
+    for name, (value, root, style, document) in EXAMPLES.items():
+        with case(name):
+            assert encode_xml(value, root, style) == lines(document)
 
 
 def test_documented_xml_answer_is_decoded() -> None:
@@ -331,9 +333,10 @@ TEXTS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "document"), TEXTS, ids=[document[:40] for _, document in TEXTS])
-def test_single_value_is_encoded_as_one_xml_line(value: Any, document: str) -> None:
-    assert encode_xml(value, "v") == document
+def test_single_value_is_encoded_as_one_xml_line() -> None:
+    for value, document in TEXTS:
+        with case(value):
+            assert encode_xml(value, "v") == document
 
 
 # Descriptions outside fields of a model.
@@ -523,9 +526,10 @@ CONTAINERS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "document"), CONTAINERS.values(), ids=CONTAINERS.keys())
-def test_list_and_dict_are_encoded_with_one_xml_element_per_item(value: Any, document: str) -> None:
-    assert encode_xml(value, "v") == document.replace("|", "\n")
+def test_list_and_dict_are_encoded_with_one_xml_element_per_item() -> None:
+    for name, (value, document) in CONTAINERS.items():
+        with case(name):
+            assert encode_xml(value, "v") == document.replace("|", "\n")
 
 
 def test_long_list_is_encoded_like_short_list() -> None:
@@ -572,17 +576,17 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize(("key", "element"), KEYS.items(), ids=map(repr, KEYS))
-def test_any_dict_key_is_equal_after_xml_round_trip(key: str, element: str) -> None:
-    shape = shape_of(dict[str, str], "Test", "final_output")
-    assert encode_xml({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
-    found = shape.unwrap(decode_xml(encode_xml({"result": {key: "x"}}, "output"), shape, "output"))
-    assert found == {key.replace("\x00", "\ufffd"): "x"}
+def test_any_dict_key_is_equal_after_xml_round_trip() -> None:
+    for key, element in KEYS.items():
+        with case(key):
+            shape = shape_of(dict[str, str], "Test", "final_output")
+            assert encode_xml({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
+            found = shape.unwrap(decode_xml(encode_xml({"result": {key: "x"}}, "output"), shape, "output"))
+            assert found == {key.replace("\x00", "\ufffd"): "x"}
 
 
-@pytest.mark.parametrize(
-    ("name", "tag"),
-    [
+def test_class_name_is_converted_to_snake_case() -> None:
+    for name, tag in [
         ("Source", "source"),
         ("WebSource", "web_source"),
         ("HTTPSource", "http_source"),
@@ -592,15 +596,13 @@ def test_any_dict_key_is_equal_after_xml_round_trip(key: str, element: str) -> N
         ("web_source", "web_source"),
         ("X", "x"),
         ("ÄpfelBaum", "äpfel_baum"),
-    ],
-)
-def test_class_name_is_converted_to_snake_case(name: str, tag: str) -> None:
-    assert snake_case(name) == tag
+    ]:
+        with case(name):
+            assert snake_case(name) == tag
 
 
-@pytest.mark.parametrize(
-    ("description", "comment"),
-    [
+def test_comment_end_inside_description_is_escaped() -> None:
+    for description, comment in [
         ("What it is", "<!-- What it is -->"),
         ("a -- b", "<!-- a - - b -->"),
         ("a --- b", "<!-- a - - - b -->"),
@@ -609,11 +611,10 @@ def test_class_name_is_converted_to_snake_case(name: str, tag: str) -> None:
         ("<b> & more", "<!-- <b> & more -->"),
         ("two\nlines\r", "<!-- two\nlines\n -->"),
         ("\x00", "<!-- \ufffd -->"),
-    ],
-)
-def test_comment_end_inside_description_is_escaped(description: str, comment: str) -> None:
-    schema: Any = create_model("Described", title=(str, Field(description=description)))
-    assert encode_xml(schema(title="x"), "v", COMMENT) == f"<v>\n  {comment}\n  <title>x</title>\n</v>"
+    ]:
+        with case(description):
+            schema: Any = create_model("Described", title=(str, Field(description=description)))
+            assert encode_xml(schema(title="x"), "v", COMMENT) == f"<v>\n  {comment}\n  <title>x</title>\n</v>"
 
 
 def test_attribute_description_is_escaped() -> None:
@@ -771,9 +772,10 @@ FORMS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("declared", "form"), FORMS.values(), ids=FORMS.keys())
-def test_xml_form_contains_one_empty_element_per_output_field(declared: Any, form: str) -> None:
-    assert skeleton(shape_of(declared, "Test", "final_output").xml_schema, "output") == lines(form)
+def test_xml_form_contains_one_empty_element_per_output_field() -> None:
+    for name, (declared, form) in FORMS.items():
+        with case(name):
+            assert skeleton(shape_of(declared, "Test", "final_output").xml_schema, "output") == lines(form)
 
 
 def test_xml_form_of_mutually_recursive_classes_is_finite() -> None:
@@ -961,9 +963,10 @@ FOUND: dict[str, tuple[str, Reply]] = {
 }
 
 
-@pytest.mark.parametrize(("reply", "expected"), FOUND.values(), ids=FOUND.keys())
-def test_malformed_but_readable_xml_answer_is_decoded(reply: str, expected: Reply) -> None:
-    assert decode_xml(reply, REPLY, "output") == expected
+def test_malformed_but_readable_xml_answer_is_decoded() -> None:
+    for name, (reply, expected) in FOUND.items():
+        with case(name):
+            assert decode_xml(reply, REPLY, "output") == expected
 
 
 WRONG = {
@@ -975,32 +978,29 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG.keys())
-def test_response_without_answer_element_raises_parse_error(reply: str) -> None:
-    with pytest.raises(ParseError, match="<output> element") as caught:
-        decode_xml(reply, REPLY, "output")
-    assert caught.value.raw_output == reply
+def test_response_without_answer_element_raises_parse_error() -> None:
+    for name, reply in WRONG.items():
+        with case(name):
+            with pytest.raises(ParseError, match="<output> element") as caught:
+                decode_xml(reply, REPLY, "output")
+            assert caught.value.raw_output == reply
 
 
-@pytest.mark.parametrize(
-    ("reply", "place", "received"),
-    [
+def test_invalid_value_in_xml_answer_raises_validation_error_with_location() -> None:
+    for reply, place, received in [
         ("<output><answer>x</answer><count>many</count></output>", ("count",), "many"),
         ("<output><answer>x</answer><score></score></output>", ("score",), ""),
         ("<output><answer>x</answer><sure>perhaps</sure></output>", ("sure",), "perhaps"),
         ("<output><answer>x</answer><table><a>b</a></table></output>", ("table", "a"), "b"),
         ("<output><answer>x</answer><sources><source>t</source></sources></output>", ("sources", 0, "title"), None),
         ("<output></output>", ("answer",), None),
-    ],
-)
-def test_invalid_value_in_xml_answer_raises_validation_error_with_location(
-    reply: str, place: tuple[Any, ...], received: Any
-) -> None:
-    with pytest.raises(ValidationError) as caught:
-        decode_xml(reply, REPLY, "output")
-    assert caught.value.errors()[0]["loc"] == place
-    if received is not None:
-        assert caught.value.errors()[0]["input"] == received
+    ]:
+        with case(reply):
+            with pytest.raises(ValidationError) as caught:
+                decode_xml(reply, REPLY, "output")
+            assert caught.value.errors()[0]["loc"] == place
+            if received is not None:
+                assert caught.value.errors()[0]["input"] == received
 
 
 class Nullable(BaseModel):
@@ -1030,11 +1030,12 @@ def test_xml_element_name_is_read_as_field_name_before_alias() -> None:
     )
 
 
-@pytest.mark.parametrize("root", ["output", "answer", "größe", "a.b", "a-b", "o"])
-def test_xml_answer_with_other_root_element_name_is_decoded(root: str) -> None:
-    value = Reply(answer=f"<{root}>", words=["a"], either="b")
-    document = f"So: <{root}> it is.\n{encode_xml(value, root)}\n</{root}> is the end."
-    assert decode_xml(document, REPLY, root) == value
+def test_xml_answer_with_other_root_element_name_is_decoded() -> None:
+    for root in ["output", "answer", "größe", "a.b", "a-b", "o"]:
+        with case(root):
+            value = Reply(answer=f"<{root}>", words=["a"], either="b")
+            document = f"So: <{root}> it is.\n{encode_xml(value, root)}\n</{root}> is the end."
+            assert decode_xml(document, REPLY, root) == value
 
 
 def test_rejected_xml_answer_error_contains_advice() -> None:

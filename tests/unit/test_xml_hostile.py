@@ -27,6 +27,7 @@ import pytest
 from lxml import etree
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
 from pydantic_core import to_json
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 from tests.waiting import waiting_for_nothing
@@ -336,7 +337,8 @@ def as_tree(element: Any) -> Tree:
 STYLES = [XmlStyle(), XmlStyle(description_format="comment"), XmlStyle(descriptions=False)]
 
 
-def test_hostile_value_is_encoded_as_xml_text_without_markup() -> None:
+def test_hostile_value_is_encoded_as_xml_text_without_markup(record_property: Callable[[str, object], None]) -> None:
+    record_property("tried", f"{VALUES:,} hostile values as XML")
     for seed in range(VALUES):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
@@ -353,24 +355,26 @@ def test_any_value_is_converted_to_valid_json_text() -> None:
         assert len(excerpt(value)) <= 120
 
 
-@pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])
-@pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_deeply_nested_value_is_converted_to_json_text(levels: int, leaf: object) -> None:
-    for write in (to_compact_json, to_json_text):
-        assert write(nested(leaf, levels)).startswith('{"a":[' if levels % 2 else '[{"a":')
+def test_deeply_nested_value_is_converted_to_json_text() -> None:
+    for levels in [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000]:
+        for leaf in ["x", b"\xff", "\ud800"]:
+            with case(levels, leaf):
+                for write in (to_compact_json, to_json_text):
+                    assert write(nested(leaf, levels)).startswith('{"a":[' if levels % 2 else '[{"a":')
 
 
-@pytest.mark.parametrize("levels", [1, 100, 128])
-@pytest.mark.parametrize("leaf", ["x", b"\xff"])
-def test_value_nested_up_to_128_levels_is_encoded_as_xml(levels: int, leaf: object) -> None:
-    assert read_back(encode_xml(nested(leaf, levels), "input")) == oracle("input", nested(leaf, levels))
+def test_value_nested_up_to_128_levels_is_encoded_as_xml() -> None:
+    for levels in [1, 100, 128]:
+        for leaf in ["x", b"\xff"]:
+            with case(levels, leaf):
+                assert read_back(encode_xml(nested(leaf, levels), "input")) == oracle("input", nested(leaf, levels))
 
 
-@pytest.mark.parametrize("levels", [129, 150, 200, 254, 255, 300, 1_000, 100_000])
-@pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_value_nested_over_128_levels_raises_acorn_error(levels: int, leaf: object) -> None:
-    with pytest.raises(AcornError, match="nested more than 128 levels deep"):
-        encode_xml(nested(leaf, levels), "input")
+def test_value_nested_over_128_levels_raises_acorn_error() -> None:
+    for levels in [129, 150, 200, 254, 255, 300, 1_000, 100_000]:
+        for leaf in ["x", b"\xff", "\ud800"]:
+            with case(levels, leaf), pytest.raises(AcornError, match="nested more than 128 levels deep"):
+                encode_xml(nested(leaf, levels), "input")
 
 
 def nested(leaf: object, levels: int) -> Any:
@@ -409,30 +413,32 @@ def test_model_with_unserializable_field_is_encoded_without_excluded_fields() ->
     assert "hidden" not in found["name"] + found["picture"]
 
 
-@pytest.mark.parametrize("description", [*TEXTS, "-", "--", "---", "a-", "-->", "--!>", "<!--", "- -", "\r-\x00-"])
-def test_hostile_field_description_is_encoded_without_markup(description: str) -> None:
-    schema = class_named("Described", **{"field": (str, Field(description=description)), "<odd>": (str, "x")})
-    value = schema(field="value")
-    for style in STYLES:
-        document = encode_xml(value, "input", style)
-        assert read_back(document) == ("input", [("field", "value"), ("<odd>", "x")])
-        element = etree.fromstring(document.encode())[-2]
-        if style == XmlStyle():
-            assert element.get("description", "") == clean(description)
-    form = skeleton(Shape(schema).xml_schema, "output")
-    assert [name for name, _ in read_back(form)[1]] == ["field", "<odd>"]
+def test_hostile_field_description_is_encoded_without_markup() -> None:
+    for description in [*TEXTS, "-", "--", "---", "a-", "-->", "--!>", "<!--", "- -", "\r-\x00-"]:
+        with case(description):
+            schema = class_named("Described", **{"field": (str, Field(description=description)), "<odd>": (str, "x")})
+            value = schema(field="value")
+            for style in STYLES:
+                document = encode_xml(value, "input", style)
+                assert read_back(document) == ("input", [("field", "value"), ("<odd>", "x")])
+                element = etree.fromstring(document.encode())[-2]
+                if style == XmlStyle():
+                    assert element.get("description", "") == clean(description)
+            form = skeleton(Shape(schema).xml_schema, "output")
+            assert [name for name, _ in read_back(form)[1]] == ["field", "<odd>"]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_validation_error_xml_escapes_quoted_text(text: str) -> None:
-    problem: Any = {"path": text, "expected": text, "received": text}
-    document = error_document([problem], text)
-    expat.ParserCreate().Parse(document.encode(), True)
-    error = etree.fromstring(document.encode())
-    field = error.find("details/field")
-    assert [child.tag for child in error] == ["message", "details", "instruction"]
-    assert field.get("name") == (clean(text) or "output")
-    assert [error[0].text or "", field[0].text or "", field[1].text or ""] == [clean(text)] * 3
+def test_validation_error_xml_escapes_quoted_text() -> None:
+    for text in TEXTS:
+        with case(text):
+            problem: Any = {"path": text, "expected": text, "received": text}
+            document = error_document([problem], text)
+            expat.ParserCreate().Parse(document.encode(), True)
+            error = etree.fromstring(document.encode())
+            field = error.find("details/field")
+            assert [child.tag for child in error] == ["message", "details", "instruction"]
+            assert field.get("name") == (clean(text) or "output")
+            assert [error[0].text or "", field[0].text or "", field[1].text or ""] == [clean(text)] * 3
 
 
 # Broken documents.
@@ -468,7 +474,10 @@ def mutated(rng: random.Random, document: str) -> str:
     return document
 
 
-def test_damaged_xml_answer_is_decoded_or_raises_documented_error() -> None:
+def test_damaged_xml_answer_is_decoded_or_raises_documented_error(
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("tried", f"{MUTANTS:,} damaged XML answers")
     outcomes: collections.Counter[str] = collections.Counter()
     for seed in range(MUTANTS // 20):
         rng = random.Random(seed)
@@ -516,10 +525,10 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("document", BOMBS.values(), ids=BOMBS.keys())
-def test_decode_xml_bomb_raises_acorn_error(document: str) -> None:
-    with waiting_for_nothing(time.process_time), pytest.raises(AcornError):
-        decode_xml(document, NOTE, "output")
+def test_decode_xml_bomb_raises_acorn_error() -> None:
+    for name, document in BOMBS.items():
+        with case(name), waiting_for_nothing(time.process_time), pytest.raises(AcornError):
+            decode_xml(document, NOTE, "output")
 
 
 def test_parse_xml_rejects_dtd() -> None:
@@ -554,13 +563,14 @@ FRAMES = {
 LISTED = UNITS[:7]
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_xml_decoding_time_grows_linearly_with_answer_length(unit: str) -> None:
-    for frame in FRAMES.values():
-        size = 999_900 if IS_LONG else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
-        document = frame.format(unit * (size // len(unit)))
-        with waiting_for_nothing(time.process_time), contextlib.suppress(ValidationError, AcornError):
-            decode_xml(document, NOTE, "output")
+def test_xml_decoding_time_grows_linearly_with_answer_length() -> None:
+    for unit in UNITS:
+        with case(unit):
+            for frame in FRAMES.values():
+                size = 999_900 if IS_LONG else 300_000 if unit in LISTED and frame == FRAMES["text"] else 20_000
+                document = frame.format(unit * (size // len(unit)))
+                with waiting_for_nothing(time.process_time), contextlib.suppress(ValidationError, AcornError):
+                    decode_xml(document, NOTE, "output")
 
 
 class Left(BaseModel):

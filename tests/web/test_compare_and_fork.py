@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.web.desk import Check, Desk, begin, ended, events, get, post, site
 
 import acorn
@@ -35,10 +36,11 @@ def test_compare_route_returns_pairs_of_two_runs(app: Any) -> None:
     assert all(pair[3] for pair in itself["pairs"])
 
 
-@pytest.mark.parametrize("query", ["", "?a=x&b=y", "?a={}", "?b={}&a=nothing"])
-def test_compare_with_missing_run_returns_404(app: Any, query: str) -> None:
-    run_id = ended(app, "search")["run_id"]
-    assert get(app, f"/api/compare{query.format(run_id)}").status_code == 404
+def test_compare_with_missing_run_returns_404(app: Any) -> None:
+    for query in ["", "?a=x&b=y", "?a={}", "?b={}&a=nothing"]:
+        with case(query):
+            run_id = ended(app, "search")["run_id"]
+            assert get(app, f"/api/compare{query.format(run_id)}").status_code == 404
 
 
 def test_fork_preview_lists_copied_calls_and_calls_that_run_again(app: Any) -> None:
@@ -81,32 +83,33 @@ def test_fork_with_edited_tool_result_continues_with_that_result(app: Any, store
     assert "found acorns" in str(acorn.runs(store).get(run_id).history)
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {},
-        {"before": 1},
-        {"run": "here"},
-        {"run": "here", "before": "2"},
-        {"run": "here", "before": True},
-        {"run": "here", "before": 0},
-        {"run": "here", "before": 9},
-        {"run": "here", "before": 2, "edits": []},
-        {"run": "here", "before": 2, "edits": {"3": 5}},
-        {"run": "here", "before": 2, "edits": {"99": "x"}},
-        {"run": "here", "before": 2, "edits": {"-1": "x"}},
-        {"run": "here", "before": 1, "edits": {"2": "x"}},
-        {"run": "here", "before": 2, "edits": {"1": "another input"}},
-        {"run": "here", "before": 2, "edits": {"3": "no object"}},
-        {"run": "here", "before": 2, "prompt": ""},
-        {"run": "here", "before": 2, "more": 1},
-    ],
-)
-def test_invalid_fork_request_returns_422_before_model_call(app: Any, store: MemoryStore, wanted: Any) -> None:
-    Desk(store=store).using(run_id="here").run(question="search acorns")
-    refused = post(app, "/api/runs", {"fork": wanted})
-    assert refused.status_code == 422, refused.text
-    assert len(get(app, "/api/runs").json()["runs"]) == 1
+INVALID_FORKS: list[Any] = [
+    {},
+    {"before": 1},
+    {"run": "here"},
+    {"run": "here", "before": "2"},
+    {"run": "here", "before": True},
+    {"run": "here", "before": 0},
+    {"run": "here", "before": 9},
+    {"run": "here", "before": 2, "edits": []},
+    {"run": "here", "before": 2, "edits": {"3": 5}},
+    {"run": "here", "before": 2, "edits": {"99": "x"}},
+    {"run": "here", "before": 2, "edits": {"-1": "x"}},
+    {"run": "here", "before": 1, "edits": {"2": "x"}},
+    {"run": "here", "before": 2, "edits": {"1": "another input"}},
+    {"run": "here", "before": 2, "edits": {"3": "no object"}},
+    {"run": "here", "before": 2, "prompt": ""},
+    {"run": "here", "before": 2, "more": 1},
+]
+
+
+def test_invalid_fork_request_returns_422_before_model_call(app: Any, store: MemoryStore) -> None:
+    for wanted in INVALID_FORKS:
+        with case(wanted):
+            Desk(store=store).using(run_id="here").run(question="search acorns")
+            refused = post(app, "/api/runs", {"fork": wanted})
+            assert refused.status_code == 422, refused.text
+            assert len(get(app, "/api/runs").json()["runs"]) == 1
 
 
 def test_fork_of_run_of_other_agent_and_of_missing_run_is_rejected(app: Any, store: MemoryStore) -> None:

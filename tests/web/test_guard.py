@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cases import case
 from tests.waiting import AGES, PATIENCE
 from tests.web.browser.conftest import served
 from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
@@ -39,10 +40,8 @@ KIND = {"application/json": True, "application/json; charset=utf-8": True, "text
         "application/x-www-form-urlencoded": False, "multipart/form-data": False}  # fmt: skip
 
 
-@pytest.mark.parametrize("method", METHOD)
-@pytest.mark.parametrize("host", HOST)
-def test_page_server_returns_expected_status_for_each_combination_of_headers(host: str, method: str) -> None:
-    for origin, fetched, cookie, kind in product(ORIGIN, SITE, COOKIE, KIND):
+def test_page_server_returns_expected_status_for_each_combination_of_headers() -> None:
+    for method, host, origin, fetched, cookie, kind in product(METHOD, HOST, ORIGIN, SITE, COOKIE, KIND):
         own = f"http://{host}" if origin == "same" else origin
         given = {"host": host, "origin": own, "sec-fetch-site": fetched, "cookie": cookie, "content-type": kind}
         headers = {name: [value] for name, value in given.items() if value is not None}
@@ -52,7 +51,7 @@ def test_page_server_returns_expected_status_for_each_combination_of_headers(hos
         fits = HOST[host] and origin_fits and SITE[fetched] and (not writes or KIND[kind])
         wanted = 405 if writes is None else None if fits and COOKIE[cookie] else 401 if fits else (403, 415)
         got = None if refusal is None else refusal.status
-        assert got in wanted if isinstance(wanted, tuple) else got == wanted, (given, refusal)
+        assert got in wanted if isinstance(wanted, tuple) else got == wanted, (method, given, refusal)
 
 
 def test_request_with_repeated_security_header_is_rejected() -> None:
@@ -92,10 +91,14 @@ def test_login_sets_session_cookie_and_redirects_to_target() -> None:
         assert "Expires" not in cookie
 
 
-@pytest.mark.parametrize("goal", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
-def test_login_with_target_on_other_site_redirects_to_home(goal: str) -> None:
-    page = answer("GET", f"/login?key={KEY}&next={goal}", cookie=None)
-    assert 'content="0;url=/"' in page.text
+FOREIGN_TARGETS: list[str] = ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]
+
+
+def test_login_with_target_on_other_site_redirects_to_home() -> None:
+    for goal in FOREIGN_TARGETS:
+        with case(goal):
+            page = answer("GET", f"/login?key={KEY}&next={goal}", cookie=None)
+            assert 'content="0;url=/"' in page.text
 
 
 def test_markup_in_login_target_is_escaped() -> None:
@@ -110,10 +113,10 @@ def test_login_with_wrong_key_returns_401_without_cookie() -> None:
         assert "set-cookie" not in refused.headers
 
 
-@pytest.mark.parametrize("key", ["", " ", "two words", "with-newline\n", "semi;colon", "kéy"])
-def test_login_key_with_invalid_characters_raises_declaration_error(key: str) -> None:
-    with pytest.raises(DeclarationError, match="key"):
-        site(Desk(), key=key)
+def test_login_key_with_invalid_characters_raises_declaration_error() -> None:
+    for key in ["", " ", "two words", "with-newline\n", "semi;colon", "kéy"]:
+        with case(key), pytest.raises(DeclarationError, match="key"):
+            site(Desk(), key=key)
 
 
 def test_hosts_given_as_single_string_raise_declaration_error() -> None:
@@ -121,34 +124,36 @@ def test_hosts_given_as_single_string_raise_declaration_error() -> None:
         site(Desk(), hosts="box.local")
 
 
-@pytest.mark.parametrize("name", ["fe80::1", "[fe80::1]", "FE80::1"])
-def test_ipv6_host_matches_with_or_without_brackets(name: str) -> None:
-    named = site(Desk(), hosts=[name])
-    for host, status in {"[fe80::1]:8123": 200, "[fe80::1]": 200, "[fe80::2]:8123": 403, "fe80:": 403}.items():
-        given = get(named, "/api/agent", headers={"host": host, "cookie": f"acorn_8123={KEY}"})
-        assert given.status_code == status
+def test_ipv6_host_matches_with_or_without_brackets() -> None:
+    for name in ["fe80::1", "[fe80::1]", "FE80::1"]:
+        with case(name):
+            named = site(Desk(), hosts=[name])
+            for host, status in {"[fe80::1]:8123": 200, "[fe80::1]": 200, "[fe80::2]:8123": 403, "fe80:": 403}.items():
+                given = get(named, "/api/agent", headers={"host": host, "cookie": f"acorn_8123={KEY}"})
+                assert given.status_code == status
 
 
 PAGES = ["/", "/runs/", "/static/app.js", "/api/agent", "/api/nothing", "/login", "/login?key=" + KEY]
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_page_responses_have_security_headers(path: str) -> None:
-    given = answer("GET", path)
-    policy = given.headers["content-security-policy"]
-    for name in ("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"):
-        assert f"{name} 'none'" in policy
-    for name in ("script-src", "style-src", "connect-src"):
-        assert f"{name} 'self';" in policy
-    assert "require-trusted-types-for 'script'" in policy
-    assert "unsafe" not in policy
-    assert given.headers["x-content-type-options"] == "nosniff"
-    assert given.headers["referrer-policy"] == "no-referrer"
-    assert given.headers["cross-origin-opener-policy"] == "same-origin"
-    assert given.headers["cross-origin-resource-policy"] == "same-origin"
-    assert not [name for name in given.headers if name.startswith("access-control")]
-    if path.startswith("/api"):
-        assert given.headers["cache-control"] == "no-store"
+def test_page_responses_have_security_headers() -> None:
+    for path in PAGES:
+        with case(path):
+            given = answer("GET", path)
+            policy = given.headers["content-security-policy"]
+            for name in ("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"):
+                assert f"{name} 'none'" in policy
+            for name in ("script-src", "style-src", "connect-src"):
+                assert f"{name} 'self';" in policy
+            assert "require-trusted-types-for 'script'" in policy
+            assert "unsafe" not in policy
+            assert given.headers["x-content-type-options"] == "nosniff"
+            assert given.headers["referrer-policy"] == "no-referrer"
+            assert given.headers["cross-origin-opener-policy"] == "same-origin"
+            assert given.headers["cross-origin-resource-policy"] == "same-origin"
+            assert not [name for name in given.headers if name.startswith("access-control")]
+            if path.startswith("/api"):
+                assert given.headers["cache-control"] == "no-store"
 
 
 def test_static_files_have_fixed_content_types() -> None:
@@ -181,18 +186,17 @@ def test_too_long_body_of_page_request_is_rejected() -> None:
     assert asyncio.run(unsaid()).status_code == 413
 
 
-@pytest.mark.parametrize("piece", [b"", b" "], ids=["nothing comes", "it trickles"])
-def test_request_whose_body_never_ends_returns_408(piece: bytes) -> None:
+def test_request_whose_body_never_ends_returns_408() -> None:
     app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
 
-    async def body() -> Any:
+    async def body(piece: bytes) -> Any:
         yield b'{"input": '
         while True:
             await asyncio.sleep(0.001 if piece else AGES)
             yield piece
 
-    for method, path in (("POST", "/api/runs"), ("POST", "/api/requests/x")):
-        late = asyncio.run(asked(app, method, path, content=body()))
+    for path, piece in product(("/api/runs", "/api/requests/x"), (b"", b" ")):
+        late = asyncio.run(asked(app, "POST", path, content=body(piece)))
         assert late.status_code == 408
         assert "0.02 seconds" in late.json()["error"]
         assert late.headers["connection"] == "close"

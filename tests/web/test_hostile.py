@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.web.desk import HOSTILE, Desk, asked, ended, get, post, site
 
 from acorn import StoreError
 from acorn.stores import MemoryStore
 from acorn.stores.sqlite import SQLiteStore
-from acorn.thread import dump_events
 from acorn.web.page.run_index import load_saved_run
 
 
@@ -41,14 +41,6 @@ def test_saved_run_file_is_displayed_but_cannot_be_deleted(tmp_path: Path) -> No
     assert asyncio.run(asked(app, "DELETE", "/api/runs/run", content=b"{}")).status_code == 409
 
 
-def test_saved_thread_event_file_is_displayed(tmp_path: Path) -> None:
-    run = Desk(store=MemoryStore()).run(question="branches")
-    file = tmp_path / "thread.json"
-    file.write_text(json.dumps(dump_events(run.thread)))
-    rows = get(site(files=[file]), "/api/runs/thread/view").json()["rows"]
-    assert [row["n"] for row in rows if row["k"] == "branch"] == ["check", "check"]
-
-
 def test_two_saved_files_with_same_name_have_different_run_ids(tmp_path: Path) -> None:
     files = []
     for name in ("one", "two"):
@@ -68,15 +60,16 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
-def test_unreadable_saved_file_is_listed_with_error(tmp_path: Path, text: bytes) -> None:
-    file = tmp_path / "run.json"
-    file.write_bytes(text)
-    with pytest.raises(StoreError, match=r"run\.json"):
-        load_saved_run(file)
-    app = site(files=[file])
-    assert get(app, "/api/runs/run/view").status_code == 409
-    assert "run.json" in get(app, "/api/runs").json()["runs"][0]["error"]
+def test_unreadable_saved_file_is_listed_with_error(tmp_path: Path) -> None:
+    for text in BROKEN:
+        with case(text):
+            file = tmp_path / "run.json"
+            file.write_bytes(text)
+            with pytest.raises(StoreError, match=r"run\.json"):
+                load_saved_run(file)
+            app = site(files=[file])
+            assert get(app, "/api/runs/run/view").status_code == 409
+            assert "run.json" in get(app, "/api/runs").json()["runs"][0]["error"]
 
 
 def test_saved_file_with_any_value_replaced_is_displayed_or_reported(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cases import case
 from tests.waiting import PATIENCE, comes_true
 from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, get, post, site
 
@@ -76,9 +77,10 @@ def test_wrong_input_returns_422_with_field_paths_before_run_starts(app: Any) ->
     assert get(app, "/api/runs").json()["runs"] == []
 
 
-@pytest.mark.parametrize("body", [[], "x", {"inputs": {}}, {"input": []}, {"input": {}, "after": 5}])
-def test_invalid_run_request_returns_422(app: Any, body: Any) -> None:
-    assert post(app, "/api/runs", body).status_code == 422
+def test_invalid_run_request_returns_422(app: Any) -> None:
+    for body in [[], "x", {"inputs": {}}, {"input": []}, {"input": {}, "after": 5}]:
+        with case(body):
+            assert post(app, "/api/runs", body).status_code == 422
 
 
 def test_unusual_text_and_numbers_in_requests_return_json_responses(app: Any) -> None:
@@ -186,21 +188,22 @@ def test_answer_to_question_resumes_run(app: Any) -> None:
     assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).status_code == 409
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (True, "200.0 paid back for 17"),
-        (False, "did not approve"),
-        ("Too much.", "Too much."),
-        ({"approved": True, "arguments": {"order": "17", "amount": 5.0}}, "5.0 paid back for 17"),
-    ],
-)
-def test_answer_to_approval_request_approves_or_rejects_tool_call(app: Any, value: Any, said: str) -> None:
-    end = ended(app, "refund")
-    (request,) = end["requests"]
-    assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"resumed": True}
-    results = [event for event in events(app, end["run_id"]) if event["entry"] == "ToolResultsAdded"]
-    assert said in str(results)
+APPROVALS: list[tuple[Any, str]] = [
+    (True, "200.0 paid back for 17"),
+    (False, "did not approve"),
+    ("Too much.", "Too much."),
+    ({"approved": True, "arguments": {"order": "17", "amount": 5.0}}, "5.0 paid back for 17"),
+]
+
+
+def test_answer_to_approval_request_approves_or_rejects_tool_call(app: Any) -> None:
+    for value, said in APPROVALS:
+        with case(value, said):
+            end = ended(app, "refund")
+            (request,) = end["requests"]
+            assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"resumed": True}
+            results = [event for event in events(app, end["run_id"]) if event["entry"] == "ToolResultsAdded"]
+            assert said in str(results)
 
 
 def test_human_input_request_of_branch_contains_id_of_root_run() -> None:

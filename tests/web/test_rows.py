@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, get_args, get_type_hints
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import case
 from tests.web.desk import Desk
 
 import acorn
@@ -158,13 +158,14 @@ def test_failed_run_has_error_row() -> None:
     assert all(row.end is not None for row in rows.all)
 
 
-@pytest.mark.parametrize("question", ["search acorns", "branches", "corrected"])
-def test_number_of_messages_displayed_for_request_matches_journal(question: str) -> None:
-    rows = rows_after(question)
-    turns = [row for row in rows.all if row.kind in ("model", "answer")]
-    for row in turns:
-        found = rows.request_of(row)
-        assert found is not None
-        messages, asked = found
-        assert len(messages) == asked.messages
-    assert rows.request_of(rows.all[0]) is None
+def test_number_of_messages_displayed_for_request_matches_journal() -> None:
+    for question in ["search acorns", "branches", "corrected"]:
+        with case(question):
+            rows = rows_after(question)
+            turns = [row for row in rows.all if row.kind in ("model", "answer")]
+            for row in turns:
+                found = rows.request_of(row)
+                assert found is not None
+                messages, asked = found
+                assert len(messages) == asked.messages
+            assert rows.request_of(rows.all[0]) is None

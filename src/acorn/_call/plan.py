@@ -34,7 +34,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import settings_to_json
 from acorn.errors import DeclarationError
-from acorn.models.limits.limiter import limit_wrapper
+from acorn.models.limits import limit_wrapper
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
 from acorn.record import Run

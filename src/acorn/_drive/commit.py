@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from acorn._base.clock import Clock, current_clock
 from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
@@ -55,6 +56,7 @@ class RunCommitter:
     def __init__(self, store: Store, root: str, origin: Origin, stored: Sequence[StoredRun] = ()) -> None:
         self.store = store
         self._root, self._origin = root, origin
+        self._clock = current_clock()
         self._entry_counts = {run.facts.id: len(run.entries) for run in stored if run.has_started}
         """A dict that maps run ids to the number of stored journal entries."""
         self._progress: dict[str, StepProgress] = {}
@@ -147,11 +149,11 @@ class RunCommitter:
 
         def cancel_unnoticed() -> None:
             if is_ending():
-                _call_later(_SECONDS_TO_END, self._cancel)
+                _call_later(self._clock, _SECONDS_TO_END, self._cancel)
             else:
                 self._cancel()
 
-        _call_later(_SECONDS_TO_NOTICE, cancel_unnoticed)
+        _call_later(self._clock, _SECONDS_TO_NOTICE, cancel_unnoticed)
 
     def _cancel(self) -> None:
         if not self._is_over:
@@ -249,10 +251,12 @@ class RunCommitter:
         return RunHeader(origin.agent, None, None, input_text, started, other_text, origin.batch, origin.item)
 
 
-def _call_later(seconds: float, function: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()
+def _call_later(clock: Clock, seconds: float, function: Callable[[], None]) -> None:
+    def work() -> None:
+        clock.sleep(seconds)
+        function()
+
+    threading.Thread(target=work, daemon=True).start()
 
 
 def _text_if_not_none(value: object, text: str) -> str | None:

@@ -12,7 +12,7 @@ from acorn._declare.settings import settings_in
 from acorn.errors import DeclarationError
 from acorn.models.circuit_breaker import CIRCUITS
 from acorn.models.fallback import FallbackChain, FallbackLink, reasoning_reader
-from acorn.models.limits.limiter import LimitWrapper
+from acorn.models.limits import LimitWrapper
 from acorn.models.port import Model, is_model
 from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping

@@ -393,53 +393,37 @@ class SearchableStore(Protocol):
         ...
 
 
-# Rate limits that several machines share. A process gets a slice (a share) of a limit and reports later how much of the
-# slice it used.
+# Rate limits that several machines share
 
 
-class WindowReport(NamedTuple):
-    """The part of a `WindowSlice` (a share of a rate limit) that a process has used so far."""
+class PlaceOrder(NamedTuple):
+    """The question whether a request may be sent now, under a rate limit that several processes share.
 
-    slice: int
-    requests: int
-    tokens: int
-    """The number of used tokens that still count toward the limit."""
-    seconds: float
-    """The seconds from now on for which the requests and tokens count toward the limit."""
-
-
-class WindowOrder(NamedTuple):
-    """The request of a process for a share of a rate limit (a `WindowSlice`).
-
-    It also reports how much the process has used of its earlier shares.
+    The order also corrects the count of earlier requests.
     """
 
     key: str
     """The id of the rate limit."""
-    most_requests: int | None
-    most_tokens: int | None
-    """The maximum number of requests, and of tokens, of all slices together. None means no limit."""
-    requests: int
-    """The ordered number of requests. It is 0 if the order contains only reports."""
-    tokens: int
-    need: int
-    """The minimum number of tokens. If fewer tokens are available, the slice is empty."""
+    max_requests: int | None
+    max_tokens: int | None
+    """The maximum number of requests, and of tokens, that count at the same time. None means no limit."""
+    tokens: int | None
+    """The estimated tokens of the request. None means that the order contains only corrections."""
     seconds: float
-    """The seconds for which the slice counts toward the limit if the process never reports on the slice."""
-    reports: Sequence[WindowReport] = ()
+    """The seconds for which the request counts."""
+    precision: float
+    """The seconds to which the store may round up the time for which the request counts."""
+    corrections: Sequence[tuple[float, int, int]] = ()
+    """Earlier places, with the changes of their requests and tokens. The store ignores expired places."""
 
 
-class WindowSlice(NamedTuple):
-    """The share of a rate limit that one process may use: a number of requests and a number of tokens.
+class PlaceAnswer(NamedTuple):
+    """The answer to a `PlaceOrder`: a place, or the seconds to wait."""
 
-    The share has 0 requests if the rate limit is used up.
-    """
-
-    number: int
-    requests: int
-    tokens: int
-    seconds: float = 0.0
-    """The expected seconds until a slice is available. It is 0 if the time is unknown."""
+    place: float
+    """The time when the place expires, by the clock of the store. It identifies the place in a correction."""
+    seconds: float
+    """The seconds until a place may be free, or 0 if the place was granted."""
 
 
 @runtime_checkable
@@ -449,11 +433,10 @@ class SharedLimits(Protocol):
     @property
     def name(self) -> str: ...
 
-    def take(self, order: WindowOrder) -> WindowSlice:
-        """Save the reports of an order, and return a slice: a share of the rate limit for the process.
+    def take_place(self, order: PlaceOrder) -> PlaceAnswer:
+        """Apply the corrections of an order, and grant a place if the rate limit allows it.
 
-        The slice allows at least one request with the minimum number of tokens (`order.need`), or it is empty. If no
-        other slice counts toward the limit now, the slice allows one request even if the request needs more tokens than
-        the limit. Otherwise this request could never be sent.
+        If no other place counts now, the store grants the place even if the request needs more tokens than the limit.
+        Otherwise this request could never be sent.
         """
         ...

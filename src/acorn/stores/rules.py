@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import update_wrapper
-from math import inf
 from operator import methodcaller
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -35,8 +34,6 @@ from acorn.stores.port import (
     Status,
     StoredAnswer,
     StoredRun,
-    WindowOrder,
-    WindowSlice,
 )
 from acorn.stores.statements import ProcessRow, RootRow, RunRow, Transaction
 from acorn.types import Request
@@ -635,53 +632,3 @@ def _has_parent(
     if parent is None or run_id == root:
         return parent is None and run_id == root
     return parent in new_runs or (parent in stored and stored[parent].root == root)
-
-
-# Shared rate limits
-
-UsedSlices = Sequence[tuple[int, int, float]]
-"""The requests, tokens and remaining seconds of each slice that counts. The slice that expires first is first."""
-
-
-def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
-    """Return the slice (a share of the rate limit) that an order gets.
-
-    `used` contains the slices of all processes that count toward the limit now.
-    """
-    requests, tokens = _available(order, sum(row[0] for row in used), sum(row[1] for row in used))
-    if not requests:
-        return WindowSlice(0, 0, 0, _seconds_until_available(order, used))
-    return WindowSlice(0, requests, tokens)
-
-
-def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int]:
-    """Return the numbers of requests and tokens of a shared rate limit that a process can reserve now.
-
-    `requests` and `tokens` are the numbers that other reservations (slices) already use. Return 0 requests if
-    the limit is used up.
-    """
-    if requests == 0:  # A request that exceeds the limit runs alone. Otherwise it could never run.
-        most = order.requests if order.most_requests is None else min(order.requests, order.most_requests)
-        if order.most_tokens is None:
-            return most, order.tokens
-        return (most if order.need <= order.most_tokens else 1), max(order.need, min(order.tokens, order.most_tokens))
-    requests_left = inf if order.most_requests is None else order.most_requests - requests
-    tokens_left = inf if order.most_tokens is None else order.most_tokens - tokens
-    if requests_left < 1 or tokens_left < order.need:
-        return 0, 0
-    return int(min(order.requests, requests_left)), int(min(order.tokens, tokens_left))
-
-
-def _seconds_until_available(order: WindowOrder, used: UsedSlices) -> float:
-    """Return the seconds until a process can reserve at least one request of a shared rate limit.
-
-    Earlier reservations (slices) count against the limit until they expire.
-
-    Return 0 if the time is unknown.
-    """
-    requests, tokens = sum(row[0] for row in used), sum(row[1] for row in used)
-    for slice_requests, slice_tokens, seconds_left in used:
-        requests, tokens = requests - slice_requests, tokens - slice_tokens
-        if _available(order, requests, tokens)[0]:
-            return max(0.0, seconds_left)
-    return 0.0

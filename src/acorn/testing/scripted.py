@@ -16,7 +16,6 @@ assistant messages in the conversation instead of the requests, so that a run ca
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, RESULT, example_value, message_kind, text_of
+from acorn._inside import FINISH, RESULT, current_clock, example_value, message_kind, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request import ModelRequest, SentMessages
@@ -182,25 +181,25 @@ class ScriptedModel:
     def complete(self, request: ModelRequest) -> ModelResponse:
         reply, index = self._next_reply(request)
         if delay := _delay_of(reply, request):
-            time.sleep(delay)
+            current_clock().sleep(delay)
         return self._respond(reply, request, index)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         reply, index = self._next_reply(request)
         if delay := _delay_of(reply, request):
-            await _sleep(delay)
+            await current_clock().asleep(delay)
         return self._respond(reply, request, index)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         reply, index = self._next_reply(request)
         if delay := _delay_of(reply, request):
-            time.sleep(delay)
+            current_clock().sleep(delay)
         yield from self._stream_reply(reply, request, index)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reply, index = self._next_reply(request)
         if delay := _delay_of(reply, request):
-            await _sleep(delay)
+            await current_clock().asleep(delay)
         for delta in self._stream_reply(reply, request, index):
             yield delta
 
@@ -287,12 +286,6 @@ class ScriptedModel:
         if isinstance(reply, Failure) and reply.after is not None:
             yield from split_response(self._respond(reply.after, request, index), self._chunk_size, is_complete=False)
         yield from split_response(self._respond(reply, request, index), self._chunk_size)
-
-
-async def _sleep(seconds: float) -> None:
-    import asyncio  # Only an async run needs this import.
-
-    await asyncio.sleep(seconds)
 
 
 def _delay_of(reply: Scripted, request: ModelRequest) -> float:

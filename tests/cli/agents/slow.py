@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -70,7 +72,8 @@ class Stuck(module):
 
 @tool
 def sleep() -> None:
-    """Sleep for very long."""
+    """Create the file that the test waits for, and sleep for very long."""
+    Path(os.environ["SLOW_BUSY"]).touch()
     time.sleep(240)
 
 

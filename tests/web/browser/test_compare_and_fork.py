@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from tests.waiting import PATIENCE
+from tests.web.browser.actions import Open, assert_good, status
 from tests.web.browser.conftest import LOOKS
-from tests.web.browser.test_play import assert_good, status
 from tests.web.desk import Desk
 
 from acorn.stores import MemoryStore
 
-Open = Callable[..., Any]
-expect.set_options(timeout=PATIENCE * 1000)
-
-
-@pytest.fixture(scope="session")
-def two(store: MemoryStore) -> None:
-    """Two different runs, one of them hostile."""
-    agent = Desk(store=store)
-    agent.using(run_id="oaks").run(question="search oaks", limit=3)
-    agent.using(run_id="beeches").run(question="search beeches", limit=3)
-    agent.using(run_id="evil").run(question="hostile")
-
-
-@pytest.mark.usefixtures("two")
-def test_two_runs_selected_in_list_are_compared_on_compare_page(open_page: Open) -> None:
-    page = open_page("/runs/")
-    page.get_by_label("Choose search oaks to compare").check()
-    expect(page.locator(".choice")).to_contain_text("Choose another")
-    page.get_by_label("Choose search beeches to compare").check()
-    page.get_by_role("link", name="Compare", exact=True).click()
-    expect(page.get_by_role("heading", name="Comparison")).to_be_visible()
-    expect(page.locator("tr.is-other", has_text="question")).to_contain_text("search beeches")
-    expect(page.locator("tr:not(.is-other)", has_text="limit")).to_have_count(1)
-    expect(page.locator("tr.is-other", has_text="answer").first).to_contain_text("search oaks")
-    expect(page.locator("tr", has_text="cost")).to_contain_text("$")
-    expect(page.locator(".pairs > li.is-other").first).to_be_visible()
-    page.locator("a.cell", has_text="search").last.click()
-    expect(page.locator(".vrow[aria-selected='true']")).to_be_visible()
+pytestmark = pytest.mark.release
 
 
 @pytest.mark.usefixtures("two")
@@ -54,27 +25,6 @@ def test_compare_page_opened_by_keyboard_folds_equal_rows(open_page: Open) -> No
     page.goto(page.url.replace("b=beeches", "b=oaks"))
     page.get_by_role("button", name="4 equal rows").click()
     expect(page.locator(".pairs > li")).to_have_count(4)
-
-
-@pytest.mark.usefixtures("two")
-def test_fork_page_with_edited_tool_result_starts_run_that_can_be_compared(open_page: Open) -> None:
-    page = open_page("/runs/oaks%23row-2")
-    expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
-    page.keyboard.press("f")
-    expect(page.get_by_label("continue at")).to_have_value("2")
-    expect(page.locator(".note")).to_contain_text("The model may call these tools again, with real effects: `search`")
-    expect(page.locator(".note")).to_contain_text("Usage and limits start at zero")
-    page.get_by_label("1 search returned").fill("There are no oaks.")
-    page.get_by_label("prompt").fill("Answer in verse.")
-    page.get_by_role("button", name="Fork").click()
-    expect(status(page)).to_have_text("finished")
-    page.get_by_role("link", name="Timeline").click()
-    expect(page.locator(".chip", has_text="forked before step 2")).to_be_visible()
-    expect(page.locator(".vrow.is-kept")).to_have_count(2)
-    page.locator(".vrow", has_text="search").nth(1).click()
-    expect(page.locator(".detail")).to_contain_text("There are no oaks.")
-    page.get_by_role("link", name="compare", exact=True).click()
-    expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
 
 
 def test_fork_of_step_inside_branch_continues_before_that_branch(open_page: Open, store: MemoryStore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from pydantic import AwareDatetime, BaseModel
-from tests.waiting import PATIENCE
+from tests.cases import case
+from tests.web.browser.actions import Open, status
 from tests.web.browser.conftest import served
-from tests.web.browser.test_play import status
 from tests.web.desk import KEY
 
 import acorn.web
@@ -21,8 +21,7 @@ from acorn import File, Image, module
 from acorn.stores import MemoryStore
 from acorn.testing import ScriptedModel, finish
 
-Open = Callable[..., Any]
-expect.set_options(timeout=PATIENCE * 1000)
+pytestmark = pytest.mark.release
 
 
 class Circle(BaseModel):
@@ -89,25 +88,25 @@ def written(page: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"note": None, "count": None, "tags": [], "weights": {}, "numbers": []},
-        {"note": "", "greeting": "", "tags": [""], "holes": [1, None, 2]},
-        {"sure": False},
-        {"sure": True},
-        {"moment": "2026-01-01T10:00:00Z", "aware": "2026-01-01T10:00:00+02:00", "at": "10:00:00.123456"},
-        {"when": "soon", "either": ["a"], "shape": {"side": 2}},
-        {"when": "2026-01-01", "either": [1], "shape": {"radius": 2}},
-        {"photo": "data:image/gif;base64,R0lGODlhAQABAAAAACw=", "paper": "https://acorn.invalid/paper.pdf"},
-    ],
-)
-def test_input_typed_as_json_is_unchanged_after_switch_to_form(form: Any, given: dict[str, Any]) -> None:
-    page = form
-    before = written(page)
-    page.get_by_label("Input as JSON").fill(json.dumps({"who": "Ann", **given}))
-    page.get_by_role("tab", name="Form").click()
-    assert written(page) == before | given
+GIVEN: list[dict[str, Any]] = [
+    {"note": None, "count": None, "tags": [], "weights": {}, "numbers": []},
+    {"note": "", "greeting": "", "tags": [""], "holes": [1, None, 2]},
+    {"sure": False},
+    {"sure": True},
+    {"moment": "2026-01-01T10:00:00Z", "aware": "2026-01-01T10:00:00+02:00", "at": "10:00:00.123456"},
+    {"when": "soon", "either": ["a"], "shape": {"side": 2}},
+    {"when": "2026-01-01", "either": [1], "shape": {"radius": 2}},
+    {"photo": "data:image/gif;base64,R0lGODlhAQABAAAAACw=", "paper": "https://acorn.invalid/paper.pdf"},
+]
+
+
+def test_input_typed_as_json_is_unchanged_after_switch_to_form(form: Any) -> None:
+    before = written(form)
+    for given in GIVEN:
+        with case(given):
+            form.get_by_label("Input as JSON").fill(json.dumps({"who": "Ann", **given}))
+            form.get_by_role("tab", name="Form").click()
+            assert written(form) == before | given
 
 
 def test_form_without_changes_submits_default_values(form: Any, store: MemoryStore) -> None:

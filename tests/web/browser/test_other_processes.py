@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ import pytest
 from playwright.sync_api import expect
 from tests.fleet.fleet import AGENTS, SOURCE, Fleet
 from tests.fleet.worker_agents import Desk, Lingering
-from tests.waiting import PATIENCE, comes_true
-from tests.web.browser.conftest import served
-from tests.web.browser.test_play import assert_good
+from tests.waiting import comes_true
+from tests.web.browser.actions import Open, assert_good
+from tests.web.browser.conftest import LOOKS, served
 from tests.web.desk import KEY
 
 import acorn.web
 from acorn import module, tool
 
-Open = Callable[..., Any]
-expect.set_options(timeout=PATIENCE * 1000)
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+pytestmark = [
+    pytest.mark.release,
+    pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
+]
 
 
 @tool
@@ -55,7 +56,7 @@ def test_workers_page_displays_workers_and_lets_user_answer_requests(
         expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
         expect(page.get_by_role("group", name="workers")).to_contain_text(str(worker.pid))
         expect(page.locator(".request")).to_contain_text("Approve the call of pay?")
-        for width, dark in ((320, False), (320, True), (1280, False), (1280, True)):
+        for width, dark in LOOKS:
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme="dark" if dark else "light")
             assert_good(page)

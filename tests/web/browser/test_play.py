@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import expect
-from tests.waiting import PATIENCE
+from tests.web.browser.actions import Open, ask, assert_good, status
 from tests.web.browser.conftest import LOOKS, served
 from tests.web.desk import GATES, KEY, Desk
 
@@ -18,47 +16,7 @@ from acorn.stores import MemoryStore
 from acorn.testing import ScriptedModel
 from acorn.testing import call as calling
 
-Open = Callable[..., Any]
-expect.set_options(timeout=PATIENCE * 1000)
-
-
-def ask(page: Any, question: str) -> None:
-    page.get_by_label("question").fill(question)
-    page.get_by_role("button", name="Run", exact=True).click()
-
-
-def status(page: Any) -> Any:
-    return page.locator(".run-head .status")
-
-
-def test_submitted_form_starts_run_and_streams_answer(open_page: Open) -> None:
-    page = open_page()
-    expect(page.get_by_role("heading", name="Desk")).to_be_visible()
-    page.get_by_label("question").fill("search acorns")
-    page.locator(".segments label", has_text="deep").click()
-    page.get_by_label("limit").fill("7")
-    page.get_by_role("button", name="Add to tags").click()
-    page.get_by_label("tags 1", exact=True).fill("nuts")
-    page.locator("label.switch", has_text="place").click()
-    page.get_by_label("city").fill("Oslo")
-    page.locator(".segments label", has_text="dog").click()
-    page.get_by_label("name", exact=True).fill("Rex")
-    page.get_by_role("tab", name="JSON").click()
-    written = page.get_by_label("Input as JSON").input_value()
-    for words in ('"limit": 7', '"nuts"', '"Oslo"', '"Rex"', '"deep"'):
-        assert words in written
-    page.keyboard.press("Control+Enter")
-    expect(status(page)).to_have_text("finished")
-    expect(page.locator(".answer")).to_contain_text("search acorns")
-    expect(page.locator(".answer")).to_contain_text("0.9")
-    expect(page.locator(".answer table")).to_contain_text("https://acorn.invalid")
-    expect(page.locator(".call-name")).to_have_text("search")
-    page.locator(".call summary").click()
-    expect(page.locator(".call-inner")).to_contain_text("found acorns")
-    page.locator(".thinking summary").first.click()
-    expect(page.locator(".thought").first).to_have_text("Better to look.")
-    page.get_by_role("link", name="Timeline").click()
-    expect(page.locator(".vrow")).to_have_count(4)
+pytestmark = pytest.mark.release
 
 
 def test_input_errors_are_displayed_at_fields_and_first_field_has_focus(open_page: Open, told: Any) -> None:
@@ -108,13 +66,6 @@ def test_stopped_run_can_be_resumed_and_its_input_can_be_reused(open_page: Open)
     page.get_by_label("question").fill("other")
     page.get_by_role("button", name="Again").click()
     expect(page.get_by_label("question")).to_have_value("sleep")
-
-
-def test_error_message_of_failed_run_is_displayed(open_page: Open) -> None:
-    page = open_page()
-    ask(page, "fail")
-    expect(status(page)).to_have_text("failed")
-    expect(page.locator(".note.bad")).to_contain_text("the provider says no")
 
 
 def test_single_turn_run_without_answer_is_displayed_as_not_finished(open_page: Open) -> None:
@@ -170,11 +121,12 @@ def test_long_number_is_submitted_and_displayed_exactly(open_page: Open, store: 
     expect(page.locator(".detail")).to_contain_text(number)
 
 
-def test_failed_run_displays_no_empty_answer_box(open_page: Open, told: Any) -> None:
+def test_failed_run_displays_error_message_and_no_empty_answer_box(open_page: Open, told: Any) -> None:
     told.allowed.append("404")
     page = open_page()
     ask(page, "fail")
     expect(status(page)).to_have_text("failed")
+    expect(page.locator(".note.bad")).to_contain_text("the provider says no")
     expect(page.locator(".answer")).to_be_hidden()
     page.goto(f"{page.url.partition('?')[0]}?run=nothing")
     expect(page.locator(".note")).to_contain_text("This run does not exist.")
@@ -189,18 +141,6 @@ def test_question_of_agent_is_answered_on_page(open_page: Open) -> None:
     page.get_by_role("button", name="blue").click()
     expect(status(page)).to_have_text("finished")
     expect(page.locator(".note.person")).to_contain_text("blue")
-
-
-def test_approval_with_edited_arguments_is_applied(open_page: Open) -> None:
-    page = open_page()
-    ask(page, "refund")
-    expect(page.locator(".request")).to_contain_text("Approve the call of refund?")
-    expect(page.locator(".call-state")).to_have_text("waiting for approval")
-    page.get_by_label("Arguments").fill('{"order": "17", "amount": 5}')
-    page.get_by_role("button", name="Approve").click()
-    expect(status(page)).to_have_text("finished")
-    page.locator(".call summary").click()
-    expect(page.locator(".call-inner")).to_contain_text("5.0 paid back for 17")
 
 
 PIXEL = b"\x89PNG\r\n\x1a\n" + b"pixels" * 20
@@ -257,11 +197,3 @@ def test_play_page_is_accessible_and_fits_screen_width(open_page: Open, width: i
     ask(page, "refund")
     expect(page.locator(".request")).to_be_visible()
     assert_good(page)
-
-
-def assert_good(page: Any) -> None:
-    """Check that axe finds no violation and nothing is wider than the page."""
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide[0] <= wide[1]

@@ -4,54 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 from tests.waiting import PATIENCE
+from tests.web.browser.actions import Open, assert_good, chosen
 from tests.web.browser.conftest import LOOKS, served
-from tests.web.browser.test_play import assert_good
-from tests.web.desk import GATES, HOSTILE, KEY, Desk
+from tests.web.desk import GATES, KEY, Desk
 
 import acorn.web
 from acorn.stores import MemoryStore
 
-Open = Callable[..., Any]
-expect.set_options(timeout=PATIENCE * 1000)
-
-
-@pytest.fixture(scope="session")
-def kept(store: MemoryStore) -> dict[str, str]:
-    """Stored runs by their ids."""
-    agent = Desk(store=store)
-    ids = ("search", "broken", "branches", "hostile", "many", "question")
-    return {each: agent.using(run_id=each).run(question=f"{each} kept").id for each in ids}
-
-
-def chosen(page: Any) -> Any:
-    return page.locator(".vrow[aria-selected='true']")
-
-
-def test_run_list_can_be_searched_and_opened_by_keyboard(open_page: Open, kept: dict[str, str]) -> None:
-    page = open_page("/runs/")
-    expect(page.locator(".run-line").first).to_be_visible()
-    page.keyboard.press("/")
-    expect(page.get_by_label("Search runs")).to_be_focused()
-    page.keyboard.type("branches kept")
-    expect(page.locator(".run-line")).to_have_count(1)
-    page.get_by_label("Search runs").fill("")
-    page.locator(".segments label", has_text="waiting").click()
-    expect(page.locator(".run-line", has_text="question kept")).to_be_visible()
-    expect(page.locator(".run-line", has_text="broken kept")).to_have_count(0)
-    page.locator(".segments label", has_text="all").click()
-    page.get_by_label("Search runs").fill("search kept")
-    expect(page.locator(".run-line", has_text="branches kept")).to_have_count(0)
-    page.keyboard.press("Escape")
-    page.keyboard.press("j")
-    expect(page.locator(".run-line").first).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.locator(".vrow").first).to_be_visible()
+pytestmark = pytest.mark.release
 
 
 class SlowStore(MemoryStore):
@@ -261,25 +226,6 @@ def test_run_is_deleted_after_confirmation(open_page: Open, store: MemoryStore) 
     page.get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     expect(page.locator(".run-line", has_text="search goner")).to_have_count(0)
-
-
-@pytest.mark.parametrize("path", ["/runs/hostile", "/files/runs/saved"])
-def test_hostile_run_is_displayed_as_text_in_each_tab_of_run_page(
-    open_page: Open, kept: dict[str, str], path: str
-) -> None:
-    page = open_page("/runs/")
-    page.goto(page.url.partition("/runs/")[0] + path)
-    expect(page.locator(".vrow").first).to_be_visible()
-    for at in range(page.locator(".vrow").count()):
-        page.locator(".vrow").nth(at).click()
-        expect(chosen(page)).to_have_attribute("id", page.locator(".vrow").nth(at).get_attribute("id"))
-        for tab in page.locator(".detail [role=tab]").all():
-            tab.click()
-            expect(page.locator(".detail [role=tabpanel]")).not_to_be_empty()
-    expect(page.locator(".vrow", has_text="<img").first).to_be_visible()
-    assert page.locator("main img[src='x'], main script").count() == 0
-    assert "broken" not in page.title()
-    assert HOSTILE[:10] in page.locator(".fall").inner_text()
 
 
 def test_page_of_missing_run_displays_message(open_page: Open, told: Any) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 import jsonschema
 import pytest
 from pydantic import BaseModel, Field, computed_field
+from tests.cases import case
+from tests.waiting import comes_true
 from tests.web.serve.served_agent import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
 from tests.web.serve.server import KEY, app, asked, events, get, post
 
@@ -18,7 +21,8 @@ from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
 from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
-from acorn.web.serve.app import ServiceRoutes
+from acorn.web.guard import LOOPBACK
+from acorn.web.serve.app import ServiceRoutes, service_app
 from acorn.web.serve.service import Service
 
 
@@ -59,41 +63,42 @@ def test_wrong_input_returns_422_with_field_paths_before_model_call() -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize("body", [b"{", b'"\xff"', b"[" * 100_000])
-def test_invalid_json_returns_400(clerk: Any, body: bytes) -> None:
-    answer = post(clerk, "/run", content=body)
-    assert answer.status_code == 400
-    assert "not valid JSON" in answer.json()["error"]["message"]
+def test_invalid_json_returns_400(clerk: Any) -> None:
+    for body in [b"{", b'"\xff"', b"[" * 100_000]:
+        with case(body):
+            answer = post(clerk, "/run", content=body)
+            assert answer.status_code == 400
+            assert "not valid JSON" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("question", "status", "kind"),
-    [
-        ("fail 400", 502, "model"),
-        ("fail 504", 504, "model"),
-        ("lost", 502, "model"),
-        ("never", 502, "parse"),
-        ("boom", 500, "internal"),
-        ("leave", 500, "internal"),
-    ],
-)
-def test_each_kind_of_failure_returns_its_status_without_secret(
-    clerk: Any, caplog: pytest.LogCaptureFixture, question: str, status: int, kind: str
-) -> None:
-    body = {"question": question}
-    chat = {"messages": [{"role": "user", "content": question}]}
-    with caplog.at_level(logging.ERROR, "acorn"):
-        for path, given in (("/run", body), ("/stream", body), ("/v1/chat/completions", chat)):
-            answer = post(clerk, path, given)
-            found = answer.json() if answer.status_code != 200 else events(answer)[-1]
-            assert found["error"]["type"] == kind
-            assert answer.status_code in (status, 200)
-            assert path == "/stream" or answer.status_code == status
-            assert not [canary for canary in CANARIES if canary in answer.text]
-            assert "Traceback" not in answer.text
-            assert "place.py" not in answer.text
-    assert bool(caplog.text) == (kind == "internal")
-    assert not [canary for canary in CANARIES if canary in caplog.text]
+FAILURES: list[tuple[str, int, str]] = [
+    ("fail 400", 502, "model"),
+    ("fail 504", 504, "model"),
+    ("lost", 502, "model"),
+    ("never", 502, "parse"),
+    ("boom", 500, "internal"),
+    ("leave", 500, "internal"),
+]
+
+
+def test_each_kind_of_failure_returns_its_status_without_secret(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for question, status, kind in FAILURES:
+        with case(question, status):
+            body = {"question": question}
+            chat = {"messages": [{"role": "user", "content": question}]}
+            with caplog.at_level(logging.ERROR, "acorn"):
+                for path, given in (("/run", body), ("/stream", body), ("/v1/chat/completions", chat)):
+                    answer = post(clerk, path, given)
+                    found = answer.json() if answer.status_code != 200 else events(answer)[-1]
+                    assert found["error"]["type"] == kind
+                    assert answer.status_code in (status, 200)
+                    assert path == "/stream" or answer.status_code == status
+                    assert not [canary for canary in CANARIES if canary in answer.text]
+                    assert "Traceback" not in answer.text
+                    assert "place.py" not in answer.text
+            assert bool(caplog.text) == (kind == "internal")
+            assert not [canary for canary in CANARIES if canary in caplog.text]
+            caplog.clear()
 
 
 def test_server_log_contains_error_details_missing_in_response(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,17 +113,18 @@ def test_retry_after_header_of_provider_is_sent_to_client() -> None:
     assert answer.json()["error"]["retryable"] is True
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (ModelError("no answer", timed_out=True), 504),
-        (ModelError("no answer", status=408), 504),
-        (ModelError("the text `(no response in time)` alone", status=500), 502),
-    ],
-)
-def test_model_timeout_returns_504_and_other_model_error_returns_502(error: ModelError, status: int) -> None:
-    answer = post(app(Greeter(model=ScriptedModel([error]))), "/run", {})
-    assert (answer.status_code, answer.json()["error"]["type"]) == (status, "model")
+MODEL_ERRORS: list[tuple[ModelError, int]] = [
+    (ModelError("no answer", timed_out=True), 504),
+    (ModelError("no answer", status=408), 504),
+    (ModelError("the text `(no response in time)` alone", status=500), 502),
+]
+
+
+def test_model_timeout_returns_504_and_other_model_error_returns_502() -> None:
+    for error, status in MODEL_ERRORS:
+        with case(error, status):
+            answer = post(app(Greeter(model=ScriptedModel([error]))), "/run", {})
+            assert (answer.status_code, answer.json()["error"]["type"]) == (status, "model")
 
 
 def test_stream_route_sends_partial_answers_and_result(clerk: Any) -> None:
@@ -150,14 +156,15 @@ def test_secret_test_table_contains_each_service_route() -> None:
     assert sorted(ASKED) == sorted(ServiceRoutes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
 
 
-@pytest.mark.parametrize("address", ASKED, ids=" ".join)
-def test_service_route_responses_contain_no_secret(clerk: Any, address: tuple[str, str]) -> None:
-    _, path = address
-    places = [path.format(id=each) for each in ("x", quote(ALL))]
-    texts = [post(clerk, each, body).text for each in places for body in [*ASKED[address], *WRONG]]
-    texts += [get(clerk, each).text for each in (*places, f"{path}/{quote(ALL)}", f"{path}?q={quote(ALL)}")]
-    for canary in CANARIES:
-        assert not [text for text in texts if canary in text]
+def test_service_route_responses_contain_no_secret(clerk: Any) -> None:
+    for address in ASKED:
+        with case(address):
+            _, path = address
+            places = [path.format(id=each) for each in ("x", quote(ALL))]
+            texts = [post(clerk, each, body).text for each in places for body in [*ASKED[address], *WRONG]]
+            texts += [get(clerk, each).text for each in (*places, f"{path}/{quote(ALL)}", f"{path}?q={quote(ALL)}")]
+            for canary in CANARIES:
+                assert not [text for text in texts if canary in text]
 
 
 def test_service_stream_events_contain_no_secret(clerk: Any) -> None:
@@ -243,6 +250,25 @@ def test_run_that_exceeds_service_timeout_returns_timeout_error(
         assert error["error"]["type"] == "timeout"
 
 
+def test_stopping_service_cancels_unfinished_run_after_grace_and_rejects_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACES", str(tmp_path))
+    service = Service(Clerk(store=MemoryStore()), [KEY], 600.0, 5, grace=0.01)
+    served = service_app(service, LOOPBACK, [KEY])
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(asked(served, "POST", "/stream", content=b'{"question": "wait long"}'))
+        assert await asyncio.to_thread(comes_true, (tmp_path / "long.begun").exists)
+        service.close()
+        assert events(await waiting)[-1]["error"]["type"] == "stopping"
+        rejected = await asked(served, "POST", "/run", content=b'{"question": "x"}')
+        assert (rejected.status_code, rejected.json()["error"]["type"]) == (503, "stopping")
+
+    asyncio.run(main())
+    assert (tmp_path / "long.cancelled").exists()
+
+
 def test_request_above_concurrent_run_limit_is_rejected_with_retry_after() -> None:
     async def main() -> None:
         let = asyncio.Event()
@@ -317,19 +343,16 @@ def check_references(node: Any, document: Any) -> None:
 AGENTS = [Counter(), Echo(), Greeter(), Clerk(store=MemoryStore())]
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_openapi_document_contains_schemas_of_agent(agent: Any) -> None:
-    document = get(app(agent), "/openapi.json").json()
-    assert document["openapi"].startswith("3.1")
-    check_references(document, document)
-    for schema in document["components"]["schemas"].values():
-        jsonschema.Draft202012Validator.check_schema(schema)
-
-
-@pytest.mark.parametrize("agent", AGENTS)
-def test_openapi_document_is_valid(agent: Any) -> None:
+def test_openapi_document_is_valid_and_contains_schemas_of_agent() -> None:
     validator = pytest.importorskip("openapi_spec_validator", reason="the validator of OpenAPI is not installed")
-    validator.validate(get(app(agent), "/openapi.json").json())
+    for agent in AGENTS:
+        with case(agent):
+            document = get(app(agent), "/openapi.json").json()
+            assert document["openapi"].startswith("3.1")
+            check_references(document, document)
+            for schema in document["components"]["schemas"].values():
+                jsonschema.Draft202012Validator.check_schema(schema)
+            validator.validate(document)
 
 
 def test_requests_and_responses_match_openapi_document() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.cases import case
 from tests.web.serve.served_agent import Clerk, Echo, Greeter
 from tests.web.serve.server import app, events, get, post
 
@@ -78,34 +79,35 @@ def test_earlier_chat_messages_are_sent_as_history_after_prompt(clerk: Any) -> N
     assert found[1:] == ["system: Be brief.", "user: Hi", "assistant: Ho"]
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ([], "body"),
-        ({}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"messages": ["x"]}, "messages[0]"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
-        ({"messages": [user([{"type": "image_url", "image_url": {"url": "x"}}])]}, "messages[0].content[0]"),
-        ({"messages": [user("x")], "tools": [{"type": "function"}]}, "tools"),
-        (
-            {"messages": [user([{"type": "image_url", "image_url": {"url": "http://x"}}]), user("x")]},
-            "messages[0].content[0]",
-        ),
-        ({"messages": [user("x")], "n": 2}, "n"),
-        ({"messages": [user("x")], "stream": "yes"}, "stream"),
-        ({"messages": [user("x")], "response_format": {"type": "json_object"}}, "response_format"),
-        ({"messages": [user("x")], "response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-        ({"messages": [user("x")], "response_format": "text"}, "response_format"),
-        ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
-    ],
-)
-def test_unsupported_chat_request_returns_400_with_parameter_name(body: Any, param: str) -> None:
-    wrong = post(app(Echo()), CHAT, body)
-    assert wrong.status_code == 400
-    assert wrong.json()["error"]["param"] == param
+UNSUPPORTED: list[tuple[Any, str]] = [
+    ([], "body"),
+    ({}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": ["x"]}, "messages[0]"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+    ({"messages": [user([{"type": "image_url", "image_url": {"url": "x"}}])]}, "messages[0].content[0]"),
+    ({"messages": [user("x")], "tools": [{"type": "function"}]}, "tools"),
+    (
+        {"messages": [user([{"type": "image_url", "image_url": {"url": "http://x"}}]), user("x")]},
+        "messages[0].content[0]",
+    ),
+    ({"messages": [user("x")], "n": 2}, "n"),
+    ({"messages": [user("x")], "stream": "yes"}, "stream"),
+    ({"messages": [user("x")], "response_format": {"type": "json_object"}}, "response_format"),
+    ({"messages": [user("x")], "response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"messages": [user("x")], "response_format": "text"}, "response_format"),
+    ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
+]
+
+
+def test_unsupported_chat_request_returns_400_with_parameter_name() -> None:
+    for body, param in UNSUPPORTED:
+        with case(body, param):
+            wrong = post(app(Echo()), CHAT, body)
+            assert wrong.status_code == 400
+            assert wrong.json()["error"]["param"] == param
 
 
 def test_model_parameters_in_chat_request_are_ignored() -> None:

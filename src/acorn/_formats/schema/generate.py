@@ -24,7 +24,7 @@ from acorn.types import JsonObject, is_json_list, is_json_object
 
 JsonSchema = JsonObject
 
-_NAIVE = r"^[^Zz+]*$"
+NAIVE_TIME = r"^[^Zz+]*$"
 """The pattern of a time without a time zone. The grammar of the embedded model recognizes this exact pattern."""
 _MAX_LISTED_KEYS = 100
 
@@ -43,13 +43,24 @@ def schema_of(
 
 def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
     """Return the schema that a reference such as `#/$defs/Name` points to, or {} if the target does not exist."""
-    node: Any = schema.get("$defs", {}).get(ref.removeprefix("#/$defs/"))
+    node = find_target(ref, schema)
+    return node if is_json_object(node) else {}
+
+
+def find_target(ref: str, schema: Any) -> Any:
+    """Return the value that a reference points to, or {} if the target does not exist."""
+    named = schema.get("$defs") if is_json_object(schema) else None
+    node: Any = named.get(ref.removeprefix("#/$defs/")) if is_json_object(named) else None
     if node is None:  # A user's schema may use any JSON pointer.
         node = schema if ref == "#" or ref.startswith("#/") else {}
         for part in ref.split("/")[1:]:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
-            node = node.get(key, {}) if is_json_object(node) else {}
-    return node if is_json_object(node) else {}
+            if is_json_list(node):
+                index = int(key) if key.isdecimal() and len(key) < 6 else len(node)
+                node = node[index] if index < len(node) else {}
+            else:
+                node = node.get(key, {}) if is_json_object(node) else {}
+    return node
 
 
 def additional_schema(node: JsonSchema) -> JsonSchema | None:
@@ -219,7 +230,7 @@ def _digits_pattern(integer_digits: int, places: int) -> str:
 
 
 def _apply_zone_rule(schema: JsonSchemaValue, zone: object) -> JsonSchemaValue:
-    return {**schema, "pattern": _NAIVE} if zone == "naive" and schema.get("type") == "string" else schema
+    return {**schema, "pattern": NAIVE_TIME} if zone == "naive" and schema.get("type") == "string" else schema
 
 
 def _key_schema(keys: JsonSchemaValue) -> JsonSchemaValue:

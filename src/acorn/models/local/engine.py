@@ -22,10 +22,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from acorn.errors import ModelError
+from acorn.models.local import local_error
 from acorn.types import JsonObject, is_json_object
 
-PROVIDER = "local"
-"""The provider name in the errors of embedded models."""
 _CONTEXT_TOKENS = 8192
 """The default context size in tokens."""
 _BATCH_TOKENS = 256
@@ -70,8 +69,6 @@ class Engine:
         """Whether the settings are final. After a failed load, the next request may use other settings."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run_jobs, name=f"acorn {name}", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def submit(self, job: EngineJob) -> None:
@@ -125,15 +122,14 @@ class Engine:
         except ModelError as error:
             return error
         except Exception as error:
-            failure = ModelError(f"`{self.name}` failed: {error}", provider=PROVIDER)
+            failure = local_error(f"`{self.name}` failed: {error}")
             failure.__cause__ = error
             return failure
         return self._closed_error() if self._is_closed else None
 
     def _closed_error(self) -> ModelError:
-        return ModelError(
+        return local_error(
             f"`{self.name}` was unloaded before it answered. Send the request again. acorn then loads the model again.",
-            provider=PROVIDER,
         )
 
     def _load(self) -> Any:
@@ -163,11 +159,10 @@ class Engine:
         except Exception as error:
             self._has_settings = False
             cause = str(error).rstrip(".")
-            raise ModelError(
+            raise local_error(
                 f"`{self.name}` could not be loaded from {self.path}: {cause}. The file may be incomplete, or this "
                 f"version of xllamacpp may not support it. Download the file again, or run "
                 f"`pip install --upgrade xllamacpp`.",
-                provider=PROVIDER,
             ) from error
         self.address = str(server.listening_address)
         return server
@@ -188,10 +183,9 @@ def _library() -> Any:
     try:
         return import_module("xllamacpp")
     except ImportError as error:
-        raise ModelError(
+        raise local_error(
             "The embedded model needs the package `xllamacpp`, which is not installed. Install it with "
             "`pip install 'acorn-agents[local]'`.",
-            provider=PROVIDER,
         ) from error
 
 
@@ -213,28 +207,24 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
     ending.
     """
     if _engines and os.getpid() != _owner_pid:
-        raise ModelError(
+        raise local_error(
             f"`{name}` was loaded before this process was forked, so this child process cannot use it. Start processes "
             f'with `multiprocessing.get_context("spawn")`, or use the model for the first time in the child.',
-            provider=PROVIDER,
         )
     with _lock:
         if _is_ending:
-            raise ModelError(
+            raise local_error(
                 f"`{name}` cannot be used because the process is ending. Wait for all runs before the program ends.",
-                provider=PROVIDER,
             )
         file_engine = _engines.get(path)
         if file_engine is None:
             _register_process()
             file_engine = _engines[path] = Engine(name, path)
-            file_engine.start()
         differing = file_engine.check_settings(settings)
     if differing:
-        raise ModelError(
+        raise local_error(
             f"`{name}` is already loaded with other settings ({', '.join(differing)}). A process loads a model file "
             f"only once. Use the same settings for every agent, or start another process.",
-            provider=PROVIDER,
         )
     return file_engine
 

@@ -27,8 +27,9 @@ from typing import Any
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
+from acorn.models.local import local_error
 from acorn.models.local.download import KNOWN_MODELS, find_weights
-from acorn.models.local.engine import PROVIDER, Engine, EngineJob, engine
+from acorn.models.local.engine import Engine, EngineJob, engine
 from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, grammar
 from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
@@ -182,7 +183,7 @@ class LocalModel:
             raise RequestNotSupportedError(
                 f"`{self.name}` supports only text, but the request contains {describe_medium(medium)}. Remove it "
                 f"from the request, or use a model that supports it.",
-                provider=PROVIDER,
+                provider="local",
             )
         tools = [tool["function"] for tool in request.tools]
         if request.forced_tool:
@@ -206,25 +207,21 @@ class LocalModel:
 
     def _grammar(self, schemas: JsonObject) -> str:
         try:
-            if len(schemas) == 1:
-                return _cached_grammar(_schema_json(next(iter(schemas.values()))), self._limits, is_named=False)
-            return _cached_grammar(_schema_json(schemas), self._limits, is_named=True)
+            return _cached_grammar(_schema_json(schemas), self._limits)
         except (NoValidValueError, InvalidSchemaError) as error:
-            raise ModelError(
+            raise local_error(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}. Change the schema, or "
                 f"use another model.",
-                provider=PROVIDER,
             ) from error
 
     def _check_length(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
         length = sum(len(message["content"]) for message in messages)
         if self._max_prompt is not None and length > self._max_prompt:
-            raise ModelError(
+            raise local_error(
                 f"The prompt is too long for `{self.name}`: the input, the history and the tools have {length} "
                 f"characters, and the limit is {self._max_prompt}. Shorten the input or the history (in `on_step`), "
                 f"use another model, or raise the limit and wait longer: "
                 f"`{{'model': '{self.name}', 'max_prompt': {length}}}`.",
-                provider=PROVIDER,
             )
         return messages
 
@@ -236,10 +233,9 @@ class LocalModel:
         return min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
 
     def _timeout_error(self, seconds: float | None) -> ModelError:
-        return ModelError(
+        return local_error(
             f"`{self.name}` did not answer in {seconds:.1f} s. Increase `timeout` in the model dict or the "
             f"time limit of the run, or shorten the prompt or the output.",
-            provider=PROVIDER,
             retryable=True,
         )
 
@@ -252,12 +248,12 @@ def _schema_json(schemas: object) -> str:
 
 
 @lru_cache(maxsize=64)
-def _cached_grammar(schemas: str, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the grammar for one schema or for several named schemas, which are passed as JSON text.
+def _cached_grammar(schemas: str, limits: GrammarLimits) -> str:
+    """Return the grammar for the schemas of tools, which are passed as JSON text.
 
     The results are cached, because building a grammar is slow.
     """
-    return grammar(json.loads(schemas), limits, is_named=is_named)
+    return grammar(json.loads(schemas), limits)
 
 
 class _ReplyReader:
@@ -330,13 +326,12 @@ class _ReplyReader:
 
     def _error(self, error: JsonObject) -> ModelError:
         if error.get("type") == "exceed_context_size_error":
-            return ModelError(
+            return local_error(
                 f"The prompt is too long for `{self._model}`: it has {error.get('n_prompt_tokens')} tokens, and the "
                 f"context has {error.get('n_ctx')}. Shorten the input or the history (in `on_step`), or use a larger "
                 f"context if the model was trained for it: `{{'model': '{self._model}', 'n_ctx': ...}}`.",
-                provider=PROVIDER,
             )
-        return ModelError(f"`{self._model}` failed: {error.get('message')}", provider=PROVIDER)
+        return local_error(f"`{self._model}` failed: {error.get('message')}")
 
 
 def _arguments_delta(text: str) -> Delta:
@@ -481,14 +476,11 @@ def _check_file(name: str, path: Path) -> Path:
         with path.open("rb") as file:
             magic = file.read(4)
     except (OSError, RuntimeError) as error:  # `expanduser` raises RuntimeError for an unknown user.
-        raise ModelError(
+        raise local_error(
             f"Cannot read `{name}`: the file {path.absolute()} cannot be opened "
             f"({getattr(error, 'strerror', None) or error}). A relative path starts at the working "
             f"directory. For `local/smollm2`, run `acorn pull`.",
-            provider=PROVIDER,
         ) from error
     if magic != b"GGUF":
-        raise ModelError(
-            f"Cannot read `{name}`: {path.absolute()} is not a GGUF file. Download the file again.", provider=PROVIDER
-        )
+        raise local_error(f"Cannot read `{name}`: {path.absolute()} is not a GGUF file. Download the file again.")
     return path

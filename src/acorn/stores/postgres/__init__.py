@@ -18,11 +18,11 @@ except ImportError as error:
         f"A PostgreSQL store needs the extra `postgres`. Install it: pip install 'acorn-agents[postgres]' ({error})."
     ) from error
 
-from acorn.stores.port import Process, WindowOrder, WindowSlice
+from acorn.stores.port import PlaceAnswer, PlaceOrder, Process
 from acorn.stores.postgres import queue
 from acorn.stores.postgres.connection import Database, PostgresConnection
 from acorn.stores.postgres.listener import Listener, PostgresWatch
-from acorn.stores.postgres.statements import WATCH, take_slice
+from acorn.stores.postgres.statements import WATCH, take_place
 from acorn.stores.postgres.writer import PostgresWriter
 from acorn.stores.rules import DatabaseStore, in_snapshot, in_transaction, lock_run, set_status
 from acorn.stores.statements import ADD_JOBS, CANCEL_CHANNEL, JOBS_SCHEMA, Transaction
@@ -130,7 +130,7 @@ class PostgresStore(DatabaseStore):
 
     # Shared rate limits
 
-    def take(self, order: WindowOrder) -> WindowSlice:
+    def take_place(self, order: PlaceOrder) -> PlaceAnswer:
         # This method does not use the writer, because a request to a model must not wait for commits. If the connection
-        # breaks, the database may store a second slice, which is not used and expires.
-        return self._read_connection.write(self._database, lambda transaction: take_slice(transaction, order))
+        # breaks, the database may store a second place, which is not used and expires.
+        return self._read_connection.execute(self._database, lambda transaction: take_place(transaction, order))

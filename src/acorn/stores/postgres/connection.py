@@ -300,12 +300,12 @@ class PostgresConnection(SharedConnection[Connection[TupleRow]]):
         """
         return self._transact(database, operation, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def write(self, database: Database, operation: Callable[[Transaction], T]) -> T:
-        """Call a function in a transaction and return the result of the function.
+    def execute(self, database: Database, operation: Callable[[Transaction], T]) -> T:
+        """Call a function whose statements are transactions of their own, and return the result of the function.
 
-        If the connection breaks during the commit, the call is repeated, so its writes may be executed twice.
+        If the connection breaks, the call is repeated, so its writes may be executed twice.
         """
-        return self._transact(database, operation, b"BEGIN")
+        return self._call_with_retries(database, lambda: operation(PostgresTransaction(self.connect())))
 
     def _transact(self, database: Database, operation: Callable[[Transaction], T], begin: bytes) -> T:
         def in_transaction(connection: Connection[TupleRow]) -> T:
@@ -319,6 +319,9 @@ class PostgresConnection(SharedConnection[Connection[TupleRow]]):
             connection = self.connect()
             return run_in_pipeline(connection, lambda: in_transaction(connection))
 
+        return self._call_with_retries(database, once)
+
+    def _call_with_retries(self, database: Database, once: Callable[[], T]) -> T:
         try:
             return self.use(lambda: database.retry(once, self.drop))
         except psycopg.Error as error:

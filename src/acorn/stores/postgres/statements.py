@@ -20,14 +20,13 @@ from acorn.stores.port import (
     NOT_STARTED,
     Change,
     Commit,
+    PlaceAnswer,
+    PlaceOrder,
     Process,
     QueuedRun,
     RunHeader,
     Status,
-    WindowOrder,
-    WindowSlice,
 )
-from acorn.stores.rules import grant_slice
 from acorn.stores.statements import (
     ADD_JOBS,
     APPLICATION_ID,
@@ -75,16 +74,15 @@ TABLES: tuple[str, ...] = (
     # its last transaction to learn whether the transaction was committed. PostgreSQL's transaction ids cannot replace
     # the number, because PostgreSQL may use an id again after a crash of the server.
     "CREATE TABLE writers (id text PRIMARY KEY, last_transaction bigint NOT NULL, written timestamptz NOT NULL)",
-    # Rate limits that all processes share, and the slices of each limit. A slice counts toward its limit until the
-    # slice expires. A process that takes a slice locks the row of the rate limit.
-    "CREATE TABLE rate_limits (key text PRIMARY KEY, last_used timestamptz NOT NULL)",
+    # Rate limits that all processes share. The arrays contain the places that count: the times when the places expire,
+    # and the numbers of their requests and tokens. Places that expire at the same time are one element. `place` and
+    # `seconds` are the last answer.
     """
-    CREATE TABLE rate_limit_slices (
-      number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, requests bigint NOT NULL,
-      tokens bigint NOT NULL, expires timestamptz NOT NULL
-    )
+    CREATE TABLE rate_limits (
+      key text PRIMARY KEY, expires float8[] NOT NULL, requests bigint[] NOT NULL, tokens bigint[] NOT NULL,
+      place float8, seconds float8 NOT NULL
+    ) WITH (fillfactor = 50)
     """,
-    "CREATE INDEX rate_limit_slices_by_key ON rate_limit_slices (key, expires)",
     # Worker processes, each with the classes whose delivered runs the worker drives.
     """
     CREATE TABLE workers (
@@ -367,53 +365,57 @@ def delete_idle_processes(transaction: sql.Transaction) -> None:
 
 # Rate limits that all processes of a database share, measured by the clock of the database
 
-_LOCK_LIMIT = """
-    INSERT INTO rate_limits VALUES ($1, clock_timestamp())
-    ON CONFLICT (key) DO UPDATE SET last_used = excluded.last_used
-"""
-_SAVE_REPORTS = """
-    UPDATE rate_limit_slices slice SET requests = report.requests, tokens = report.tokens,
-      expires = clock_timestamp() + make_interval(secs => report.seconds)
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) AS report (number, requests, tokens, seconds)
-    WHERE slice.number = report.number
-"""
-_DELETE_EXPIRED_SLICES = """
-    DELETE FROM rate_limit_slices WHERE key = $1 AND (expires <= clock_timestamp() OR requests = 0)
-"""
-_USED_SLICES = """
-    SELECT requests, tokens, extract(epoch FROM expires - clock_timestamp())::float8 FROM rate_limit_slices
-    WHERE key = $1 ORDER BY expires
-"""
-_INSERT_SLICE = """
-    INSERT INTO rate_limit_slices (key, requests, tokens, expires)
-    VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4)) RETURNING number
+# PostgreSQL locks the row of the rate limit before it evaluates the subquery, which therefore uses only this row.
+# `later` contains a place and all places that expire after it. The request waits for the last place with which these
+# places leave no room.
+TAKE_PLACE = """
+    INSERT INTO rate_limits AS stored VALUES ($1, '{}', '{}', '{}', NULL, 0)
+    ON CONFLICT (key) DO UPDATE SET (expires, requests, tokens, place, seconds) = (
+      WITH clock AS (SELECT extract(epoch FROM clock_timestamp())::float8 AS now),
+      counted AS (
+        SELECT expires, sum(requests)::bigint AS requests, sum(tokens)::bigint AS tokens FROM clock, (
+          SELECT * FROM unnest(stored.expires, stored.requests, stored.tokens)
+          UNION ALL SELECT * FROM unnest($7::float8[], $8::bigint[], $9::bigint[])
+        ) AS place (expires, requests, tokens)
+        WHERE expires > now GROUP BY expires HAVING sum(requests) > 0
+      ),
+      answer AS (
+        SELECT ceil((max(now) + $5) / $6) * $6 AS place,
+          coalesce(max(expires) FILTER (WHERE requests >= $2 OR tokens + $4 > $3) - max(now), 0) AS seconds
+        FROM clock LEFT JOIN (
+          SELECT expires, sum(requests) OVER later AS requests, sum(tokens) OVER later AS tokens
+          FROM counted WINDOW later AS (ORDER BY expires DESC)
+        ) AS sums ON true
+      ),
+      updated AS (
+        SELECT expires, sum(requests)::bigint AS requests, sum(tokens)::bigint AS tokens FROM (
+          SELECT * FROM counted UNION ALL SELECT place, 1, $4 FROM answer WHERE seconds = 0 AND $4 IS NOT NULL
+        ) AS place GROUP BY expires
+      )
+      SELECT coalesce(array_agg(expires), '{}'), coalesce(array_agg(requests), '{}'), coalesce(array_agg(tokens), '{}'),
+        (SELECT place FROM answer), (SELECT seconds FROM answer)
+      FROM updated
+    )
+    RETURNING place, seconds
 """
 _DELETE_UNUSED_LIMITS = """
     DELETE FROM rate_limits WHERE key IN (
-      SELECT key FROM rate_limits WHERE last_used < clock_timestamp() - interval '1 day'
-        AND NOT EXISTS (SELECT FROM rate_limit_slices slice WHERE slice.key = rate_limits.key)
+      SELECT key FROM rate_limits WHERE extract(epoch FROM clock_timestamp()) >= ALL (expires)
       FOR UPDATE SKIP LOCKED
     )
 """
 
 
-def take_slice(transaction: sql.Transaction, order: WindowOrder) -> WindowSlice:
-    """Save the reports of an order, and return the slice (a share of the rate limit) that the process may use."""
-    transaction.execute(_LOCK_LIMIT, [order.key])
-    if order.reports:
-        transaction.execute(_SAVE_REPORTS, list(map(list, zip(*order.reports, strict=True))))
-    transaction.execute(_DELETE_EXPIRED_SLICES, [order.key])
-    if not order.requests:
-        return WindowSlice(0, 0, 0)
-    used: list[tuple[int, int, float]] = transaction.execute(_USED_SLICES, [order.key]).fetchall()
-    granted = grant_slice(order, used)
-    if not granted.requests:
-        return granted
-    row = transaction.execute(_INSERT_SLICE, [order.key, granted.requests, granted.tokens, order.seconds]).fetchone()
-    assert row is not None
-    return granted._replace(number=int(row[0]))
+def take_place(transaction: sql.Transaction, order: PlaceOrder) -> PlaceAnswer:
+    """Grant a place under a shared rate limit, or return the seconds to wait."""
+    corrections: list[Any] = [[place[at] for place in order.corrections] for at in range(3)]
+    while True:
+        row = transaction.execute(TAKE_PLACE, [*order[:6], *corrections]).fetchone()
+        assert row is not None
+        if row[0] is not None:  # Otherwise the statement has inserted the row of a new rate limit.
+            return PlaceAnswer(*row)
 
 
 def delete_unused_limits(transaction: sql.Transaction) -> None:
-    """Delete rate limits that no process has used for a day."""
+    """Delete rate limits under which no request counts now."""
     transaction.execute(_DELETE_UNUSED_LIMITS)

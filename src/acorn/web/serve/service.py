@@ -37,7 +37,9 @@ Result = TypeVar("Result")
 class Service:
     """The state of a service: its agent, the number of runs in progress, and whether the service is stopping."""
 
-    def __init__(self, agent: object, keys: Collection[str], timeout: float, concurrency: int) -> None:
+    def __init__(
+        self, agent: object, keys: Collection[str], timeout: float, concurrency: int, grace: float = GRACE
+    ) -> None:
         if not is_instance(agent):
             raise DeclarationError(
                 f"`acorn.web.service` needs an instance of a module, such as `Researcher()`, but got {excerpt(agent)}."
@@ -50,6 +52,7 @@ class Service:
         self.timeout = timeout
         self.is_closing = False
         self._concurrency = concurrency
+        self._grace = grace
         self._run_count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Future[None] | None = None
@@ -119,7 +122,7 @@ class Service:
         return self._end
 
     def close(self) -> None:
-        """Reject new runs. After `GRACE` seconds, cancel the runs that have not ended.
+        """Reject new runs. After the grace period, cancel the runs that have not ended.
 
         Any thread may call this method.
         """
@@ -128,7 +131,7 @@ class Service:
             self._loop.call_soon_threadsafe(self._close_later)
 
     def _close_later(self) -> None:
-        asyncio.get_running_loop().call_later(GRACE, self._close_now)
+        asyncio.get_running_loop().call_later(self._grace, self._close_now)
 
     def _close_now(self) -> None:
         if self._end is not None and not self._end.done():

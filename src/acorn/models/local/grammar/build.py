@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from acorn._formats.schema.generate import NAIVE_TIME
 from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
 from acorn.models.local.grammar.pattern import UnsupportedPatternError, pattern
-from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, normalize, without_zone
+from acorn.models.local.grammar.schema import FORMATS, NOTES, Definitions, Schema, normalize, without_zone
 from acorn.types import JsonObject, JsonValue
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
@@ -61,27 +62,21 @@ class NoValidValueError(ValueError):
     """The error for a schema that allows no value at all, so that no grammar exists."""
 
 
-def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the GBNF text of the grammar for the arguments of one tool, or for a call of one of several tools.
+def grammar(tools: Mapping[str, object], limits: GrammarLimits) -> str:
+    """Return the GBNF text of the grammar for a call of one of the tools.
 
-    If `is_named` is false, `options` is the schema of the arguments. If `is_named` is true, `options` is a dict that
-    maps tool names to schemas, and the grammar describes an object with the name of a tool and its arguments.
+    `tools` maps the names of the tools to the schemas of their arguments. For one tool, the grammar describes only the
+    arguments. For several tools, it describes an object with the name of a tool and its arguments.
 
     Raise `InvalidSchemaError` if a schema is not valid, and `NoValidValueError` if a schema allows no value.
     """
     builder = _Builder(limits)
-    if not is_named or isinstance(options, bool):
-        builder.rules["root"] = builder.value_of(options)
-    else:
-        calls = [
-            sequence(
-                literal(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '),
-                builder.value_of(schema),
-                '"}"',
-            )
-            for name, schema in options.items()
-        ]
-        builder.rules["root"] = choice(calls)
+    calls = {name: builder.value_of(schema) for name, schema in tools.items()}
+    if len(calls) > 1:
+        for name, arguments in calls.items():
+            start = literal(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": ')
+            calls[name] = sequence(start, arguments, '"}"')
+    builder.rules["root"] = choice(calls.values())
     return "\n".join(f"{name} ::= {text}" for name, text in builder.rules.items()) + "\n"
 
 
@@ -214,7 +209,7 @@ class _Builder:
         if low > high:
             return None
         format_rule = FORMATS.get(schema.get("format", ""))
-        if (regex := schema.get("pattern")) == NAIVE and format_rule:
+        if (regex := schema.get("pattern")) == NAIVE_TIME and format_rule:
             return self._quoted(without_zone(format_rule))
         if regex:
             try:
@@ -267,11 +262,12 @@ class _Builder:
         high = max(low, self._max_items(at)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         if low > high:
             return None
-        first = schema.get("prefixItems", [])[:high]
-        if first:
+        if first := schema.get("prefixItems", [])[:high]:
             return self._tuple(first, schema, low, high, at)
         if schema.get("uniqueItems") and (values := self._values(schema.get("items", {}))):
-            return self._distinct(values, low, min(high, len(values)))
+            items = dict.fromkeys(self._rule(json_literal(value)) for value in values)
+            some = self._some_of(list(items), low, min(high, len(values)))
+            return None if some is None else self._rule(sequence('"["', some, '"]"'))
         item = self._value(schema.get("items", {}), at) if high else None
         if item is None:
             return self._rule('"[]"') if low == 0 else None
@@ -314,11 +310,6 @@ class _Builder:
             return [schema["const"]]
         return [False, True] if schema.get("type") == "boolean" else list(schema.get("enum", []))
 
-    def _distinct(self, values: Sequence[Any], low: int, high: int) -> str | None:
-        items = dict.fromkeys(self._rule(json_literal(value)) for value in values)
-        inner = self._some_of(list(items), low, high)
-        return None if inner is None else self._rule(sequence('"["', inner, '"]"'))
-
     def _some_of(self, items: Sequence[str], low: int, high: int) -> str | None:
         """Return the rule for a list of `low` to `high` different items, separated by commas.
 
@@ -358,8 +349,8 @@ class _Builder:
     def _object(self, schema: Schema, at: _Position) -> str | None:
         properties: JsonObject = dict(schema.get("properties", {}))
         required = set(schema.get("required", ()))
-        for name in required - set(properties):
-            properties[name] = schema.get("additionalProperties", True)
+        for name in schema.get("required", ()):
+            properties.setdefault(name, schema.get("additionalProperties", True))
         if not properties:
             return self._dict(schema, at)
         members: list[tuple[str, bool]] = []
@@ -392,10 +383,8 @@ class _Builder:
     def _dict(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")
         key_schema: Schema | bool = schema.get("propertyNames", True)
-        if key_schema is False:
-            return self._rule('"{}"') if low == 0 else None
-        key_schema = {} if key_schema is True else key_schema
-        value_schema = schema.get("additionalProperties", "properties" not in schema)
+        value_schema = key_schema is not False and schema.get("additionalProperties", "properties" not in schema)
+        key_schema = {} if isinstance(key_schema, bool) else key_schema
         if by_pattern := schema.get("patternProperties"):
             regex, value_schema = next(iter(by_pattern.items()))
             key_schema = {"type": "string", "pattern": regex}
@@ -408,11 +397,9 @@ class _Builder:
             return None if some is None else self._rule(sequence('"{"', some, '"}"'))
         high = max(low, self._max_items(inner)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         value = self._value(value_schema, inner) if high else None
-        if value is None or low > high:
-            return self._rule('"{}"') if low == 0 else None
         lengths = {} if "pattern" in key_schema else {"minLength": 1, "maxLength": _MAX_KEY}
         key = self._value({**lengths, **key_schema, "type": "string"}, inner)
-        if key is None:
+        if value is None or key is None or low > high:
             return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
@@ -447,10 +434,7 @@ def _kind(schema: Schema) -> str:
 
     For example, `minLength` implies `string`. Return "" if no keyword implies a type.
     """
-    for kind, keywords in _KEYWORDS.items():
-        if any(keyword in schema for keyword in keywords):
-            return kind
-    return ""
+    return next((kind for kind, keywords in _KEYWORDS.items() if not schema.keys().isdisjoint(keywords)), "")
 
 
 _KEYWORDS = {

@@ -109,14 +109,14 @@ def _exact(value: Any) -> Decimal:
 
 def _places_of(schema: JsonObject, most: int) -> int:
     """Return how many decimal places the grammar allows for a number, at most `most`."""
-    exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
+    exponents = [int(_exact(bound).as_tuple().exponent) for bound in _declared_bounds(schema).values()]
     return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
 
 
 def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, Decimal]:
     """Return the minimum and the maximum number that the schema and the range `within` allow."""
     unit = Decimal(1).scaleb(-places)
-    declared = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
+    declared = _declared_bounds(schema)
     lows = [_exact(declared["minimum"])] if "minimum" in declared else []
     highs = [_exact(declared["maximum"])] if "maximum" in declared else []
     lows += [bound for bound in within[:1] if bound is not None]
@@ -136,11 +136,10 @@ def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, De
     return low, high
 
 
-_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _declared_bounds(schema: JsonObject) -> JsonObject:
+    """Return the keywords for bounds, without the boolean `exclusiveMinimum` of older JSON Schema drafts."""
+    keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    return {key: schema[key] for key in keys if key in schema and not isinstance(schema[key], bool)}
 
 
 def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:
@@ -213,33 +212,39 @@ def _whole(low: int, high: int) -> str:
         if (first, last) == (10 ** (length - 1), 10**length - 1):
             full.append(length)
         else:
-            parts.append(_between(str(first), str(last)))
+            parts.append(_digits(str(first), str(last)))
     if full:
         parts.append(sequence("[1-9]", repeat("[0-9]", full[0] - 1, full[-1] - 1)))
     return choice(parts)
 
 
-def _between(low: str, high: str) -> str:
+def _digits(low: str, high: str, *, can_end: bool = False) -> str:
     """Return the grammar rule for digits that are at least `low` and at most `high`.
 
-    `low` and `high` are strings with the same number of digits.
+    `low` and `high` are strings with the same number of digits. If `can_end` is true, zeros at the end may be omitted,
+    but not the first digit.
     """
-    if not low:
-        return ""
+    if not low.strip("0") and not high.strip("9"):
+        return repeat("[0-9]", 1 if can_end else len(low), len(low))
     length = len(low) - 1
     zeros, nines = "0" * length, "9" * length
+
+    def row(first: str, low: str, high: str) -> str:
+        following = _digits(low, high, can_end=can_end)
+        return sequence(first, f"({following})?" if following and can_end and not low.strip("0") else following)
+
     if low[0] == high[0]:
-        return sequence(literal(low[0]), _between(low[1:], high[1:]))
+        return row(literal(low[0]), low[1:], high[1:])
     parts: list[str] = []
     first, last = int(low[0]), int(high[0])
     if low[1:] != zeros:
-        parts.append(sequence(literal(low[0]), _between(low[1:], nines)))
+        parts.append(row(literal(low[0]), low[1:], nines))
         first += 1
     if high[1:] != nines:
-        parts.append(sequence(literal(high[0]), _between(zeros, high[1:])))
+        parts.append(row(literal(high[0]), zeros, high[1:]))
         last -= 1
     if first <= last:
-        parts.append(sequence(f"[{first}-{last}]", repeat("[0-9]", length, length)))
+        parts.append(row(f"[{first}-{last}]", zeros, nines))
     return choice(parts)
 
 
@@ -248,38 +253,8 @@ def _fraction(low: str, high: str) -> str:
 
     The digits must be at least `low` and at most `high`. If `low` is zero, the point and the digits are optional.
     """
-    digits = sequence('"."', _places(low, high))
+    digits = sequence('"."', _digits(low, high, can_end=True))
     return f"({digits})?" if not low.strip("0") else digits
-
-
-def _places(low: str, high: str) -> str:
-    """Return the grammar rule for one or more digits after the decimal point, from `low` to `high`.
-
-    Zeros at the end may be omitted.
-    """
-    length = len(low)
-    zeros, nines = "0" * (length - 1), "9" * (length - 1)
-    if not low.strip("0") and not high.strip("9"):
-        return repeat("[0-9]", 1, length)
-    parts: list[str] = []
-    first, last = int(low[0]), int(high[0])
-    if first == last:
-        return sequence(literal(low[0]), _more(low[1:], high[1:]))
-    if low[1:].strip("0"):
-        parts.append(sequence(literal(low[0]), _more(low[1:], nines)))
-        first += 1
-    if high[1:].strip("9"):
-        parts.append(sequence(literal(high[0]), _more(zeros, high[1:])))
-        last -= 1
-    if first <= last:
-        parts.append(sequence(f"[{first}-{last}]", _more(zeros, nines)))
-    return choice(parts)
-
-
-def _more(low: str, high: str) -> str:
-    if not low:
-        return ""
-    return f"({_places(low, high)})?" if not low.strip("0") else _places(low, high)
 
 
 _PATTERN_OPTION = re.compile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from acorn.models.local.grammar.numbers import choice, literal, repeat, sequence
@@ -18,6 +18,8 @@ _ENDLESS = 10**9
 """The maximum count of a repetition without a limit, such as `*`."""
 _MAX_DEPTH, _MAX_QUANTIFIERS = 40, 4
 """The maximum nesting depth of groups, and the maximum number of quantifiers after one part."""
+_MAX_RANGE = 0x250
+"""The maximum number of characters of a range such as `a-z`. Of a larger range, only the first characters are used."""
 _MAX_SHORTEST = 20_000
 """The maximum length of the shortest text that matches a pattern. No response is longer."""
 
@@ -284,12 +286,15 @@ class _PatternReader:
                 last = self._member()
                 if len(first) != 1 or len(last) != 1:
                     raise UnsupportedPatternError(self._regex)
-                first = frozenset(map(chr, _range(*first, *last)))
+                start, end = ord(*first), ord(*last)
+                first = frozenset(map(chr, range(start, min(end, start + _MAX_RANGE) + 1)))
             members |= first
         if not is_negated:
             return members
         excluded = members | _LETTERS if has_words else members  # `\\w` matches more letters than `_WORD` contains.
-        return _ANY - excluded - (_in_both_cases(excluded) if self._is_caseless else frozenset())
+        if self._is_caseless:
+            excluded = excluded.union(*map(str.lower, excluded), *map(str.upper, excluded))
+        return _ANY - excluded
 
     def _member(self) -> frozenset[str]:
         if self._take("\\"):
@@ -333,18 +338,6 @@ class _PatternReader:
         if least > most:
             raise UnsupportedPatternError(self._regex)
         return least, most
-
-
-def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
-    return frozenset(variant for sign in signs for variant in (*sign.lower(), *sign.upper()))
-
-
-def _range(first: str, last: str) -> Iterator[int]:
-    """Return an iterator over the character codes in a range such as `a-z`.
-
-    For a very large range, it contains only the first codes.
-    """
-    return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
 
 
 # Lengths

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from acorn._formats.schema.generate import find_target
 from acorn.types import JsonObject, is_json_list, is_mapping
 
 Schema = JsonObject
@@ -51,8 +52,8 @@ def _value(key: str, value: Any, path: str, depth: int) -> Any:
         return normalize(value, path, depth + 1)
     if key in _NAMED and is_mapping(value):
         return {str(name): normalize(item, f"{path}/{name}", depth + 1) for name, item in value.items()}
-    expected, is_valid = _EXPECTED.get(key, ("", _accept_any))
-    if not is_valid(value):
+    expected, is_valid = _EXPECTED.get(key, ("", None))
+    if is_valid and not is_valid(value):
         raise InvalidSchemaError(f"`{path}` must be {expected}, but it is {_shorten(value)}")
     return int(value) if key in _COUNTS else value
 
@@ -65,18 +66,6 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords whose value is a dict that maps names to schemas."""
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-
-
-def _accept_any(value: object) -> bool:
-    return True
-
-
-def _reject_all(value: object) -> bool:
-    """Return False for every value.
-
-    `_value` uses this function for keywords whose valid values it has already handled.
-    """
-    return False
 
 
 def _is_text(value: object) -> bool:
@@ -95,14 +84,6 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and not isinstance(value, bool) and value >= 0 and value == int(value)
 
 
-def _is_minimum(value: Any) -> bool:
-    return _is_count(value) and value <= _MAX_MINIMUM
-
-
-def _is_step(value: Any) -> bool:
-    return _is_number(value) and not isinstance(value, bool) and value > 0
-
-
 def _is_json(value: object) -> bool:
     try:
         json.dumps(value, allow_nan=False)
@@ -111,21 +92,24 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def _is_list(value: object) -> bool:
-    return is_json_list(value) and _is_json(value)
-
-
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(_SCHEMAS, ("a list of schemas", _reject_all)),
-    **dict.fromkeys(_NAMED, ("an object that maps names to schemas", _reject_all)),
+    # `_value` has already handled the valid values of these two groups.
+    **dict.fromkeys(_SCHEMAS, ("a list of schemas", lambda value: False)),
+    **dict.fromkeys(_NAMED, ("an object that maps names to schemas", lambda value: False)),
     **dict.fromkeys(_COUNTS, ("an integer of at least 0", _is_count)),
-    **dict.fromkeys(("minLength", "minItems", "minProperties"), (f"an integer from 0 to {_MAX_MINIMUM}", _is_minimum)),
+    **dict.fromkeys(
+        ("minLength", "minItems", "minProperties"),
+        (f"an integer from 0 to {_MAX_MINIMUM}", lambda value: _is_count(value) and value <= _MAX_MINIMUM),
+    ),
     **dict.fromkeys(_BOUNDS, ("a number", _is_number)),
-    "multipleOf": ("a number greater than 0", _is_step),
+    "multipleOf": (
+        "a number greater than 0",
+        lambda value: _is_number(value) and not isinstance(value, bool) and value > 0,
+    ),
     **dict.fromkeys(("pattern", "format", "$ref"), ("a string", _is_text)),
     "required": ("a list of names", _is_texts),
     "type": ("the name of a type or a list of type names", lambda value: _is_text(value) or _is_texts(value)),
-    "enum": ("a list of values", _is_list),
+    "enum": ("a list of values", lambda value: is_json_list(value) and _is_json(value)),
     "const": ("a JSON value", _is_json),
     "uniqueItems": ("true or false", lambda value: isinstance(value, bool)),
 }
@@ -158,10 +142,7 @@ class Definitions:
         If that schema does not exist, return an empty schema, which allows every value.
         """
         if reference not in self._targets:
-            target: object = self._root
-            for part in filter(None, reference.lstrip("#").split("/")):
-                target = _member(target, part.replace("~1", "/").replace("~0", "~"))
-            self._targets[reference] = normalize(target, reference)
+            self._targets[reference] = normalize(find_target(reference, self._root), reference)
         return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:
@@ -241,14 +222,6 @@ _NARROWER: JsonObject = {
 }
 
 
-def _member(container: object, name: str) -> object:
-    if is_mapping(container):
-        return container.get(name, {})
-    if is_json_list(container) and name.isdecimal() and len(name) < 6 and int(name) < len(container):
-        return container[int(name)]
-    return {}
-
-
 def _references(schema: object) -> Iterator[str]:
     """Yield every `$ref` in a schema and its subschemas."""
     if is_mapping(schema):
@@ -283,8 +256,6 @@ def _uuid(version: str) -> str:
 
 
 _ZONE = ' "Z"'
-NAIVE = r"^[^Zz+]*$"
-"""The pattern that acorn's schemas contain, besides the format, for a time without a time zone."""
 
 FORMATS = {
     "date": _DATE,

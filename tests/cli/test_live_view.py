@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import AGENTS
 from tests.cli.screen import Terminal
 
-from acorn.thread import parse_events
+from acorn import Run
 
 SLOW, RESEARCHER, ENDS = AGENTS / "slow.py", AGENTS / "researcher.py", AGENTS / "ends.py"
 MANUAL = AGENTS / "manual.py"
@@ -82,7 +82,7 @@ def test_live_view_interrupted_by_ctrl_c_restores_terminal(tmp_path: Path) -> No
     assert "Traceback" not in screen.text
     assert "interrupted: 1 step" in screen.text
     assert screen.text.count("interrupted") == 1
-    assert "tool_result" in [event.type for event in parse_events(file.read_text())]
+    assert "tool_result" in [event.type for event in Run.from_json(file.read_text()).thread]
 
 
 def test_live_view_prints_each_same_named_branch_under_its_tool_call() -> None:
@@ -169,7 +169,7 @@ def test_live_view_interrupted_during_branch_prints_finished_work(tmp_path: Path
         "    └── → This call was not completed: the run was stopped.",
     ]
     assert "interrupted: 1 step" in terminal.screen.text
-    events = parse_events(file.read_text())
+    events = Run.from_json(file.read_text()).thread
     assert [event.type for event in events if event.branch == "Review"][-1] == "error"
 
 

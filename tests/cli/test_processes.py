@@ -15,7 +15,7 @@ from tests.cli.conftest import AGENTS
 from tests.long_version import IS_LONG
 from tests.waiting import PATIENCE, comes_true
 
-from acorn.thread import parse_events
+from acorn import Run
 
 SLOW, ECHO, RESEARCHER = AGENTS / "slow.py", AGENTS / "echo.py", AGENTS / "researcher.py"
 RUDE = AGENTS / "rude.py"
@@ -41,16 +41,17 @@ def wait_until_saved(file: Path, kind: str) -> None:
 def test_interrupted_run_is_saved_to_file(tmp_path: Path, how: signal.Signals, code: int) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Stuck", "--text", "x", "--save", file)
-    wait_until_saved(file, "tool_result")
+    assert process.stderr is not None
+    seen = next(line for line in process.stderr if "nothing in" in line)
     os.killpg(process.pid, how)
     out, err = process.communicate(timeout=PATIENCE)
+    assert "nothing in the drawer" in seen
     assert process.returncode == code
     assert out == ""
     assert "Traceback" not in err
     assert "interrupted: 1 step" in err
     assert err.count("interrupted") == 1
-    kinds = [event.type for event in parse_events(file.read_text())]
-    assert "tool_result" in kinds
+    assert "tool_result" in [event.type for event in Run.from_json(file.read_text()).thread]
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -26,7 +26,7 @@ from tests.waiting import AGES
 from acorn import DeclarationError, ModelError, module, tool
 from acorn.models.local.download import KNOWN_MODELS, download_weights
 from acorn.models.local.engine import EngineJob
-from acorn.models.local.model import LocalModel
+from acorn.models.local.model import LocalModel, to_text_messages
 from acorn.models.port import Price
 from acorn.models.request import ModelRequest
 from acorn.types import Message
@@ -428,6 +428,24 @@ def test_local_prompt_length_includes_history_and_tools() -> None:
     request.messages.insert(1, {"role": "user", "content": "y" * 300})
     with pytest.raises(ModelError, match=r"the tools have \d{3} characters, and the limit is 300\."):
         LocalModel({"model": MODEL, "max_prompt": 300}).complete(request)
+
+
+def test_local_prompt_contains_calls_and_results_as_text_of_alternating_roles() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "word", "arguments": '{"word": "Tom"}'}}
+    messages: list[Any] = [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "found"},
+        {"role": "user", "content": "And now?"},
+    ]
+    prompt = to_text_messages(messages, [], is_small=False)
+    assert prompt == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": '{"name": "word", "arguments": {"word": "Tom"}}'},
+        {"role": "user", "content": "Result: found\nAnd now?"},
+    ]
 
 
 def test_local_model_with_invalid_schema_raises_model_error() -> None:

@@ -7,17 +7,19 @@ process remembers it for later requests. All other retries are in `models/retry.
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import closing, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import from_json
 
-from acorn._base.clock import current_clock
 from acorn._formats.json import copy_json
 from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
@@ -41,10 +43,9 @@ from acorn.models.litellm.library import (
     is_unknown,
     library,
     may_have_keys,
+    silence,
     supported_params,
-    supports_client,
     unknown_model_message,
-    without_callbacks,
 )
 from acorn.models.litellm.translate import (
     LiteLLMStreamReader,
@@ -69,9 +70,13 @@ from acorn.types import JsonObject, JsonValue
 if TYPE_CHECKING:
     import httpx
 
-    from acorn.models.litellm.transport import RawStream
+    from acorn.models.litellm.transport import LiteLLMStream, StreamWatch
 
 
+T = TypeVar("T")
+
+_sdk_providers = {"openai", "azure"}
+"""The providers for which LiteLLM uses the SDK of OpenAI instead of its own HTTP client."""
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -223,72 +228,61 @@ class LiteLLMModel:
         with _LiteLLMAttempt(self, request) as attempt:
             return self._read_response(self._send(attempt), request)
 
-    async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        with _LiteLLMAttempt(self, request) as attempt:
-            return self._read_response(await self._asend(attempt), request)
-
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
+        return self._deltas(request, _transport().StreamWatch(request.timeout))
+
+    def _deltas(self, request: ModelRequest, watch: StreamWatch) -> Iterator[Delta]:
+        reader = LiteLLMStreamReader(has_cost=not self._has_price)
         with _LiteLLMAttempt(self, request) as attempt:
-            response = self._send(attempt, **_STREAM_ARGUMENTS)
-            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
-            with closing(raw):
-                for chunk in raw:
-                    yield from reader.read(chunk, raw.finish_reason)
-            yield from reader.finish(raw.finish_reason, raw.refusal)
+            stream: LiteLLMStream = _transport().LiteLLMStream(self._send(attempt, watch), watch)
+            with closing(stream):
+                for chunk in stream:
+                    yield from reader.read(chunk, stream.finish_reason)
+            yield from reader.finish(stream.finish_reason, stream.refusal)
         self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
+
+    # LiteLLM's asynchronous client sends a request again if the connection breaks, and it does not close its
+    # connections when an event loop ends. acorn therefore calls only the synchronous client, in a thread.
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        async for response in _iterate_in_thread(lambda: iter([self.complete(request)])):
+            return response
+        raise AssertionError("The thread ended without a response or an error. This is a bug in acorn.")
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
-        with _LiteLLMAttempt(self, request) as attempt:
-            response = await self._asend(attempt, **_STREAM_ARGUMENTS)
-            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
-            async with aclosing(raw):
-                async for chunk in raw:
-                    for delta in reader.read(chunk, raw.finish_reason):
-                        yield delta
-            for delta in reader.finish(raw.finish_reason, raw.refusal):
+        watch: StreamWatch = _transport().StreamWatch(request.timeout)
+        try:
+            async for delta in _iterate_in_thread(lambda: self._deltas(request, watch)):
                 yield delta
-        self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
+        finally:
+            watch.is_abandoned = True
 
-    def _send(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
+    def _send(self, attempt: _LiteLLMAttempt, watch: StreamWatch | None = None) -> Any:
         """Send a request.
 
         If the model rejects a default setting, send the request again without that setting.
         """
         self._check_key()
         while True:
+            client = self._stream_client(watch)
             try:
-                with without_callbacks(self._arguments):
-                    raw = library().completion(**self._call_arguments(attempt), **stream_arguments)
+                stream_arguments = {} if watch is None else _STREAM_ARGUMENTS
+                with silence():
+                    raw = library().completion(**self._call_arguments(attempt), **stream_arguments, **client)
             except Exception as error:
-                self._remember_or_raise(error, attempt)
+                if client and not client["client"].is_used and isinstance(error.__context__, AttributeError):
+                    _sdk_providers.add(self.provider)
+                else:
+                    self._remember_or_raise(error, attempt)
             else:
                 self._rejected.remember(attempt.left_out)
                 return raw
 
-    async def _asend(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
-        self._check_key()
-        while True:
-            try:
-                client = await self._client_argument()
-                with without_callbacks(self._arguments):
-                    raw = await library().acompletion(**self._call_arguments(attempt), **stream_arguments, **client)
-            except Exception as error:
-                self._remember_or_raise(error, attempt)
-            else:
-                self._rejected.remember(attempt.left_out)
-                return raw
-
-    async def _client_argument(self) -> JsonObject:
-        """Return a dict that passes acorn's HTTP client to LiteLLM, or {} if LiteLLM cannot use the client.
-
-        acorn passes its own client because LiteLLM's client sends a request again if the connection breaks.
-        """
+    def _stream_client(self, watch: StreamWatch | None) -> JsonObject:
         sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        if sets_client or not supports_client(self.provider):
+        if watch is None or sets_client or self.provider in _sdk_providers:
             return {}
-        return {"client": await _transport().http_client()}
+        return {"client": _transport().http_handler(watch)}
 
     def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
         left_out = self._rejected.known | attempt.left_out
@@ -304,9 +298,7 @@ class LiteLLMModel:
             "messages": self._messages(request),
             **({"tools": self._tools(request)} if request.tools else {}),
             "max_retries": 0,
-            "timeout": self._timeout
-            if request.timeout is None
-            else _transport().limit_timeout(self._timeout, request.timeout),
+            "timeout": _transport().limit_timeout(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # Without this argument, LiteLLM searches all messages for MCP references.
         }
         if request.forced_tool and "tool_choice" not in left_out:
@@ -416,11 +408,6 @@ class LiteLLMModel:
         )
 
 
-def _deadline_of(request: ModelRequest) -> float | None:
-    """Return the monotonic time by which a request must end if it starts now, or None for no time limit."""
-    return None if request.timeout is None else current_clock().monotonic() + request.timeout
-
-
 def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
     """Return a deep copy of messages or tools, because LiteLLM changes its arguments.
 
@@ -438,3 +425,28 @@ def _transport() -> ModuleType:
     from acorn.models.litellm import transport
 
     return transport
+
+
+async def _iterate_in_thread(create: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """Create an iterator in a new thread, and yield its items.
+
+    The thread does not end the process' exit. It is not a thread of a pool, which would limit concurrent requests.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    items: asyncio.Queue[tuple[T] | BaseException | None] = asyncio.Queue()
+
+    def work() -> None:
+        end: BaseException | None = None
+        with suppress(RuntimeError):  # The event loop is closed, so no task waits for the items.
+            try:
+                for item in create():
+                    loop.call_soon_threadsafe(items.put_nowait, (item,))
+            except BaseException as error:
+                end = error
+            loop.call_soon_threadsafe(items.put_nowait, end)
+
+    threading.Thread(target=context.run, args=(work,), name="acorn-litellm", daemon=True).start()
+    while isinstance(received := await items.get(), tuple):
+        yield received[0]
+    if received is not None:
+        raise received

@@ -391,7 +391,7 @@ class LiteLLMModel:
         chain = error_chain(error, attempt.outer_error)
         redact_errors(chain, secrets)
         failure: FailureDetails = _transport().find_failure(chain)
-        message = "" if failure.problem == TIMED_OUT else redact(provider_message(error), secrets)
+        message = "" if failure.problem == TIMED_OUT else redact(provider_message(chain), secrets)
         set_by_user = self._set_by_user(attempt.request)
         suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
         details = " ".join(filter(None, (message, suggestion)))

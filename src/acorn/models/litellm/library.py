@@ -86,7 +86,7 @@ _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str]
     # Pydantic warns when LiteLLM parses events of OpenAI's Responses API. The module of this warning is Pydantic.
     (
         "ignore",
-        re.compile(r"Pydantic serializer warnings:\s+\S+\(Expected `(ContentPart|ResponseAPI)", re.I),
+        re.compile(r"(?s)Pydantic serializer warnings:.*`(ChatCompletion|ContentPart|ResponseAPI)", re.I),
         UserWarning,
         None,
         0,

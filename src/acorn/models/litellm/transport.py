@@ -20,6 +20,8 @@ import httpx
 
 from acorn._base.clock import current_clock
 from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureDetails, error_chain
+from acorn.models.lanes.http_response import EventParser
+from acorn.models.lanes.openai_shared import provider_error
 from acorn.models.litellm.library import library, silence
 from acorn.models.litellm.translate import is_bad_request
 from acorn.models.retry import connect_timeout
@@ -44,48 +46,58 @@ def limit_timeout(timeout: httpx.Timeout, seconds_left: float | None) -> httpx.T
     return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
-class _WatchedBody(httpx.SyncByteStream):
-    """The body of a response that stops at the deadline of the request, or if its reader no longer needs it.
-
-    The timeout of httpx is not enough: it limits only the wait for the next bytes, and a server may send keep-alive
-    comments forever.
-    """
-
-    def __init__(self, body: Any, watch: StreamWatch) -> None:
-        self._body = body
-        self._watch = watch
-
-    def __iter__(self) -> Iterator[bytes]:
-        for data in self._body:
-            self._watch.check()
-            yield data
-
-    def close(self) -> None:
-        self._body.close()
+# Streams
 
 
 class StreamWatch:
-    """The conditions that end a stream early, and its HTTP response."""
+    """The conditions that end a stream, and its HTTP response."""
 
     def __init__(self, seconds: float | None) -> None:
         self._deadline = None if seconds is None else current_clock().monotonic() + seconds
         """The time on the monotonic clock by which the response must be complete, or None for no limit."""
         self.is_abandoned = False
         """Whether the reader no longer needs the stream. Another thread may set it."""
+        self.is_done = False
+        """Whether the event that ends a stream of OpenAI's protocol has arrived."""
         self.response: httpx.Response | None = None
+        """The response, or None if LiteLLM does not expose it."""
 
     def check(self) -> None:
+        """Raise an httpx exception if the reader must not wait for the rest of the stream.
+
+        The timeout of httpx is not enough: it limits only the wait for the next bytes, and a server may send keep-alive
+        comments forever.
+        """
         if self.is_abandoned:
             raise httpx.ReadError("The reader closed the stream.")
         if self._deadline is not None and current_clock().monotonic() > self._deadline:
             raise httpx.ReadTimeout("The complete response did not arrive before the deadline.")
 
-    def add(self, response: httpx.Response) -> None:
-        response.stream = _WatchedBody(response.stream, self)
+    def add(self, response: httpx.Response, *, is_of_sdk: bool = False) -> None:
+        """Check the conditions whenever LiteLLM, or the SDK of OpenAI, reads from a response."""
         self.response = response
+        pieces = self._checked(response.iter_bytes())
+        if is_of_sdk:
+            pieces = self._usual_events(pieces)
+        response.iter_bytes = lambda _=None: pieces  # type: ignore[method-assign]
 
+    def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for data in pieces:
+            self.check()
+            yield data
 
-# Lines
+    def _usual_events(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield server-sent events in their usual form, because the SDK rejects some other forms."""
+        parser = EventParser()
+        for data in pieces:
+            yield from self._encode(parser.feed(data))
+        if parser.ends_with_event():
+            yield from self._encode(parser.feed(b"\n"))
+
+    def _encode(self, events: list[bytes]) -> Iterator[bytes]:
+        for event in events:
+            self.is_done = self.is_done or event == b"[DONE]"
+            yield b"data: %s\n\n" % event
 
 
 def http_handler(watch: StreamWatch) -> Any:
@@ -126,10 +138,7 @@ def _split_lines(pieces: Iterable[bytes]) -> Iterator[str]:
         *lines, unread = (unread + data).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace").rstrip("\r")
-    yield unread.decode("utf-8", "replace").rstrip("\r")
-
-
-# Streams
+    yield unread.decode("utf-8", "replace")
 
 
 class LiteLLMStream:
@@ -145,7 +154,7 @@ class LiteLLMStream:
         if watch.response is None:  # The SDK of OpenAI sent the request.
             response = getattr(self._inner, "response", None)
             if isinstance(response, httpx.Response):
-                watch.add(response)
+                watch.add(response, is_of_sdk=True)
 
     def _observe(self, chunks: Iterator[Any]) -> Iterator[Any]:
         """Yield the chunks that LiteLLM reads, and store their refusals, because LiteLLM ignores them."""
@@ -162,7 +171,8 @@ class LiteLLMStream:
         if the connection breaks, LiteLLM adds a finish reason that the provider did not send.
         """
         reason: str | None = getattr(self._raw, "received_finish_reason", "")
-        return getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
+        reason = getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
+        return "stop" if reason is None and self._watch.is_done else reason
 
     @property
     def refusal(self) -> str:
@@ -230,6 +240,8 @@ def find_failure(chain: list[BaseException]) -> FailureDetails:
         for cause in chain[1:]:
             if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
                 return FailureDetails(getattr(cause, "status_code", None))
+            if type(cause).__name__ == "APIError":  # The SDK of OpenAI raised it.
+                return FailureDetails(provider_error(getattr(cause, "body", None)).status)
     is_unreadable = any(isinstance(cause, _PARSING_ERRORS) for cause in chain) or any(
         message in str(error) for message in _PARSING_MESSAGES
     )

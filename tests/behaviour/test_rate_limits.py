@@ -216,7 +216,8 @@ def test_invalid_rate_limit_raises_declaration_error() -> None:
 
 
 def test_invalid_max_concurrency_raises_declaration_error() -> None:
-    for value in (0, -1, True, 1.0, math.nan, "8", {}):
+    values: list[Any] = [0, -1, True, 1.0, math.nan, "8", {}]
+    for value in values:
         with case(value):
             with pytest.raises(DeclarationError, match=r"`Wrong.max_concurrency` must be a whole number of at least 1"):
                 type("Wrong", (Agent,), {"max_concurrency": value})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from acorn._base.interrupts import next_item
 
 if TYPE_CHECKING:
-    from asyncio import Event
+    import asyncio
 
 _LONGEST_WAIT = 5.0
 """The maximum seconds of one wait for another thread.
@@ -47,7 +47,7 @@ class Clock(Protocol):
         """
         ...
 
-    async def await_event(self, event: Event, seconds: float) -> None:
+    async def await_event(self, event: asyncio.Event, seconds: float) -> None:
         """Suspend the task until an event is set.
 
         The method returns after `seconds` at the latest. It may return earlier.
@@ -63,19 +63,19 @@ class SystemClock:
     sleep = staticmethod(system.sleep)
 
     async def asleep(self, seconds: float, /) -> None:
-        from asyncio import sleep  # A program without async calls does not load asyncio.
+        import asyncio  # A program without async calls does not load asyncio.
 
-        await sleep(seconds)
+        await asyncio.sleep(seconds)
 
     def wait(self, wakeups: queue.SimpleQueue[None], seconds: float) -> None:
         with suppress(queue.Empty):
             next_item(wakeups, min(seconds, _LONGEST_WAIT))
 
-    async def await_event(self, event: Event, seconds: float) -> None:
-        from asyncio import timeout
+    async def await_event(self, event: asyncio.Event, seconds: float) -> None:
+        import asyncio
 
         with suppress(TimeoutError):
-            async with timeout(min(seconds, _LONGEST_WAIT)):
+            async with asyncio.timeout(min(seconds, _LONGEST_WAIT)):
                 await event.wait()
 
 

@@ -12,8 +12,11 @@ Ctrl-C can interrupt the main thread anywhere, also while it updates a limiter. 
 
 - A request is in progress while its lock `in_progress` is locked. C code releases this lock, so Ctrl-C cannot prevent
   the release.
-- Every step of `Limiter._admit` can be repeated after an interruption.
+- Every step of `Limiter._update` can be repeated after an interruption.
 - A waiting sender checks its limiter again after a few seconds, even if no other sender wakes it (`Clock.wait`).
+
+The garbage collector can close an abandoned stream anywhere too, also in the thread that updates the limiter of this
+stream. Therefore `release` only adds the request to a list if its thread already updates the limiter.
 """
 
 from __future__ import annotations
@@ -138,6 +141,7 @@ class QueuedRequest:
     def waits(self) -> Iterator[float]:
         """Yield the maximum seconds of each wait until the request may be sent."""
         for limiter in self.limiters:
+            self.waits_for = limiter
             yield from limiter.waits(self)
         now = self.clock.monotonic()
         if now > self.send_by:
@@ -145,6 +149,11 @@ class QueuedRequest:
                 f"A request of `{self.owner}` was not sent in time after its limits admitted it. It must wait again."
             )
         self.sent_at = now
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds that the run has left, or None if it has no time limit."""
+        return None if self.deadline == inf else max(0.001, self.deadline - self.clock.monotonic())
 
     def on_response(self, usage: Usage | None) -> None:
         """Record that the response has started to arrive, and record the token usage if it is known."""
@@ -181,8 +190,11 @@ class Limiter(ABC):
     """Whether a store decides now about the first request of the queue."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_updating = False
         self._queue: deque[QueuedRequest] = deque()
+        self._finished: deque[QueuedRequest] = deque()
+        """The finished requests that `_update` has not handled yet."""
 
     # The rule. These methods are called while `_lock` is locked.
 
@@ -206,12 +218,11 @@ class Limiter(ABC):
     def waits(self, request: QueuedRequest) -> Iterator[float]:
         """Add a request to the queue, and yield the maximum seconds of each wait until the request is admitted."""
         started, is_logged = request.clock.monotonic(), False
-        request.waits_for = self
         self._queue.append(request)
         while True:
             now = request.clock.monotonic()
             with self._lock:
-                seconds = self._admit(now, request)
+                seconds = self._update(now, request)
                 is_first = bool(self._queue) and self._queue[0] is request
             if request.error is not None:
                 raise request.error
@@ -230,11 +241,32 @@ class Limiter(ABC):
                 )
             yield min(request.deadline - now, seconds if is_first else seconds + _TAKEOVER_SECONDS)
 
-    def _admit(self, now: float, caller: QueuedRequest | None = None) -> float:
+    def release(self, request: QueuedRequest) -> None:
+        """Update the count after a request was finished or abandoned, and admit the requests that may pass now."""
+        self._finished.append(request)
+        with self._lock:
+            self._update(request.clock.monotonic())
+
+    def _update(self, now: float, caller: QueuedRequest | None = None) -> float:
         """Admit every request that may pass now, and return the seconds until the next request may pass.
 
         The method does not wake the sender of the request `caller`.
         """
+        if self._is_updating:  # This thread is already in `_update`.
+            return inf
+        self._is_updating = True
+        try:
+            while True:
+                while self._finished:
+                    self._on_finished(self._finished[0])
+                    self._finished.popleft()
+                seconds = self._admit(now, caller)
+                if not self._finished:
+                    return seconds
+        finally:
+            self._is_updating = False
+
+    def _admit(self, now: float, caller: QueuedRequest | None) -> float:
         while self._queue:
             request = self._queue[0]
             if request.waits_for is self and not request.is_finished:
@@ -248,12 +280,6 @@ class Limiter(ABC):
                     request.waits_for = None
             self._queue.popleft()
         return inf
-
-    def release(self, request: QueuedRequest) -> None:
-        """Update the count after a request was finished or abandoned, and admit the requests that may pass now."""
-        with self._lock:
-            self._on_finished(request)
-            self._admit(request.clock.monotonic())
 
 
 class ConcurrencyLimiter(Limiter):
@@ -361,6 +387,7 @@ class RateLimiter(Limiter):
 
     def _on_finished(self, request: QueuedRequest) -> None:
         if request.is_counted and request.sent_at is None:
+            request.is_counted = False
             self._window.remove(request)
             self._tokens -= request.tokens
         elif request.used_tokens is not None:
@@ -425,12 +452,13 @@ class SharedRateLimiter(RateLimiter):
         """Do nothing, because the store has counted the request."""
 
     def _on_finished(self, request: QueuedRequest) -> None:
-        if request.place is None:
+        place, request.place = request.place, None
+        if place is None:
             return
         if request.sent_at is None:
-            self._correct(request.place, -1, -request.tokens)
+            self._correct(place, -1, -request.tokens)
         elif request.used_tokens is not None and self.counts_tokens:
-            self._correct(request.place, 0, sum(request.used_tokens) - request.tokens)
+            self._correct(place, 0, sum(request.used_tokens) - request.tokens)
             self._learn(request, *request.used_tokens)
         if self._corrections:
             self._start_asking(request.clock)
@@ -471,7 +499,7 @@ class SharedRateLimiter(RateLimiter):
                 self._correct(place, -1, -(order.tokens or 0))
             elif request is not None:
                 request.place, request.send_by, request.tokens = place, send_by, order.tokens or 0
-            self._admit(now)  # This sends the order of the next request.
+            self._update(now)  # This sends the order of the next request.
             if self._corrections:
                 self._start_asking(clock)
 
@@ -541,34 +569,49 @@ class LimitedModel(ModelWrapper):
 
     def __init__(self, model: Model, owner: str, limiters: tuple[Limiter, ...]) -> None:
         super().__init__(model)
-        self.owner, self.limiters = owner, limiters
-        self.counts_tokens = any(isinstance(each, RateLimiter) and each.counts_tokens for each in limiters)
-        self.prepare: Callable[[], object] = getattr(model, "prepare", _do_nothing)
+        self._owner, self._limiters = owner, limiters
+        self._counts_tokens = any(isinstance(each, RateLimiter) and each.counts_tokens for each in limiters)
+        self._prepare: Callable[[], object] = getattr(model, "prepare", _do_nothing)
+
+    def _attempts(self, request: ModelRequest) -> tuple[ModelRequest, Callable[[], QueuedRequest]]:
+        """Return the request to send, and a function that creates the next attempt to send it.
+
+        If the model rejects a default setting, it adds the setting to `left_out`, and the next attempt omits it.
+        """
+        deadline = inf if request.timeout is None else current_clock().monotonic() + request.timeout
+        size = _size(request) if self._counts_tokens else 0
+        max_tokens = request.max_tokens if "max_tokens" in request.declared else None
+
+        def next_attempt() -> QueuedRequest:
+            self._prepare()
+            return QueuedRequest(self._owner, self._limiters, deadline, size, max_tokens)
+
+        return request.but(left_out=set()), next_attempt
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 queued.acquire()
-                response = self._model.complete(attempts.request())
+                response = self._model.complete(request.but(timeout=queued.seconds_left))
                 queued.on_response(response.usage)
                 return response
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 await queued.aacquire()
-                response = await self._model.acomplete(attempts.request())
+                response = await self._model.acomplete(request.but(timeout=queued.seconds_left))
                 queued.on_response(response.usage)
                 return response
 
     def _stream(self, request: ModelRequest) -> Iterator[Delta]:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 queued.acquire()
-                deltas = cast("StreamingModel", self._model).stream(attempts.request())
+                deltas = cast("StreamingModel", self._model).stream(request.but(timeout=queued.seconds_left))
                 try:
                     for delta in deltas:
                         queued.on_response(delta.usage)
@@ -578,11 +621,11 @@ class LimitedModel(ModelWrapper):
                 return
 
     async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        attempts = _SendAttempts(self, request)
+        request, next_attempt = self._attempts(request)
         while True:
-            with attempts.next() as queued, queued.in_progress:
+            with next_attempt() as queued, queued.in_progress:
                 await queued.aacquire()
-                deltas = cast("StreamingModel", self._model).astream(attempts.request())
+                deltas = cast("StreamingModel", self._model).astream(request.but(timeout=queued.seconds_left))
                 try:
                     async for delta in deltas:
                         queued.on_response(delta.usage)
@@ -590,32 +633,6 @@ class LimitedModel(ModelWrapper):
                 finally:
                     await aclose_stream(deltas)
                 return
-
-
-class _SendAttempts:
-    """The attempts to send one request.
-
-    If the model rejects a default setting, the next attempt sends the request again without that setting.
-    """
-
-    def __init__(self, model: LimitedModel, request: ModelRequest) -> None:
-        self._model, self._request = model, request
-        self._left_out: set[str] = set()
-        self._clock = current_clock()
-        timeout = request.timeout
-        self._deadline = inf if timeout is None else self._clock.monotonic() + timeout
-
-    def next(self) -> QueuedRequest:
-        model, request = self._model, self._request
-        model.prepare()
-        max_tokens = request.max_tokens if "max_tokens" in request.declared else None
-        size = _size(request) if model.counts_tokens else 0
-        return QueuedRequest(model.owner, model.limiters, self._deadline, size, max_tokens)
-
-    def request(self) -> ModelRequest:
-        """Return the request with the time that the run has left."""
-        seconds_left = None if self._deadline == inf else max(0.001, self._deadline - self._clock.monotonic())
-        return self._request.but(timeout=seconds_left, left_out=self._left_out)
 
 
 def _size(request: ModelRequest) -> int:

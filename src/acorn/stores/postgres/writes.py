@@ -367,7 +367,7 @@ _DELETE_UNUSED_LIMITS = b"""
 
 def take_place(transaction: Transaction, order: PlaceOrder) -> PlaceAnswer:
     """Grant a place under a shared rate limit, or return the seconds to wait."""
-    corrections = list(map(list, zip(*order.corrections, strict=True))) if order.corrections else [[], [], []]
+    corrections: list[Any] = [[place[at] for place in order.corrections] for at in range(3)]
     while True:
         row = transaction.execute(TAKE_PLACE, [*order[:6], *corrections]).fetchone()
         assert row is not None

@@ -8,12 +8,10 @@ process remembers it for later requests. All other retries are in `models/retry.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,15 +23,9 @@ from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
     TIMED_OUT,
+    Attempt,
     FailureDetails,
     RejectedSettings,
-    error_chain,
-    is_strict_by_user,
-    mentions,
-    redact_errors,
-    removable_settings,
-    secrets_of,
-    without_rejected_strict,
 )
 from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
 from acorn.models.lanes.openai_shared import is_non_reasoning_model
@@ -53,7 +45,6 @@ from acorn.models.litellm.translate import (
     anthropic_tool,
     injection_points,
     is_bad_request,
-    is_too_long,
     provider_message,
     read_response,
     suggest_litellm_fix,
@@ -61,10 +52,10 @@ from acorn.models.litellm.translate import (
     with_blocks,
     with_documents,
 )
-from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
+from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
 from acorn.models.providers import check_key, custom_address, provider_in_id
 from acorn.models.request import ModelRequest
-from acorn.models.retry import DEFAULT_TIMEOUT, parse_retry_after, parse_timeout
+from acorn.models.retry import DEFAULT_TIMEOUT, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -78,36 +69,6 @@ T = TypeVar("T")
 _sdk_providers = {"openai", "azure"}
 """The providers for which LiteLLM uses the SDK of OpenAI instead of its own HTTP client."""
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
-
-
-@dataclass
-class _LiteLLMAttempt:
-    """A request in progress.
-
-    In its `with` block, every exception is converted to a `ModelError`.
-    """
-
-    model: LiteLLMModel
-    request: ModelRequest
-    left_out: set[str] = field(init=False)
-    """The parameters that the model rejected. acorn sends the request again without them."""
-    outer_error: BaseException | None = field(default_factory=sys.exception)
-    """The exception that the caller was already handling when the request started, or None."""
-
-    def __post_init__(self) -> None:
-        self.left_out = set() if self.request.left_out is None else self.request.left_out
-        for medium in self.request.media:
-            if message := unsupported_medium(medium, self.model.provider, self.model.name):
-                raise RequestNotSupportedError(
-                    f"The request was not sent to `{self.model.name}`. {message}", provider=self.model.provider
-                )
-
-    def __enter__(self) -> _LiteLLMAttempt:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ModelError):
-            raise self.model.as_model_error(error, self) from error
 
 
 class LiteLLMModel:
@@ -225,7 +186,7 @@ class LiteLLMModel:
         library()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        with _LiteLLMAttempt(self, request) as attempt:
+        with self._attempt(request) as attempt:
             return self._read_response(self._send(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
@@ -233,7 +194,7 @@ class LiteLLMModel:
 
     def _deltas(self, request: ModelRequest, watch: StreamWatch) -> Iterator[Delta]:
         reader = LiteLLMStreamReader(has_cost=not self._has_price)
-        with _LiteLLMAttempt(self, request) as attempt:
+        with self._attempt(request) as attempt:
             stream: LiteLLMStream = _transport().LiteLLMStream(self._send(attempt, watch), watch)
             with closing(stream):
                 for chunk in stream:
@@ -257,7 +218,23 @@ class LiteLLMModel:
         finally:
             watch.is_abandoned = True
 
-    def _send(self, attempt: _LiteLLMAttempt, watch: StreamWatch | None = None) -> Any:
+    @contextmanager
+    def _attempt(self, request: ModelRequest) -> Generator[Attempt]:
+        """Check the media of a request, and convert every exception in the `with` block to a `ModelError`."""
+        for medium in request.media:
+            if message := unsupported_medium(medium, self.provider, self.name):
+                raise RequestNotSupportedError(
+                    f"The request was not sent to `{self.name}`. {message}", provider=self.provider
+                )
+        attempt = Attempt(request, self._rejected, self._config)
+        try:
+            yield attempt
+        except ModelError:
+            raise
+        except Exception as error:
+            raise self._model_error(error, attempt) from error
+
+    def _send(self, attempt: Attempt, watch: StreamWatch | None = None) -> Any:
         """Send a request.
 
         If the model rejects a default setting, send the request again without that setting.
@@ -270,23 +247,26 @@ class LiteLLMModel:
                 with silence():
                     raw = library().completion(**self._call_arguments(attempt), **stream_arguments, **client)
             except Exception as error:
-                if client and not client["client"].is_used and isinstance(error.__context__, AttributeError):
+                if client and _transport().is_unusable(client["client"], error):
                     _sdk_providers.add(self.provider)
-                else:
-                    self._remember_or_raise(error, attempt)
+                elif not is_bad_request(error):
+                    attempt.on_accepted()
+                    raise
+                elif not attempt.on_rejected(str(error), 400):
+                    raise
             else:
-                self._rejected.remember(attempt.left_out)
+                attempt.on_accepted()
                 return raw
 
     def _stream_client(self, watch: StreamWatch | None) -> JsonObject:
+        """Return a dict that passes acorn's HTTP client to LiteLLM, or {} if the call does not need or support it."""
         sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
         if watch is None or sets_client or self.provider in _sdk_providers:
             return {}
         return {"client": _transport().http_handler(watch)}
 
-    def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
-        left_out = self._rejected.known | attempt.left_out
-        request = without_rejected_strict(attempt.request, left_out)
+    def _call_arguments(self, attempt: Attempt) -> JsonObject:
+        request, left_out = attempt.to_send()
         call: JsonObject = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         if "max_completion_tokens" in self._config and "max_tokens" in call:
@@ -361,51 +341,14 @@ class LiteLLMModel:
 
     # Failures
 
-    def _remember_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
-        """Remember that the model rejected a default setting, or raise `ModelError` for any other failure.
-
-        If this method returns, the caller must send the request again without the rejected setting.
-        """
-        if is_bad_request(error) and not is_too_long(error):
-            message, set_by_user = str(error), self._set_by_user(attempt.request)
-            for name, mark in removable_settings(attempt.request, set_by_user):
-                if mentions(message, name) and mark not in attempt.left_out | self._rejected.known:
-                    attempt.left_out.add(mark)
-                    if attempt.request.left_out is not None:
-                        raise ResendError(
-                            f"`{self.name}` rejected the setting `{name}`. acorn sends the request again without it.",
-                            status=400,
-                        )
-                    return
-        else:
-            self._rejected.remember(attempt.left_out)
-        raise self.as_model_error(error, attempt) from error
-
-    def _set_by_user(self, request: ModelRequest) -> set[str]:
-        """Return the names of the settings that the user set on the agent class or in the model dict."""
-        names = {*request.declared, *self._arguments} - {"strict"}
-        return names | {"strict"} if is_strict_by_user(request) else names
-
-    def as_model_error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
-        secrets = secrets_of(self._config, attempt.request)
-        chain = error_chain(error, attempt.outer_error)
-        redact_errors(chain, secrets)
+    def _model_error(self, error: Exception, attempt: Attempt) -> ModelError:
+        chain, secrets = attempt.redact_causes(error)
         failure: FailureDetails = _transport().find_failure(chain)
         message = "" if failure.problem == TIMED_OUT else redact(provider_message(chain), secrets)
-        set_by_user = self._set_by_user(attempt.request)
-        suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
-        details = " ".join(filter(None, (message, suggestion)))
         if "LLM Provider NOT provided" in message:
-            details = unknown_model_message(self.name)
-        label = f" ({failure.label})" if failure.label else ""
-        return ModelError(
-            f"`{self.name}` failed{label}: {details}".removesuffix(": "),
-            provider=self.provider,
-            status=failure.status,
-            retryable=failure.is_retryable,
-            retry_after=parse_retry_after(failure.headers.get("retry-after")),
-            timed_out=failure.problem == TIMED_OUT,
-        )
+            return attempt.error(self.provider, failure, unknown_model_message(self.name))
+        suggestion = suggest_litellm_fix(error, failure, message, attempt.set_by_user, self.name)
+        return attempt.error(self.provider, failure, message, suggestion)
 
 
 def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:

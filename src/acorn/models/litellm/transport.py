@@ -79,7 +79,7 @@ class StreamWatch:
         pieces = self._checked(response.iter_bytes())
         if is_of_sdk:
             pieces = self._usual_events(pieces)
-        response.iter_bytes = lambda _=None: pieces  # type: ignore[method-assign]
+        response.iter_bytes = lambda _=None: pieces  # type: ignore[method-assign, assignment]
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for data in pieces:
@@ -120,16 +120,22 @@ def _handler_class() -> Any:
         def __init__(self, watch: StreamWatch) -> None:
             super().__init__(client=shared.client)
             self._watch = watch
-            self.is_used = False
 
         def post(self, *args: Any, **kwargs: Any) -> Any:
-            self.is_used = True
             response = super().post(*args, **kwargs)
             self._watch.add(response)
             response.iter_lines = lambda: _split_lines(response.iter_bytes())
             return response
 
     return LineHandler
+
+
+def is_unusable(handler: Any, error: Exception) -> bool:
+    """Return True if a call failed because LiteLLM uses the SDK of OpenAI, and not `handler`, for this provider.
+
+    LiteLLM then looks for attributes that only a client of the SDK has, before it sends a request.
+    """
+    return any(isinstance(cause, AttributeError) and cause.obj is handler for cause in error_chain(error, None))
 
 
 def _split_lines(pieces: Iterable[bytes]) -> Iterator[str]:

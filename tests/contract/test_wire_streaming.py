@@ -496,7 +496,7 @@ def test_openai_stream_in_nonstandard_form_is_parsed(gpt: Wire) -> None:
 def test_each_http_client_of_litellm_streams_line_separators_and_refusals(gpt: Wire) -> None:
     separated = b"data: %s\n\n" % json.dumps(part({"content": SEPARATED}), ensure_ascii=False).encode()
     body = separated + events(part({"refusal": "No."}), part(reason="length"))
-    for name in ("hosted_vllm/x", "groq/x", "deepseek/x", "cerebras/x", "perplexity/x"):
+    for name in ("hosted_vllm/x", "groq/x", "deepseek/x", "cerebras/x", "nvidia_nim/x"):
         with case(name):
             gpt.serve([Fault(body=body, content_type=EVENTS)] * 2)
             for _ in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from tests.cli.conftest import AGENTS, Acorn
 
 import acorn as library
-from acorn.thread import dump_events, parse_events
 
 SCOUT = AGENTS / "scout.py"
 NEST = AGENTS / "nest.py"
@@ -102,11 +100,8 @@ def test_fork_with_model_option_uses_that_model(
     assert "openai/none" in ended.err
 
 
-@pytest.mark.parametrize("form", ["record", "events"])
-def test_fork_of_saved_file_prints_output(acorn: Acorn, store: Path, run_id: str, tmp_path: Path, form: str) -> None:
-    run = library.runs(store).get(run_id)
-    text = run.to_json() if form == "record" else json.dumps(dump_events(run.thread))
-    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+def test_fork_of_saved_file_prints_output(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(library.runs(store).get(run_id).to_json(), encoding="utf-8")
     ended = acorn("fork", "run.json", "--before", 3, "--agent", SCOUT)
     assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"}), ended.err
     ended = acorn("fork", "run.json", "--before", 3)
@@ -157,10 +152,8 @@ def test_show_with_python_option_prints_test_that_passes(
     assert of_file == ended.out.replace("    store = MemoryStore()\n", "").replace(", store=store", "").replace(
         "from acorn.stores import MemoryStore\n", ""
     )
-    (tmp_path / "events.json").write_text(acorn("show", run_id, "--json", "--store", store).out, encoding="utf-8")
-    ended = acorn("show", "events.json", "--python")
-    assert (ended.code, ended.out) == (2, "")
-    assert "`--python` needs a complete run" in ended.err
+    (tmp_path / "shown.json").write_text(acorn("show", run_id, "--json", "--store", store).out, encoding="utf-8")
+    assert acorn("show", "shown.json", "--python").out == of_file
     assert "cannot be combined" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
@@ -172,9 +165,9 @@ def test_show_with_python_option_prints_no_api_key(acorn: Acorn, store: Path, mo
     assert "canary-4711" not in ended.out
 
 
-def test_fork_with_save_option_writes_events_of_copied_and_new_steps(
+def test_fork_with_save_option_writes_copied_and_new_steps(
     acorn: Acorn, store: Path, run_id: str, tmp_path: Path
 ) -> None:
     assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
-    events = parse_events((tmp_path / "fork.json").read_text(encoding="utf-8"))
+    events = library.Run.from_json((tmp_path / "fork.json").read_text(encoding="utf-8")).thread
     assert [event.iteration for event in events if event.type == "tool_call"] == [1, 2, 3, 4]

@@ -97,7 +97,7 @@ def test_runs_and_show_commands_print_stored_runs(acorn: Acorn, store: Path) -> 
     shown = acorn("show", facts.id[:8], "--store", store).out
     assert "look()" in shown
     assert " tokens · " in shown
-    assert json.loads(acorn("show", facts.id, "--store", store, "--json").out)[0]["type"] == "message"
+    assert library.Run.from_json(acorn("show", facts.id, "--store", store, "--json").out).id == facts.id
     assert "refund" in acorn("show", facts.id, "--store", store, "--xml").out
 
 

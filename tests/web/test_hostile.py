@@ -16,7 +16,6 @@ from tests.web.desk import HOSTILE, Desk, asked, ended, get, post, site
 from acorn import StoreError
 from acorn.stores import MemoryStore
 from acorn.stores.sqlite.store import SQLiteStore
-from acorn.thread import dump_events
 from acorn.web.page.run_index import load_saved_run
 
 
@@ -40,14 +39,6 @@ def test_saved_run_file_is_displayed_but_cannot_be_deleted(tmp_path: Path) -> No
     assert get(app, "/api/runs/run/file").status_code == 200
     assert post(app, "/api/runs", {"input": {"question": "x"}}).status_code == 422
     assert asyncio.run(asked(app, "DELETE", "/api/runs/run", content=b"{}")).status_code == 409
-
-
-def test_saved_thread_event_file_is_displayed(tmp_path: Path) -> None:
-    run = Desk(store=MemoryStore()).run(question="branches")
-    file = tmp_path / "thread.json"
-    file.write_text(json.dumps(dump_events(run.thread)))
-    rows = get(site(files=[file]), "/api/runs/thread/view").json()["rows"]
-    assert [row["n"] for row in rows if row["k"] == "branch"] == ["check", "check"]
 
 
 def test_two_saved_files_with_same_name_have_different_run_ids(tmp_path: Path) -> None:

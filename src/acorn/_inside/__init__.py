@@ -11,13 +11,13 @@ fast. The functions that start and drive runs need `asyncio` and are in `acorn._
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
-from acorn import module
+from acorn import Run, module
 from acorn._base.clock import current_clock
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
@@ -100,6 +100,7 @@ __all__ = [
     "record_to_json",
     "stored_instance",
     "to_saved_data",
+    "tree_entries",
     # Redaction
     "find_secrets",
     "redact",
@@ -329,3 +330,18 @@ def describe_as_tool(agent: Agent, where: str, owner: str) -> JsonObject:
     Error messages use `where` and `owner` to describe where the agent was declared.
     """
     return _make_tool(agent, where, owner, {}).schema
+
+
+def tree_entries(run: Run) -> Iterator[Entry]:
+    """Yield the journal entries of a run and its branches.
+
+    The entries of a branch follow the entry that started the branch.
+    """
+    branches = {branch.id: branch for branch in run.branches}
+    for entry in run.journal.entries:
+        yield entry
+        branch = branches.pop(getattr(entry, "child_id", ""), None)
+        if branch is not None:
+            yield from tree_entries(branch)
+    for branch in branches.values():
+        yield from tree_entries(branch)

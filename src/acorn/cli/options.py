@@ -30,7 +30,7 @@ OPTION_HELP = {
     "model": "The model to use, such as `openai/gpt-4o`. It replaces the agent's model and the model's settings.",
     "input": "A file with the input as a JSON object, or `-` for standard input. Options replace its values.",
     "json": "Print one JSON object with the output, usage, cost, steps, stop reason, model and seconds.",
-    "save": "Save the events of the run to this file, for `acorn show`.",
+    "save": "Save the run to this file, for `acorn show`, or to standard output if it is `-`.",
     "store": "The store for runs. Default: `ACORN_STORE`, the store of the agent, or `.acorn/runs.db` if it exists.",
     "debug": "Print the traceback of an error.",
     "help": "Print this help.",

@@ -6,11 +6,12 @@ command that resumes the run.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -26,9 +27,8 @@ from acorn import (
     StreamChunk,
     Unfinished,
     capture,
-    listen,
 )
-from acorn._inside import AgentDescription, find_secrets, to_json_data
+from acorn._inside import AgentDescription, find_secrets, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -50,8 +50,6 @@ from acorn.cli.output import (
     write,
     write_line,
 )
-from acorn.cli.save_target import Saver, find_save_target
-from acorn.cli.streams import descriptor_of
 from acorn.cli.targets import Agent, choose_store, short_id
 from acorn.cli.views import View, open_view
 from acorn.journal import Entry
@@ -60,6 +58,10 @@ from acorn.types import JsonObject, is_json_list, is_json_object
 Chunks = Generator[StreamChunk, None, None]
 Start = Callable[[], Chunks]
 """A function that starts or resumes a run and returns its stream chunks."""
+
+
+STDOUT = "-"
+"""The value of `--save` for standard output."""
 
 
 class TerminatedError(BaseException):
@@ -86,10 +88,10 @@ class WatchedRun:
         """Whether to print an output that is text without JSON quotes, as in a chat."""
         self.secrets = find_secrets(agent.model)
         self.runs: Sequence[Run] = ()
-        self.saver: Saver | None = None
-        if options.save is not None:
-            target = find_save_target(options.save, descriptor_of(out))
-            self.saver = Saver(target, options.save, lambda: self.run)
+        if options.save not in (None, STDOUT):
+            _check_save_path(options.save)
+        self.prints_run = options.save == STDOUT
+        """Whether to print the saved run to standard output instead of the output of the run."""
 
     @property
     def run(self) -> Run | None:
@@ -113,7 +115,7 @@ class WatchedRun:
                 self._print_requests(paused)
                 return WAITING if isinstance(error, EOFError) else INTERRUPTED
             start = partial(resume_stream, self.agent, paused.run_id, answers)
-            past, were_shown = _all_entries(self.run), True
+            past, were_shown = [] if self.run is None else [*tree_entries(self.run)], True
 
     def _perform_once(self, start: Start, past: Sequence[Entry], *, were_shown: bool) -> int:
         chunks = self._start(start)
@@ -122,24 +124,32 @@ class WatchedRun:
             with (
                 capture() as self.runs,
                 _handle_sigterm(),
-                nullcontext() if self.saver is None else listen(self.saver.on_entry),
                 open_view(self.agent, self.description.max_steps, self.out, self._redact) as view,
             ):
                 view.add_past(past, were_shown=were_shown)
                 self._watch(chunks, view)
         except BaseException as error:  # The provider, the model, the user's code or a signal can cause any exception.
             failure = error
-        return self._report(failure, self._finish_saving())
+        return self._report(failure, self._save())
 
-    def _finish_saving(self) -> CommandError | None:
-        """Write the final version of the `--save` file. Return the error if this fails, and None otherwise.
+    def _save(self) -> CommandError | None:
+        """Write the run to the `--save` file. Return the error if this fails, and None otherwise.
 
         The error is returned and not raised, so that the command still prints the output of the run.
         """
+        if self.options.save is None or self.run is None:
+            return None
+        text = f"{self.run.to_json()}\n"
         try:
-            return None if self.saver is None else self.saver.finish()
+            if self.prints_run:
+                write(self.out, text)
+            else:
+                Path(self.options.save).write_bytes(text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            return CommandError(f"Cannot write `--save {self.options.save}`: {error.strerror or error}", FAILED)
         except KeyboardInterrupt:  # For example, the reader of a pipe does not read, and the user presses Ctrl-C.
-            return CommandError(f"Cannot write `{self.options.save}`: Ctrl-C interrupted the command.", INTERRUPTED)
+            return CommandError(f"Cannot write `--save {self.options.save}`: Ctrl-C was pressed.", INTERRUPTED)
+        return None
 
     def _start(self, start: Start) -> Chunks:
         try:
@@ -152,8 +162,6 @@ class WatchedRun:
 
     def _watch(self, chunks: Chunks, view: View) -> None:
         outcome = "failed"
-        if self.saver is not None:
-            self.saver.start()
         try:
             for chunk in chunks:
                 if chunk.run is not None and not self.runs:  # The stored run had ended before this command.
@@ -222,11 +230,13 @@ class WatchedRun:
             self._print_json_error({"type": "Unfinished", "message": message, "content": run.output.content})
             raise CommandError(message, FAILED)
         if isinstance(run.output, Paused):
-            if self.options.json:
+            if self.options.json and not self.prints_run:
                 print_json(run_report(run), self.out)
             if not _has_terminal():
                 self._print_requests(run.output)
             return WAITING
+        if self.prints_run:
+            return SUCCESS
         text = single_text(run.output) if self.prints_text else None
         if text is None:
             print_json(run_report(run) if self.options.json else run.output, self.out)
@@ -274,7 +284,7 @@ class WatchedRun:
 
         If the JSON cannot be written, the command still prints the error message to standard error.
         """
-        if not self.options.json:
+        if not self.options.json or self.prints_run:
             return
         try:
             print_json(run_report(self.run, error), self.out)
@@ -290,11 +300,16 @@ class WatchedRun:
         return redact_text(text, self.secrets)
 
 
-def _all_entries(run: Run | None) -> list[Entry]:
-    """Return the journal entries of a run, followed by the entries of its branches."""
-    if run is None:
-        return []
-    return [*run.journal.entries, *(entry for branch in run.branches for entry in _all_entries(branch))]
+def _check_save_path(file: str) -> None:
+    """Raise `CommandError` if `--save` cannot write to a path, before the run starts."""
+    path = Path(file)
+    if path.is_dir() or file.endswith(os.sep):
+        raise CommandError(f"`--save {file}` is a directory. Use the path of a file.")
+    if not path.parent.is_dir():
+        raise CommandError(f"Cannot write `--save {file}`: its directory does not exist.")
+    is_effective = os.access in os.supports_effective_ids
+    if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=is_effective):
+        raise CommandError(f"Cannot write `--save {file}`: Permission denied")
 
 
 def single_text(output: object) -> str | None:

@@ -1,25 +1,20 @@
-"""Conversion of thread events to journal entries, for forks and for views.
+"""Conversion of thread events to journal entries, for forks.
 
 `fork_entries` returns the journal entries of the steps that a fork shares with the original run. It is the reverse of
 `from_journal.py`. An event has visible fields, such as `content`, and may also store the original keys of the message
 in `rest`. If the two disagree, the user has edited the visible fields, so the visible fields take precedence.
-
-`thread_entries` converts any thread to journal entries for a view. A thread does not contain model requests or the
-start of tool calls, so the journal entries for these are missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, assert_never
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from acorn._formats.content import text_of
-from acorn._formats.json import copy_json, to_compact_json
+from acorn._formats.json import copy_json
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import change_of
 from acorn.journal import (
-    BranchStarted,
     CalledTool,
     Compacted,
     Entry,
@@ -29,13 +24,10 @@ from acorn.journal import (
     MessagesAdded,
     ModelResponded,
     ResultMessage,
-    RunFailed,
-    RunFinished,
     ToolResultsAdded,
 )
 from acorn.thread.events import (
     AgentEvent,
-    CompletionEvent,
     ConversationEvent,
     ErrorEvent,
     HumanInputReceivedEvent,
@@ -263,103 +255,3 @@ def _discard_edited_calls(turn: list[MessagePart]) -> None:
 
 def _call_key(call: ToolCallEvent) -> tuple[str, str, object]:
     return call.tool_call_id, call.tool_name, to_finite_json(call.args)
-
-
-_EntryFields = tuple[str, int, float]
-"""The first three fields of every entry: the run id, the step and the time."""
-
-
-@dataclass(eq=False)
-class _EventRun:
-    """The state of one run or branch while its events are converted to journal entries."""
-
-    id: str
-    path: str = ""
-    step: int = 0
-    open_calls: dict[str, str] = field(default_factory=dict[str, str])
-    """A dict that maps the ids of the calls without a result to tool names."""
-    branched: set[str] = field(default_factory=set[str])
-    """The ids of the calls that already have a branch."""
-    started: float | None = None
-    """The timestamp of the first event that has one, in milliseconds since 1970."""
-    now: float = 0.0
-    """The seconds since the start of the run."""
-
-    def update(self, event: AgentEvent) -> None:
-        """Set the current step and the current time to the values of an event."""
-        self.step = event.iteration or self.step
-        if event.timestamp is not None:
-            self.started = event.timestamp if self.started is None else self.started
-            self.now = max(self.now, (event.timestamp - self.started) / 1000)
-
-
-def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
-    """Yield a journal entry for each event, and an additional entry for the start of each branch."""
-    runs = {"": _EventRun("")}
-    for event in events:
-        key = (event.run_id or event.branch) if event.branch else ""
-        if key not in runs:
-            runs[key] = _EventRun(key, event.branch or "")
-            yield _branch_started(runs[key], event, list(runs.values()))
-        run = runs[key]
-        run.update(event)
-        yield _event_entry(event, run)
-
-
-def _branch_started(child: _EventRun, first: AgentEvent, runs: list[_EventRun]) -> BranchStarted:
-    """Create the journal entry for the start of a branch.
-
-    If the parent run has an unanswered tool call with the name of the branch, this tool call has started the branch.
-    Otherwise, user code has started it.
-    """
-    above, _, name = child.path.rpartition("/")
-    parent = next((run for run in reversed(runs) if run.path == above), runs[0])
-    calls = [call_id for call_id, tool in parent.open_calls.items() if tool == name]
-    candidates = [call_id for call_id in calls if call_id not in parent.branched] or calls
-    parent.branched.update(candidates[:1])
-    if first.timestamp is not None and parent.started is not None:
-        parent.now = max(parent.now, (first.timestamp - parent.started) / 1000)
-    return BranchStarted(
-        parent.id, parent.step, parent.now, child.id, child.path, candidates[0] if candidates else None
-    )
-
-
-def _event_entry(event: AgentEvent, run: _EventRun) -> Entry:
-    at = (run.id, run.step, run.now)
-    match event:
-        case MessageEvent():
-            return _message_entry(at, event.role, event.content)
-        case HumanInputRequestedEvent():
-            return _message_entry(at, event.type, event.question)
-        case HumanInputReceivedEvent():
-            return _message_entry(at, event.type, event.response)
-        case SummaryEvent():
-            return _message_entry(at, event.type, event.summary)
-        case ToolCallEvent():
-            run.open_calls[event.tool_call_id] = event.tool_name
-            arguments = to_compact_json(event.args) if event.raw_arguments is None else event.raw_arguments
-            calls = (CalledTool(event.tool_call_id, event.tool_name, arguments),)
-            return ModelResponded(*at, run.now, "", "", None, calls, {}, "tool_calls", None, Usage(), None, 1, ())
-        case ErrorEvent():
-            if event.tool_call_id is None:
-                return RunFailed(*at, event.error, ())
-            return _result_entry(at, run, ResultMessage(event.tool_call_id, event.error, "error", event.seconds))
-        case ToolResultEvent():
-            return _result_entry(at, run, ResultMessage(event.tool_call_id, *_content(event.result), event.seconds))
-        case CompletionEvent():
-            return RunFinished(*at, "finish", *_content(event.result))
-        case _:
-            assert_never(event)
-
-
-def _message_entry(at: _EntryFields, role: str, content: str) -> MessagesAdded:
-    return MessagesAdded(*at, ({"role": role, "content": content},))
-
-
-def _result_entry(at: _EntryFields, run: _EventRun, result: ResultMessage) -> ToolResultsAdded:
-    run.open_calls.pop(result.call_id, None)
-    return ToolResultsAdded(*at, (result,), None, None)
-
-
-def _content(value: object) -> tuple[str, Form]:
-    return (value, "text") if isinstance(value, str) else (to_compact_json(value), "json")

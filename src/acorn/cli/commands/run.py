@@ -225,7 +225,8 @@ def fork(
     steps, the model may call tools again. Usage and limits start at zero.
     """
     out = context.obj.reserve_stdout()
-    events, run, base_agent = _load_source(source, store, agent, debug)
+    run, base_agent = _load_source(source, store, agent, debug)
+    events = run.thread
     changes: JsonObject = {} if model is None else {"model": model}
     if prompt is not None:
         changes["system_prompt"] = Path(prompt).resolve()
@@ -237,18 +238,13 @@ def fork(
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     description = describe_agent(forked)
-    _print_plan(short_id(run.id) if run is not None else Path(source).name, events, before, description)
+    _print_plan(short_id(run.id), events, before, description)
     watched = WatchedRun(forked, description, AcornOptions(model, None, json, save, store, debug), out)
     return watched.perform(forked.stream)
 
 
-def _load_source(
-    source: str, option: str | None, target: str | None, debug: bool
-) -> tuple[list[AgentEvent], Run | None, Agent]:
-    """Load the run that should be forked, and return its events, the run and its agent.
-
-    The run is None if the source is a file that contains only events.
-    """
+def _load_source(source: str, option: str | None, target: str | None, debug: bool) -> tuple[Run, Agent]:
+    """Load the run that should be forked, and return the run and its agent."""
     if not Path(source).is_file():
         if choose_store(option) is None:
             raise missing_source(source)
@@ -257,9 +253,9 @@ def _load_source(
         run_id = find_run_id(store, source)
         with as_usage_error():
             stored, run = store.read(run_id)[0], acorn.runs(store).get(run_id)
-        return run.thread, run, load_stored_agent(stored, store, target, debug)
-    events, saved_run = read_run_file(source)
-    return events, saved_run, _load_agent_of_file(source, saved_run, option, target, debug)
+        return run, load_stored_agent(stored, store, target, debug)
+    saved_run = read_run_file(source)
+    return saved_run, _load_agent_of_file(source, saved_run, option, target, debug)
 
 
 def _reject_branch(store: Store, run_id: str) -> None:
@@ -286,9 +282,9 @@ def _reject_branch(store: Store, run_id: str) -> None:
     )
 
 
-def _load_agent_of_file(source: str, run: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
+def _load_agent_of_file(source: str, run: Run, option: str | None, target: str | None, debug: bool) -> Agent:
     if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
-        starts = [entry for entry in ([] if run is None else run.journal.entries) if isinstance(entry, RunStarted)]
+        starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
         name = starts[0].module if starts else None
         hint = f" (its class was `{one_line(name)}`)" if name else ""
         raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import describe_blobs, read_stored_entries, stored_instance
+from acorn._inside import read_stored_entries, stored_instance, tree_entries
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import (
     SUCCESS,
@@ -48,8 +47,7 @@ from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
-from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
-from acorn.thread.to_journal import thread_entries
+from acorn.thread import serialize_thread_to_xml
 from acorn.types import ForkedFrom, JsonObject, Request
 from acorn.web.redact import PageRedactor
 
@@ -284,7 +282,7 @@ def show(
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Print every step and longer texts.")] = False,
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON, as `--save` writes it.")] = False,
     python: Annotated[
         bool, typer.Option("--python", help="Print the run as a Python test with a scripted model.")
     ] = False,
@@ -294,7 +292,6 @@ def show(
     store: StoreOption = None,
 ) -> int:
     """Print a stored or saved run as a tree of steps, tool calls and branches."""
-    run: Run | None
     forms = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
     chosen = [name for name, is_chosen in forms if is_chosen]
     if len(chosen) > 1:
@@ -313,27 +310,17 @@ def show(
         if not (xml or as_json):
             print_stored_run(opened_store, run, is_full=full, out=sys.stdout)
             return SUCCESS
-        events = run.thread
     elif follow:
         raise CommandError("`--follow` needs a stored run. Use the id of a run and `--store`.")
     else:
-        events, run = read_run_file(file)
+        run = read_run_file(file)
     if python:
-        if run is None:
-            raise CommandError(
-                f"`--python` needs a complete run, but `{file}` from `--save` contains only events. "
-                "Use a run from `acorn run --store runs.db`, or a file from `run.to_json()`."
-            )
         return _print_python(run, None)
-    if as_json:
-        print_json(describe_blobs(dump_events(events)), sys.stdout)
-    elif xml:
-        text = serialize_thread_to_xml(events)
+    if as_json or xml:
+        text = run.to_json() if as_json else serialize_thread_to_xml(run.thread)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
-    else:
-        fork = "" if run is None else _fork_text(run.forked_from)
-        heading = Text.assemble((one_line(Path(file).name), "bold"), (f"  {plural(len(events), 'event')}{fork}", "dim"))
-        _print_tree(heading, thread_entries(events), sys.stdout, is_full=True)
+        return SUCCESS
+    _print_run(Path(file).name, run.stop_reason, run, tree_entries(run), sys.stdout, is_full=True)
     return SUCCESS
 
 
@@ -341,8 +328,14 @@ def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> N
     """Print a stored run as a tree, followed by its model and totals."""
     with as_usage_error():
         status, rows = store.follow(run.id)
-    heading = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_fork_text(run.forked_from)}", "dim"))
-    _print_tree(heading, read_stored_entries(row.entry for row in rows), out, is_full=is_full)
+    _print_run(run.id, status, run, read_stored_entries(row.entry for row in rows), out, is_full=is_full)
+
+
+def _print_run(
+    name: str, status: str | None, run: Run, entries: Iterable[Entry], out: TextIO, *, is_full: bool
+) -> None:
+    heading = Text.assemble((one_line(name), "bold"), (f"  {status or 'stopped'}{_fork_text(run.forked_from)}", "dim"))
+    _print_tree(heading, entries, out, is_full=is_full)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
     write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
 
@@ -426,29 +419,12 @@ def missing_source(source: str) -> CommandError:
     )
 
 
-def read_run_file(file: str) -> tuple[list[AgentEvent], Run | None]:
-    """Read a file with a saved run, and return its events and the run.
-
-    The run is None if the file contains only events.
-    """
+def read_run_file(file: str) -> Run:
+    """Read a run from a file that `acorn run --save` or `run.to_json()` wrote."""
     try:
-        text = Path(file).read_bytes()
-        if text.lstrip().startswith(b"{"):  # A complete run is a JSON object. Events are a JSON array.
-            run = Run.from_json(text.decode())
-            return run.thread, run
-        return parse_events(text), None
-    except StoreError as error:
-        raise CommandError(f"`{file}` is not a saved run: {error}") from error
+        return Run.from_json(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandError(f"Cannot read `{file}`: {error.strerror or error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise _not_a_run(file, f"{f'{path}: ' if path else ''}{first['msg']}") from error
-    except (ValueError, RecursionError) as error:
-        raise _not_a_run(file, str(error)) from error
-
-
-def _not_a_run(file: str, reason: str) -> CommandError:
-    hint = "Use a file from `acorn run --save` or `run.to_json()`."
-    return CommandError(f"`{file}` is not a saved run: {reason.rstrip('.')}. {hint}")
+    except (StoreError, UnicodeDecodeError) as error:
+        reason = str(error).removeprefix("Cannot read the saved run: ")
+        raise CommandError(f"`{file}` is not a saved run: {reason}") from error

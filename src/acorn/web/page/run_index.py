@@ -16,8 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from pydantic import ValidationError
-
 from acorn import Run, StoreError
 from acorn._inside import (
     describe_blobs,
@@ -27,11 +25,10 @@ from acorn._inside import (
     record_to_json,
     shorten,
     to_json_data,
+    tree_entries,
 )
-from acorn.journal import Entry, RunStarted
+from acorn.journal import RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
-from acorn.thread import parse_events
-from acorn.thread.to_journal import thread_entries
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
 from acorn.web.page.rows import Rows, entry_event, rows_of, summary_line
 from acorn.web.redact import PageRedactor
@@ -400,30 +397,18 @@ def _file_id(file: Path, number: int) -> str:
 
 
 def load_saved_run(file: Path, run_id: str = "") -> RunView:
-    """Load a saved run from a file.
-
-    The file contains the text of `run.to_json()`, the output of `acorn run --save`, or a list of thread events.
-    """
+    """Load a run from a file that `acorn run --save` or `run.to_json()` wrote."""
     if file.stat().st_size > _MAX_FILE_SIZE:
         raise StoreError(f"`{file.name}` is too large: a saved run may have at most {_MAX_FILE_SIZE:,} bytes.")
     try:
-        text = file.read_bytes()
-        if text.lstrip().startswith(b"{"):
-            return _view_of_run(Run.from_json(text.decode()), run_id)
-        header = {"id": run_id, "agent": "", "file": file.name, "status": "done", "model": None, "error": None}
-        return RunView(header, "done", rows_of(thread_entries(parse_events(text))))
-    except OSError:
-        raise
-    except Exception as error:
-        reason = str(error) if isinstance(error, StoreError) else shorten(describe_error(error))
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        return _view_of_run(Run.from_json(file.read_text(encoding="utf-8")), run_id)
+    except (StoreError, UnicodeDecodeError) as error:
+        reason = str(error).removeprefix("Cannot read the saved run: ")
         raise StoreError(f"`{file.name}` is not a saved run: {reason}") from error
 
 
 def _view_of_run(run: Run, run_id: str) -> RunView:
-    entries = list(_tree_entries(run))
+    entries = list(tree_entries(run))
     started = (run.started or datetime.fromtimestamp(0, UTC)).isoformat()
     is_paused = isinstance(run.output, Paused)
     ended = "done" if run.stop_reason is not None else "stopped"
@@ -446,18 +431,3 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "output": None if is_paused else describe_blobs(to_json_data(run.output)),
     }
     return RunView(header, status, rows_of(entries))
-
-
-def _tree_entries(run: Run) -> Iterator[Entry]:
-    """Yield the journal entries of a run and its branches.
-
-    The entries of a branch follow the entry that started the branch.
-    """
-    branches = {branch.id: branch for branch in run.branches}
-    for entry in run.journal.entries:
-        yield entry
-        branch = branches.pop(getattr(entry, "child_id", ""), None)
-        if branch is not None:
-            yield from _tree_entries(branch)
-    for branch in branches.values():
-        yield from _tree_entries(branch)

@@ -8,6 +8,7 @@ in one of the two ways there. The ways alternate between the lanes, the protocol
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import product
@@ -154,11 +155,18 @@ def _is_spared(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The lanes of the tests."""
     lane = str(getattr(request, "param", "native"))
     monkeypatch.setenv("ACORN_LANE", "native" if lane == RESPONSES else lane)
-    return lane
+    yield lane
+    if "litellm" in sys.modules:
+        # LiteLLM has a client for each address, and it does not close a client that it no longer uses.
+        clients = sys.modules["litellm"].in_memory_llm_clients_cache
+        for key, client in list(clients.cache_dict.items()):
+            if type(client).__name__ in ("OpenAI", "AzureOpenAI"):
+                client.close()
+                clients.delete_cache(key)
 
 
 @pytest.fixture

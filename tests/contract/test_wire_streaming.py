@@ -492,6 +492,19 @@ def test_openai_stream_in_nonstandard_form_is_parsed(gpt: Wire) -> None:
             assert gpt.count() == 1
 
 
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_each_http_client_of_litellm_streams_line_separators_and_refusals(gpt: Wire) -> None:
+    separated = b"data: %s\n\n" % json.dumps(part({"content": SEPARATED}), ensure_ascii=False).encode()
+    body = separated + events(part({"refusal": "No."}), part(reason="length"))
+    for name in ("hosted_vllm/x", "groq/x", "deepseek/x", "cerebras/x", "nvidia_nim/x"):
+        with case(name):
+            gpt.serve([Fault(body=body, content_type=EVENTS)] * 2)
+            for _ in range(2):
+                found = said(assembled(deltas(gpt.way, gpt.model(model=name))))
+                assert (found["content"], found["refusal"], found["stop"]) == (SEPARATED, "No.", "length")
+            assert gpt.count() == 2
+
+
 @pytest.mark.every_way
 @pytest.mark.chat
 def test_stream_split_inside_line_and_character_is_joined(gpt: Wire) -> None:

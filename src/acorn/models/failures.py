@@ -10,6 +10,7 @@ settings, so that later requests do not fail for the same reason.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.redact import find_secrets, redact, redact_by_name
-from acorn.models.port import is_retryable
+from acorn.errors import ModelError
+from acorn.models.port import ResendError, is_retryable
 from acorn.models.request import ModelRequest
+from acorn.models.retry import parse_retry_after
 from acorn.types import JsonObject, is_json_object
 
 NO_CONNECTION = "no connection"
@@ -134,15 +137,6 @@ def is_too_long(message: str) -> bool:
 # Errors without secrets
 
 
-def secrets_of(config: JsonObject, request: ModelRequest) -> set[str]:
-    """Return the secrets in the model dict and in the hosted tools, such as API keys.
-
-    The caller removes them from error messages. A hosted tool is a tool that the provider runs itself.
-    """
-    hosted = [tool for tool in request.tools if tool.get("type") != "function"]
-    return find_secrets({"model": config, "tools": hosted})
-
-
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
     """Return a list that contains an error and all exceptions in its `__cause__` and `__context__` attributes.
 
@@ -158,7 +152,7 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
     return chain
 
 
-def redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
+def _redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
     """Replace the secrets in the arguments and attributes of exceptions, so that no traceback shows a secret."""
     for error in chain:
         error.args = _redact_value(error.args, secrets)
@@ -193,8 +187,9 @@ class RejectedSettings:
     """The names of the settings that a model rejected in earlier requests of this process."""
 
     def __init__(self, name: str, settings: JsonObject) -> None:
-        self._name = name
-        self._settings = settings
+        self.model_name = name
+        self.settings = settings
+        """The settings in the model dict."""
 
     @property
     def known(self) -> Set[str]:
@@ -214,11 +209,87 @@ class RejectedSettings:
 
     @cached_property
     def _key(self) -> tuple[str, ...]:
-        settings = {key: value for key, value in self._settings.items() if key not in _IDENTITY_KEYS}
-        return (self._name, *sorted(map(repr, redact_by_name(settings).items())))
+        settings = {key: value for key, value in self.settings.items() if key not in _IDENTITY_KEYS}
+        return (self.model_name, *sorted(map(repr, redact_by_name(settings).items())))
 
 
-def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:
+class Attempt:
+    """A request in progress, with the settings that the model has rejected so far."""
+
+    __slots__ = ("_config", "_outer_error", "_rejected", "left_out", "request")
+
+    def __init__(self, request: ModelRequest, rejected: RejectedSettings, config: JsonObject) -> None:
+        self.request = request
+        self._rejected = rejected
+        self._config = config
+        self.left_out: set[str] = set() if request.left_out is None else request.left_out
+        """The parameters that the model rejected. acorn sends the request again without them."""
+        self._outer_error = sys.exception()
+        """The exception that the caller was already handling when the request started, or None."""
+
+    def on_accepted(self) -> None:
+        """Remember the settings that the model rejected, because it accepted the request without them."""
+        self._rejected.remember(self.left_out)
+
+    def on_rejected(self, message: str, status: int) -> bool:
+        """If an error message names a default setting, leave out the setting and return True.
+
+        The caller must then send the request again.
+        """
+        if is_too_long(message):
+            self.on_accepted()
+            return False
+        for name, mark in _removable_settings(self.request, self.set_by_user):
+            if mentions(message, name) and mark not in self.left_out | self._rejected.known:
+                self.left_out.add(mark)
+                if self.request.left_out is not None:
+                    raise ResendError(
+                        f"`{self._rejected.model_name}` rejected the setting `{name}`. acorn sends the request again "
+                        f"without it.",
+                        status=status,
+                    )
+                return True
+        return False
+
+    @property
+    def set_by_user(self) -> set[str]:
+        """The names of the settings that the user set on the agent class or in the model dict."""
+        names = {*self.request.declared, *self._rejected.settings} - {"strict"}
+        return names | {"strict"} if _is_strict_by_user(self.request) else names
+
+    def to_send(self) -> tuple[ModelRequest, Set[str]]:
+        """Return the request to send, and the names of the settings that it must not contain."""
+        left_out = self._rejected.known | self.left_out
+        return _without_rejected_strict(self.request, left_out), left_out
+
+    def redact_causes(self, error: BaseException) -> tuple[list[BaseException], set[str]]:
+        """Redact an exception and its causes, and return these exceptions and the secrets."""
+        hosted = [tool for tool in self.request.tools if tool.get("type") != "function"]
+        secrets = find_secrets({"model": self._config, "tools": hosted})
+        chain = error_chain(error, self._outer_error)
+        _redact_errors(chain, secrets)
+        return chain, secrets
+
+    def error(
+        self,
+        provider: str,
+        failure: FailureDetails,
+        *details: str,
+        error_class: type[ModelError] = ModelError,
+    ) -> ModelError:
+        """Create the error of this request. `details` are the sentences of its message."""
+        label = f" ({failure.label})" if failure.label else ""
+        return error_class(
+            f"`{self._rejected.model_name}` failed{label}: {' '.join(filter(None, details))}".removesuffix(": "),
+            provider=provider,
+            status=failure.status,
+            retryable=failure.is_retryable,
+            retry_after=parse_retry_after(failure.headers.get("retry-after")),
+            timed_out=failure.problem == TIMED_OUT,
+        )
+
+
+def _removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the settings that acorn may remove from a request after the model rejected the request.
 
     Each item is a pair of strings: the name of the setting, and the text that acorn remembers if the model rejects it.
@@ -234,7 +305,7 @@ def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> I
         yield "strict", _strict_key(function)
 
 
-def without_rejected_strict(request: ModelRequest, left_out: Collection[str]) -> ModelRequest:
+def _without_rejected_strict(request: ModelRequest, left_out: Collection[str]) -> ModelRequest:
     """Return the request without a default `strict` that the model rejected earlier for the same schema.
 
     If the model did not reject it, or if the user set `strict`, the request is returned unchanged.
@@ -248,7 +319,7 @@ def without_rejected_strict(request: ModelRequest, left_out: Collection[str]) ->
     return request.but(tools=[*request.tools[:-1], {**request.tools[-1], "function": loose}], tools_json=None)
 
 
-def is_strict_by_user(request: ModelRequest) -> bool:
+def _is_strict_by_user(request: ModelRequest) -> bool:
     """Return True if a tool in the request has `strict` because the user set it."""
     are_strict = [bool(tool.get("function", {}).get("strict")) for tool in request.tools]
     return any(are_strict[:-1]) or (any(are_strict) and "strict" in request.declared)

@@ -8,8 +8,8 @@ setting, it sends the request again without that setting. All other retries are 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from typing import Any, NoReturn
 
 from pydantic_core import from_json
@@ -21,40 +21,24 @@ from acorn.models.failures import (
     NO_CONNECTION,
     TIMED_OUT,
     UNREADABLE,
+    Attempt,
     FailureDetails,
     RejectedSettings,
-    error_chain,
-    is_strict_by_user,
     is_too_long,
-    mentions,
-    redact_errors,
-    removable_settings,
-    secrets_of,
     suggest_fix,
-    without_rejected_strict,
 )
-from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, send
-from acorn.models.lanes.http_async import asend
+from acorn.models.lanes.http import IncomingResponse, Post, ResponseTimeoutError, TransportError, send
+from acorn.models.lanes.http_async import AsyncIncomingResponse, asend
 from acorn.models.lanes.http_response import EventParser
 from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, UnsupportedContentError
-from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
+from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
 from acorn.models.providers import TokenCounts, custom_address, prices_of
 from acorn.models.request import ModelRequest
-from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
+from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
-
-class _NativeAttempt:
-    """A request in progress, with the names of the settings that the model has rejected so far."""
-
-    __slots__ = ("left_out", "outer_error", "request")
-
-    def __init__(self, request: ModelRequest) -> None:
-        self.request = request
-        self.left_out: set[str] = set() if request.left_out is None else request.left_out
-        """The parameters that the model rejected. acorn sends the request again without them."""
-        self.outer_error = sys.exception()
-        """The exception that the caller was already handling when the request started, or None."""
+_READ_ERRORS = (ProviderError, ValueError, LookupError, TypeError, AttributeError)
+"""The exceptions of a lane that cannot read a response."""
 
 
 class NativeModel:
@@ -111,104 +95,86 @@ class NativeModel:
     # Sending
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        attempt = _NativeAttempt(request)
+        attempt = self._attempt(request)
         while True:
             try:
-                incoming = send(self._post(attempt, is_stream=False))
-                try:
+                with closing(send(self._post(attempt, is_stream=False))) as incoming:
                     data = incoming.read()
-                finally:
-                    incoming.close()
             except TransportError as error:
                 self._raise_transport_error(error, attempt)
             if incoming.status < 300:
                 return self._read_response(data, attempt)
-            self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
+            self._raise_unless_resent(incoming, data, attempt)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        attempt = _NativeAttempt(request)
+        attempt = self._attempt(request)
         while True:
             try:
-                incoming = await asend(self._post(attempt, is_stream=False))
-                try:
+                with closing(await asend(self._post(attempt, is_stream=False))) as incoming:
                     data = await incoming.read()
-                finally:
-                    incoming.close()
             except TransportError as error:
                 self._raise_transport_error(error, attempt)
             if incoming.status < 300:
                 return self._read_response(data, attempt)
-            self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
+            self._raise_unless_resent(incoming, data, attempt)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        attempt = _NativeAttempt(request)
-        response = _NativeStream(self, attempt)
+        response = _NativeStream(self, self._attempt(request))
         try:
-            while True:
-                incoming = send(self._post(attempt, is_stream=True))
-                try:
-                    if incoming.status < 300:
-                        self.rejected.remember(attempt.left_out)
-                        response.is_event_stream = is_event_stream(incoming.header("content-type"))
-                        for data in incoming.pieces():
-                            yield from response.read(data)
-                            if response.is_done:
-                                incoming.finish()
-                                break
-                        break
-                    data = incoming.read()
-                    self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
-                finally:
-                    incoming.close()
+            while not response.is_accepted:
+                with closing(send(self._post(response.attempt, is_stream=True))) as incoming:
+                    if incoming.status >= 300:
+                        self._raise_unless_resent(incoming, incoming.read(), response.attempt)
+                        continue
+                    response.accept(incoming)
+                    for data in incoming.pieces():
+                        yield from response.read(data)
+                        if response.is_done:
+                            incoming.finish()
+                            break
         except TransportError as error:
             if not response.is_complete:
-                self._raise_transport_error(error, attempt)
+                self._raise_transport_error(error, response.attempt)
         yield from response.finish()
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        attempt = _NativeAttempt(request)
-        response = _NativeStream(self, attempt)
+        response = _NativeStream(self, self._attempt(request))
         try:
-            while True:
-                incoming = await asend(self._post(attempt, is_stream=True))
-                try:
-                    if incoming.status < 300:
-                        self.rejected.remember(attempt.left_out)
-                        response.is_event_stream = is_event_stream(incoming.header("content-type"))
-                        async for data in incoming.pieces():
-                            for delta in response.read(data):
-                                yield delta
-                            if response.is_done:
-                                break
-                        break
-                    data = await incoming.read()
-                    self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
-                finally:
-                    incoming.close()
+            while not response.is_accepted:
+                with closing(await asend(self._post(response.attempt, is_stream=True))) as incoming:
+                    if incoming.status >= 300:
+                        self._raise_unless_resent(incoming, await incoming.read(), response.attempt)
+                        continue
+                    response.accept(incoming)
+                    async for data in incoming.pieces():
+                        for delta in response.read(data):
+                            yield delta
+                        if response.is_done:
+                            break
         except TransportError as error:
             if not response.is_complete:
-                self._raise_transport_error(error, attempt)
+                self._raise_transport_error(error, response.attempt)
         for delta in response.finish():
             yield delta
 
-    def _post(self, attempt: _NativeAttempt, *, is_stream: bool) -> Post:
-        request = attempt.request
+    def _attempt(self, request: ModelRequest) -> Attempt:
+        return Attempt(request, self.rejected, self._config)
+
+    def _post(self, attempt: Attempt, *, is_stream: bool) -> Post:
         try:
             url, headers = self.lane.address()
-            left_out = self.rejected.known | attempt.left_out
-            body = self.lane.body(without_rejected_strict(request, left_out), left_out, is_stream=is_stream)
+            request, left_out = attempt.to_send()
+            body = self.lane.body(request, left_out, is_stream=is_stream)
         except ProviderError as error:
             self.raise_failure(FailureDetails(), str(error), error, attempt, is_rejected=True)
         deadline = None if request.timeout is None else current_clock().monotonic() + request.timeout
         return Post(url, headers, body, self._connect_timeout, self._timeout, deadline)
 
-    def _read_response(self, data: bytes, attempt: _NativeAttempt) -> ModelResponse:
-        self.rejected.remember(attempt.left_out)
+    def _read_response(self, data: bytes, attempt: Attempt) -> ModelResponse:
+        attempt.on_accepted()
         try:
             response, used = self.lane.read(parse_json(data))
-        except ProviderError as error:
-            self.raise_provider_error(error, attempt)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except _READ_ERRORS as error:
             self.raise_unreadable(data, error, attempt)
         response.model = response.model or self.name
         response.cost = self.cost(used)
@@ -218,45 +184,31 @@ class NativeModel:
 
     # Failures
 
-    def _remember_or_raise(self, status: int, data: bytes, retry_after: str | None, attempt: _NativeAttempt) -> None:
-        """Remember that the model rejected a default setting, or raise `ModelError` for any other failure.
+    def _raise_unless_resent(
+        self, incoming: IncomingResponse | AsyncIncomingResponse, data: bytes, attempt: Attempt
+    ) -> None:
+        """Raise `ModelError` for a failed response, unless the model rejected a default setting.
 
         If this method returns, the caller must send the request again without the rejected setting.
         """
-        message = error_message_in(data)
-        request, left_out = attempt.request, attempt.left_out
-        set_by_user = self._set_by_user(attempt)
-        if status in (400, 422) and not is_too_long(message):
-            for name, mark in removable_settings(request, set_by_user):
-                if mentions(message, name) and mark not in left_out | self.rejected.known:
-                    left_out.add(mark)
-                    if request.left_out is not None:
-                        raise ResendError(
-                            f"`{self.name}` rejected the setting `{name}`. acorn sends the request again without it.",
-                            status=status,
-                        )
-                    return
-        else:
-            self.rejected.remember(left_out)
-        wait = parse_retry_after(retry_after)
-        self.raise_failure(FailureDetails(status), message, ProviderError(message, status), attempt, wait)
+        status, message = incoming.status, error_message_in(data)
+        if status not in (400, 422):
+            attempt.on_accepted()
+        elif attempt.on_rejected(message, status):
+            return
+        failure = FailureDetails(status, {"retry-after": incoming.header("retry-after") or ""})
+        self.raise_failure(failure, message, ProviderError(message, status), attempt)
 
-    def _set_by_user(self, attempt: _NativeAttempt) -> set[str]:
-        """Return the names of the settings that the user set on the agent class or in the model dict."""
-        names = {*attempt.request.declared, *self._settings} - {"strict"}
-        return names | {"strict"} if is_strict_by_user(attempt.request) else names
-
-    def _raise_transport_error(self, error: TransportError, attempt: _NativeAttempt) -> NoReturn:
+    def _raise_transport_error(self, error: TransportError, attempt: Attempt) -> NoReturn:
         if isinstance(error, ResponseTimeoutError):
             self.raise_failure(FailureDetails(problem=TIMED_OUT), "", error, attempt)
         self.raise_failure(FailureDetails(problem=NO_CONNECTION), _as_sentence(str(error)), error, attempt)
 
-    def raise_provider_error(self, error: ProviderError, attempt: _NativeAttempt) -> NoReturn:
-        """Raise `ModelError` for an error that the provider reported although the HTTP status was a success."""
-        problem = "" if error.status else UNREADABLE
-        self.raise_failure(FailureDetails(error.status, problem=problem), str(error), error, attempt)
-
-    def raise_unreadable(self, data: bytes, error: Exception, attempt: _NativeAttempt) -> NoReturn:
+    def raise_unreadable(self, data: bytes, error: Exception, attempt: Attempt) -> NoReturn:
+        """Raise `ModelError` for a response that reports an error, or that has an unexpected format."""
+        if isinstance(error, ProviderError):
+            problem = "" if error.status else UNREADABLE
+            self.raise_failure(FailureDetails(error.status, problem=problem), str(error), error, attempt)
         text = data[:200].decode("utf-8", "replace").strip()
         message = f"The response was {text!r}." if text else "The response was empty."
         self.raise_failure(FailureDetails(problem=UNREADABLE), message, error, attempt)
@@ -266,33 +218,22 @@ class NativeModel:
         failure: FailureDetails,
         message: str,
         cause: BaseException,
-        attempt: _NativeAttempt,
-        retry_after: float | None = None,
+        attempt: Attempt,
         *,
         is_rejected: bool = False,
     ) -> NoReturn:
-        secrets = secrets_of(self._config, attempt.request)
-        redact_errors(error_chain(cause, attempt.outer_error), secrets)
+        _, secrets = attempt.redact_causes(cause)
         message = redact(message, secrets)
         suggestion = suggest_fix(
             failure,
             message,
-            self._set_by_user(attempt),
+            attempt.set_by_user,
             self.name,
             is_bad_request=is_rejected or failure.status in (400, 422),
             is_too_long=is_too_long(message),
         )
-        details = " ".join(filter(None, (message, suggestion)))
-        label = f" ({failure.label})" if failure.label else ""
         error_class = RequestNotSupportedError if isinstance(cause, UnsupportedContentError) else ModelError
-        raise error_class(
-            f"`{self.name}` failed{label}: {details}".removesuffix(": "),
-            provider=self.provider,
-            status=failure.status,
-            retryable=failure.is_retryable,
-            retry_after=retry_after,
-            timed_out=failure.problem == TIMED_OUT,
-        ) from cause
+        raise attempt.error(self.provider, failure, message, suggestion, error_class=error_class) from cause
 
 
 class _NativeStream:
@@ -301,8 +242,8 @@ class _NativeStream:
     It converts the bytes of the response to deltas.
     """
 
-    def __init__(self, model: NativeModel, attempt: _NativeAttempt) -> None:
-        self._model, self._attempt = model, attempt
+    def __init__(self, model: NativeModel, attempt: Attempt) -> None:
+        self._model, self.attempt = model, attempt
         self._events = EventParser()
         self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
@@ -310,8 +251,15 @@ class _NativeStream:
         message quotes these bytes."""
         self.is_done = False
         """Whether the event that ends the stream has arrived."""
-        self.is_event_stream = True
+        self.is_accepted = False
+        """Whether the provider has accepted the request."""
+        self._is_event_stream = True
         """Whether the header `Content-Type` of the response is `text/event-stream`."""
+
+    def accept(self, incoming: IncomingResponse | AsyncIncomingResponse) -> None:
+        self.is_accepted = True
+        self._is_event_stream = (incoming.header("content-type") or "").startswith("text/event-stream")
+        self.attempt.on_accepted()
 
     @property
     def is_complete(self) -> bool:
@@ -330,10 +278,8 @@ class _NativeStream:
                 return
             try:
                 delta = read_event(parse_json(text))
-            except ProviderError as error:
-                model.raise_provider_error(error, self._attempt)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                model.raise_unreadable(text, error, self._attempt)
+            except _READ_ERRORS as error:
+                model.raise_unreadable(text, error, self.attempt)
             if delta is not None:
                 yield delta if delta.usage is None else self._with_cost(delta)
         if self._head is not None and len(self._head) < 1000:
@@ -348,24 +294,18 @@ class _NativeStream:
         model, reader = self._model, self._reader
         if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
-        if self._head and not self.is_event_stream:
+        if self._head and not self._is_event_stream:
             model.raise_unreadable(
                 self._head,
-                ProviderError(
-                    "The response is not a stream of server-sent events, although the request asked for one."
-                ),
-                self._attempt,
+                ValueError("The response is not a stream of server-sent events, although the request asked for one."),
+                self.attempt,
             )
         if not self.is_complete:
             message = "The stream ended before the response was complete."
-            model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)
+            model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self.attempt)
         if (last := reader.finish()) is not None:
             yield self._with_cost(last)
-        model.rejected.check_forced(self._attempt.request.forced_tool, reader.called_names, reader.stop_reason)
-
-
-def is_event_stream(content_type: str | None) -> bool:
-    return bool(content_type) and str(content_type).startswith("text/event-stream")
+        model.rejected.check_forced(self.attempt.request.forced_tool, reader.called_names, reader.stop_reason)
 
 
 def parse_json(data: bytes) -> Any:

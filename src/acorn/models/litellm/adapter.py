@@ -7,31 +7,25 @@ process remembers it for later requests. All other retries are in `models/retry.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
-from dataclasses import dataclass, field
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from contextvars import copy_context
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import from_json
 
-from acorn._base.clock import current_clock
 from acorn._formats.json import copy_json
 from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
     TIMED_OUT,
+    Attempt,
     FailureDetails,
     RejectedSettings,
-    error_chain,
-    is_strict_by_user,
-    mentions,
-    redact_errors,
-    removable_settings,
-    secrets_of,
-    without_rejected_strict,
 )
 from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
 from acorn.models.lanes.openai_shared import is_non_reasoning_model
@@ -41,10 +35,9 @@ from acorn.models.litellm.library import (
     is_unknown,
     library,
     may_have_keys,
+    silence,
     supported_params,
-    supports_client,
     unknown_model_message,
-    without_callbacks,
 )
 from acorn.models.litellm.translate import (
     LiteLLMStreamReader,
@@ -52,7 +45,6 @@ from acorn.models.litellm.translate import (
     anthropic_tool,
     injection_points,
     is_bad_request,
-    is_too_long,
     provider_message,
     read_response,
     suggest_litellm_fix,
@@ -60,49 +52,23 @@ from acorn.models.litellm.translate import (
     with_blocks,
     with_documents,
 )
-from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
+from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
 from acorn.models.providers import check_key, custom_address, provider_in_id
 from acorn.models.request import ModelRequest
-from acorn.models.retry import DEFAULT_TIMEOUT, parse_retry_after, parse_timeout
+from acorn.models.retry import DEFAULT_TIMEOUT, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     import httpx
 
-    from acorn.models.litellm.transport import RawStream
+    from acorn.models.litellm.transport import LiteLLMStream, StreamWatch
 
 
+T = TypeVar("T")
+
+_sdk_providers = {"openai", "azure"}
+"""The providers for which LiteLLM uses the SDK of OpenAI instead of its own HTTP client."""
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
-
-
-@dataclass
-class _LiteLLMAttempt:
-    """A request in progress.
-
-    In its `with` block, every exception is converted to a `ModelError`.
-    """
-
-    model: LiteLLMModel
-    request: ModelRequest
-    left_out: set[str] = field(init=False)
-    """The parameters that the model rejected. acorn sends the request again without them."""
-    outer_error: BaseException | None = field(default_factory=sys.exception)
-    """The exception that the caller was already handling when the request started, or None."""
-
-    def __post_init__(self) -> None:
-        self.left_out = set() if self.request.left_out is None else self.request.left_out
-        for medium in self.request.media:
-            if message := unsupported_medium(medium, self.model.provider, self.model.name):
-                raise RequestNotSupportedError(
-                    f"The request was not sent to `{self.model.name}`. {message}", provider=self.model.provider
-                )
-
-    def __enter__(self) -> _LiteLLMAttempt:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ModelError):
-            raise self.model.as_model_error(error, self) from error
 
 
 class LiteLLMModel:
@@ -220,79 +186,87 @@ class LiteLLMModel:
         library()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        with _LiteLLMAttempt(self, request) as attempt:
+        with self._attempt(request) as attempt:
             return self._read_response(self._send(attempt), request)
 
-    async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        with _LiteLLMAttempt(self, request) as attempt:
-            return self._read_response(await self._asend(attempt), request)
-
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
-        with _LiteLLMAttempt(self, request) as attempt:
-            response = self._send(attempt, **_STREAM_ARGUMENTS)
-            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
-            with closing(raw):
-                for chunk in raw:
-                    yield from reader.read(chunk, raw.finish_reason)
-            yield from reader.finish(raw.finish_reason, raw.refusal)
+        return self._deltas(request, _transport().StreamWatch(request.timeout))
+
+    def _deltas(self, request: ModelRequest, watch: StreamWatch) -> Iterator[Delta]:
+        reader = LiteLLMStreamReader(has_cost=not self._has_price)
+        with self._attempt(request) as attempt:
+            stream: LiteLLMStream = _transport().LiteLLMStream(self._send(attempt, watch), watch)
+            with closing(stream):
+                for chunk in stream:
+                    yield from reader.read(chunk, stream.finish_reason)
+            yield from reader.finish(stream.finish_reason, stream.refusal)
         self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
+
+    # LiteLLM's asynchronous client sends a request again if the connection breaks, and it does not close its
+    # connections when an event loop ends. acorn therefore calls only the synchronous client, in a thread.
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        async for response in _iterate_in_thread(lambda: iter([self.complete(request)])):
+            return response
+        raise AssertionError("The thread ended without a response or an error. This is a bug in acorn.")
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
-        with _LiteLLMAttempt(self, request) as attempt:
-            response = await self._asend(attempt, **_STREAM_ARGUMENTS)
-            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
-            async with aclosing(raw):
-                async for chunk in raw:
-                    for delta in reader.read(chunk, raw.finish_reason):
-                        yield delta
-            for delta in reader.finish(raw.finish_reason, raw.refusal):
+        watch: StreamWatch = _transport().StreamWatch(request.timeout)
+        try:
+            async for delta in _iterate_in_thread(lambda: self._deltas(request, watch)):
                 yield delta
-        self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
+        finally:
+            watch.is_abandoned = True
 
-    def _send(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
+    @contextmanager
+    def _attempt(self, request: ModelRequest) -> Generator[Attempt]:
+        """Check the media of a request, and convert every exception in the `with` block to a `ModelError`."""
+        for medium in request.media:
+            if message := unsupported_medium(medium, self.provider, self.name):
+                raise RequestNotSupportedError(
+                    f"The request was not sent to `{self.name}`. {message}", provider=self.provider
+                )
+        attempt = Attempt(request, self._rejected, self._config)
+        try:
+            yield attempt
+        except ModelError:
+            raise
+        except Exception as error:
+            raise self._model_error(error, attempt) from error
+
+    def _send(self, attempt: Attempt, watch: StreamWatch | None = None) -> Any:
         """Send a request.
 
         If the model rejects a default setting, send the request again without that setting.
         """
         self._check_key()
         while True:
+            client = self._stream_client(watch)
             try:
-                with without_callbacks(self._arguments):
-                    raw = library().completion(**self._call_arguments(attempt), **stream_arguments)
+                stream_arguments = {} if watch is None else _STREAM_ARGUMENTS
+                with silence():
+                    raw = library().completion(**self._call_arguments(attempt), **stream_arguments, **client)
             except Exception as error:
-                self._remember_or_raise(error, attempt)
+                if client and _transport().is_unusable(client["client"], error):
+                    _sdk_providers.add(self.provider)
+                elif not is_bad_request(error):
+                    attempt.on_accepted()
+                    raise
+                elif not attempt.on_rejected(str(error), 400):
+                    raise
             else:
-                self._rejected.remember(attempt.left_out)
+                attempt.on_accepted()
                 return raw
 
-    async def _asend(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
-        self._check_key()
-        while True:
-            try:
-                client = await self._client_argument()
-                with without_callbacks(self._arguments):
-                    raw = await library().acompletion(**self._call_arguments(attempt), **stream_arguments, **client)
-            except Exception as error:
-                self._remember_or_raise(error, attempt)
-            else:
-                self._rejected.remember(attempt.left_out)
-                return raw
-
-    async def _client_argument(self) -> JsonObject:
-        """Return a dict that passes acorn's HTTP client to LiteLLM, or {} if LiteLLM cannot use the client.
-
-        acorn passes its own client because LiteLLM's client sends a request again if the connection breaks.
-        """
+    def _stream_client(self, watch: StreamWatch | None) -> JsonObject:
+        """Return a dict that passes acorn's HTTP client to LiteLLM, or {} if the call does not need or support it."""
         sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        if sets_client or not supports_client(self.provider):
+        if watch is None or sets_client or self.provider in _sdk_providers:
             return {}
-        return {"client": await _transport().http_client()}
+        return {"client": _transport().http_handler(watch)}
 
-    def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
-        left_out = self._rejected.known | attempt.left_out
-        request = without_rejected_strict(attempt.request, left_out)
+    def _call_arguments(self, attempt: Attempt) -> JsonObject:
+        request, left_out = attempt.to_send()
         call: JsonObject = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         if "max_completion_tokens" in self._config and "max_tokens" in call:
@@ -304,9 +278,7 @@ class LiteLLMModel:
             "messages": self._messages(request),
             **({"tools": self._tools(request)} if request.tools else {}),
             "max_retries": 0,
-            "timeout": self._timeout
-            if request.timeout is None
-            else _transport().limit_timeout(self._timeout, request.timeout),
+            "timeout": _transport().limit_timeout(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # Without this argument, LiteLLM searches all messages for MCP references.
         }
         if request.forced_tool and "tool_choice" not in left_out:
@@ -369,56 +341,14 @@ class LiteLLMModel:
 
     # Failures
 
-    def _remember_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
-        """Remember that the model rejected a default setting, or raise `ModelError` for any other failure.
-
-        If this method returns, the caller must send the request again without the rejected setting.
-        """
-        if is_bad_request(error) and not is_too_long(error):
-            message, set_by_user = str(error), self._set_by_user(attempt.request)
-            for name, mark in removable_settings(attempt.request, set_by_user):
-                if mentions(message, name) and mark not in attempt.left_out | self._rejected.known:
-                    attempt.left_out.add(mark)
-                    if attempt.request.left_out is not None:
-                        raise ResendError(
-                            f"`{self.name}` rejected the setting `{name}`. acorn sends the request again without it.",
-                            status=400,
-                        )
-                    return
-        else:
-            self._rejected.remember(attempt.left_out)
-        raise self.as_model_error(error, attempt) from error
-
-    def _set_by_user(self, request: ModelRequest) -> set[str]:
-        """Return the names of the settings that the user set on the agent class or in the model dict."""
-        names = {*request.declared, *self._arguments} - {"strict"}
-        return names | {"strict"} if is_strict_by_user(request) else names
-
-    def as_model_error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
-        secrets = secrets_of(self._config, attempt.request)
-        chain = error_chain(error, attempt.outer_error)
-        redact_errors(chain, secrets)
+    def _model_error(self, error: Exception, attempt: Attempt) -> ModelError:
+        chain, secrets = attempt.redact_causes(error)
         failure: FailureDetails = _transport().find_failure(chain)
-        message = "" if failure.problem == TIMED_OUT else redact(provider_message(error), secrets)
-        set_by_user = self._set_by_user(attempt.request)
-        suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
-        details = " ".join(filter(None, (message, suggestion)))
+        message = "" if failure.problem == TIMED_OUT else redact(provider_message(chain), secrets)
         if "LLM Provider NOT provided" in message:
-            details = unknown_model_message(self.name)
-        label = f" ({failure.label})" if failure.label else ""
-        return ModelError(
-            f"`{self.name}` failed{label}: {details}".removesuffix(": "),
-            provider=self.provider,
-            status=failure.status,
-            retryable=failure.is_retryable,
-            retry_after=parse_retry_after(failure.headers.get("retry-after")),
-            timed_out=failure.problem == TIMED_OUT,
-        )
-
-
-def _deadline_of(request: ModelRequest) -> float | None:
-    """Return the monotonic time by which a request must end if it starts now, or None for no time limit."""
-    return None if request.timeout is None else current_clock().monotonic() + request.timeout
+            return attempt.error(self.provider, failure, unknown_model_message(self.name))
+        suggestion = suggest_litellm_fix(error, failure, message, attempt.set_by_user, self.name)
+        return attempt.error(self.provider, failure, message, suggestion)
 
 
 def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
@@ -438,3 +368,28 @@ def _transport() -> ModuleType:
     from acorn.models.litellm import transport
 
     return transport
+
+
+async def _iterate_in_thread(create: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """Create an iterator in a new thread, and yield its items.
+
+    The thread does not end the process' exit. It is not a thread of a pool, which would limit concurrent requests.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    items: asyncio.Queue[tuple[T] | BaseException | None] = asyncio.Queue()
+
+    def work() -> None:
+        end: BaseException | None = None
+        with suppress(RuntimeError):  # The event loop is closed, so no task waits for the items.
+            try:
+                for item in create():
+                    loop.call_soon_threadsafe(items.put_nowait, (item,))
+            except BaseException as error:
+                end = error
+            loop.call_soon_threadsafe(items.put_nowait, end)
+
+    threading.Thread(target=context.run, args=(work,), name="acorn-litellm", daemon=True).start()
+    while isinstance(received := await items.get(), tuple):
+        yield received[0]
+    if received is not None:
+        raise received

@@ -1,13 +1,10 @@
-"""Access to the LiteLLM library: import, log lines, callbacks and model names.
+"""Access to the LiteLLM library: import, silence and model names.
 
-Only this module imports LiteLLM. It does so on first use, because the import takes several seconds. The module also
-turns off LiteLLM's log lines and warnings.
+Only this module imports LiteLLM. It does so on first use, because the import takes several seconds. A program may also
+use LiteLLM itself. acorn therefore replaces nothing in LiteLLM, and hides only the log lines of its own calls.
 
 The functions for model names find the provider of a model id. Without the import, they read LiteLLM's model list file.
 If the file cannot decide whether a model id is valid, acorn accepts the id.
-
-After every call, LiteLLM prepares a long report for its callbacks, in a separate thread or task. Most programs have no
-callbacks. Calls in a `with without_callbacks(...)` block therefore skip the report if no callback needs it.
 """
 
 from __future__ import annotations
@@ -19,12 +16,10 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,10 +31,6 @@ from acorn.types import JsonObject
 
 # Importing
 
-_HTTP_VARIABLE = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
-"""The environment variable with which LiteLLM uses its own HTTP code instead of OpenAI's SDK."""
-_SDK_PROVIDERS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
-"""Providers for which LiteLLM uses the HTTP client of another library."""
 _lock = threading.Lock()
 
 
@@ -47,25 +38,23 @@ _lock = threading.Lock()
 def library() -> Any:
     """Return the LiteLLM module.
 
-    The first call imports the module and turns off its output.
+    The first call imports the module.
     """
     with _lock:
         # LiteLLM must not download its price list and its list of headers.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
-        # LiteLLM must use its own HTTP code, because OpenAI's SDK processes every message of every request.
-        os.environ.setdefault(_HTTP_VARIABLE, "True")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import litellm
 
             module: Any = litellm
-            for name in ("logging_worker", "thread_pool_executor"):
-                import_module(f"litellm.litellm_core_utils.{name}")  # Some versions do not import these modules.
             for response_class in (module.ModelResponse, module.ModelResponseStream):
                 response_class()  # Pydantic completes a class when it creates the first instance, and then warns.
-        silence(module)
-        skip_unused_reports(module)
+        # LiteLLM prints advice for each failed request to standard output. Only this setting prevents it.
+        module.suppress_debug_info = True
+        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+            logging.getLogger(name).addFilter(lambda _: not _is_silent.get())
         return module
 
 
@@ -74,15 +63,21 @@ def is_loaded() -> bool:
     return "litellm" in sys.modules
 
 
-# Log lines and warnings
+# Silence
+
+_is_silent: ContextVar[bool] = ContextVar("_is_silent", default=False)
+"""Whether the current code runs in a `silence` block."""
 
 
-def silence(module: Any) -> None:
-    """Turn off the log lines and the warnings of LiteLLM for the rest of the process."""
-    module.suppress_debug_info = True
-    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+@contextmanager
+def silence() -> Generator[None]:
+    """Hide LiteLLM's log lines and warnings in this `with` block."""
     ignore_warnings()
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
 
 
 _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str] | None, int]] = [
@@ -91,7 +86,7 @@ _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str]
     # Pydantic warns when LiteLLM parses events of OpenAI's Responses API. The module of this warning is Pydantic.
     (
         "ignore",
-        re.compile(r"Pydantic serializer warnings:\s+\S+\(Expected `(ContentPart|ResponseAPI)", re.I),
+        re.compile(r"(?s)Pydantic serializer warnings:.*`(ChatCompletion|ContentPart|ResponseAPI)", re.I),
         UserWarning,
         None,
         0,
@@ -110,83 +105,6 @@ def ignore_warnings() -> None:
         for _, message, category, module, _ in reversed(_FILTERS):
             message_pattern, module_pattern = (pattern.pattern if pattern else "" for pattern in (message, module))
             warnings.filterwarnings("ignore", message_pattern, category, module_pattern)
-
-
-# Callbacks
-
-_skips_reports: ContextVar[bool] = ContextVar("_skips_reports", default=False)
-"""Whether the current code runs in a `without_callbacks` block."""
-_REPORT_FUNCTIONS = ("success_handler", "run_success_logging_and_cache_storage")
-"""The names of the LiteLLM functions that prepare a report."""
-_CALLBACK_ARGUMENTS = ("callbacks", "success_callback", "logger_fn", "litellm_logging_obj")
-"""The arguments with which a call sets callbacks for itself."""
-
-
-@contextmanager
-def without_callbacks(arguments: JsonObject) -> Generator[None]:
-    """Skip LiteLLM's callback reports in this `with` block, unless the arguments of the call set callbacks."""
-    token = _skips_reports.set(not any(arguments.get(name) for name in _CALLBACK_ARGUMENTS))
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # An abandoned coroutine may be closed in another context.
-            _skips_reports.reset(token)
-
-
-def skip_unused_reports(module: Any) -> None:
-    """Patch LiteLLM, so that calls in a `with without_callbacks(...)` block do not prepare callback reports."""
-    _patch_executor(module, module.litellm_core_utils.thread_pool_executor.executor)
-    _patch_worker(module, module.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER)
-
-
-def _patch_executor(module: Any, executor: Any) -> None:
-    submit = executor.submit
-
-    def submit_if_needed(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if _skips_reports.get() and _is_report(function, *args[:1]) and not _has_callbacks(module):
-            skipped: Future[Any] = Future()
-            skipped.set_result(None)
-            return skipped
-        submitted: Future[Any] = submit(function, *args, **kwargs)
-        return submitted
-
-    executor.submit = submit_if_needed
-
-
-def _is_report(*functions: object) -> bool:
-    """Return True if one of the functions is a LiteLLM function that prepares a callback report.
-
-    The caller also passes the first argument of a function, because some versions of LiteLLM pass the report function
-    as an argument to `Context.run`.
-    """
-    return any(getattr(function, "__name__", "") in _REPORT_FUNCTIONS for function in functions)
-
-
-def _patch_worker(module: Any, worker: Any) -> None:
-    # The worker supports one event loop at a time. With two loops in two threads, it fails and logs an error.
-    enqueue = worker.ensure_initialized_and_enqueue
-
-    def enqueue_if_needed(async_coroutine: Coroutine[Any, Any, Any]) -> None:
-        if _skips_reports.get() and not _has_callbacks(module):
-            async_coroutine.close()
-        else:
-            enqueue(async_coroutine)
-
-    worker.ensure_initialized_and_enqueue = enqueue_if_needed
-
-
-def _has_callbacks(module: Any) -> bool:
-    """Return True if a callback or a setting of LiteLLM needs the callback report.
-
-    Two of LiteLLM's built-in callbacks do not need the report, so they do not count.
-    """
-    callbacks = (*module.callbacks, *module.success_callback, *module._async_success_callback)
-    return (
-        any(callback != "cache" and type(callback).__name__ != "AnthropicCacheControlHook" for callback in callbacks)
-        or bool(module.max_budget)  # LiteLLM adds up its costs in the report.
-        or bool(module.set_verbose)
-        or "LITELLM_PRINT_STANDARD_LOGGING_PAYLOAD" in os.environ
-    )
 
 
 # Models
@@ -238,11 +156,6 @@ def supported_params(name: str, provider: str | None) -> frozenset[str] | None:
     except Exception:
         return None
     return None if params is None else frozenset(params)
-
-
-def supports_client(provider: str) -> bool:
-    """Return True if LiteLLM can use acorn's HTTP client for the asynchronous requests to a provider."""
-    return provider not in _SDK_PROVIDERS and os.environ.get(_HTTP_VARIABLE, "").lower() == "true"
 
 
 _LIST_FILE = "model_prices_and_context_window_backup.json"

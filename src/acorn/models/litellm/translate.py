@@ -384,9 +384,16 @@ _ERROR_SUFFIX = re.compile(
 )
 
 
-def provider_message(error: Exception) -> str:
-    """Return the provider's error message in an exception of LiteLLM, without the text that LiteLLM adds."""
-    text = str(error)
+def provider_message(chain: list[BaseException]) -> str:
+    """Return the provider's error message in an exception of LiteLLM, without the text that LiteLLM adds.
+
+    `chain` contains the exception and all its causes. If the exception has no message, its causes may have one.
+    """
+    texts = (_provider_message(str(text)) for error in chain for text in (error, getattr(error, "message", "")))
+    return next(filter(None, texts), "")
+
+
+def _provider_message(text: str) -> str:
     try:
         body = json.loads(text[text.index("{") : text.rindex("}") + 1])
         inner: JsonValue = body.get("error", body)

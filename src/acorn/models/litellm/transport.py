@@ -1,130 +1,32 @@
-"""HTTP for LiteLLM: a client that sends each asynchronous request exactly once, and streams that end correctly.
+"""LiteLLM's streams, timeouts and failures, seen through httpx, the HTTP library that LiteLLM uses.
 
-LiteLLM uses httpx, whose asynchronous connection pool becomes slow with many concurrent requests. The client in this
-module therefore sends requests through the aiohttp session of the native lanes. Each event loop has one session.
-
-`RawStream` wraps a LiteLLM stream. It splits the response into lines without loss, reports the finish reason of the
-provider, checks the deadline of the request, and can be closed.
+`LiteLLMStream` reads a stream of LiteLLM. It reports the finish reason of the provider, obeys the deadline of the
+request, and can be closed.
 
 `find_failure` finds the HTTP status of a failed request. The types and statuses of LiteLLM's exceptions are not always
 correct, but the original httpx exception is among their causes.
 
-Importing this module loads httpx and aiohttp, so the adapter imports it with the first request.
+Importing this module loads httpx, so the adapter imports it with the first request.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
-import aiohttp
 import httpx
-from yarl import URL
 
 from acorn._base.clock import current_clock
 from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureDetails, error_chain
-from acorn.models.lanes.http import proxy_of
-from acorn.models.lanes.http_async import current_session
-from acorn.models.litellm.library import ignore_warnings, library, without_callbacks
+from acorn.models.lanes.http_response import EventParser
+from acorn.models.lanes.openai_shared import provider_error
+from acorn.models.litellm.library import library, silence
 from acorn.models.litellm.translate import is_bad_request
-from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout
-from acorn.types import JsonObject
+from acorn.models.retry import connect_timeout
 
-_clients: dict[asyncio.AbstractEventLoop, Any] = {}
-
-
-async def http_client() -> Any:
-    """Return the HTTP client for the running event loop.
-
-    The caller does not need to close the client.
-    """
-    loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        for closed_loop in [other for other in list(_clients) if other.is_closed()]:
-            _clients.pop(closed_loop, None)
-        _clients[loop] = _client_class()()
-    return _clients[loop]
-
-
-@lru_cache(maxsize=1)
-def _client_class() -> Any:
-    http: Any = library().llms.custom_httpx.http_handler
-
-    class SendOnceHandler(http.AsyncHTTPHandler):  # type: ignore[misc]
-        """An HTTP handler for LiteLLM that never sends a request a second time."""
-
-        def create_client(self, timeout: Any = None, *_: object, **__: object) -> httpx.AsyncClient:
-            return httpx.AsyncClient(
-                timeout=timeout or DEFAULT_TIMEOUT,
-                transport=_AiohttpTransport(http.get_ssl_configuration()),
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                follow_redirects=True,
-            )
-
-        async def single_connection_post_request(self, *_: object, **__: object) -> Any:
-            # LiteLLM calls this method in an `except` block to send the request again. It raises the error instead.
-            raise
-
-    return SendOnceHandler
-
-
-def _as_httpx_error(error: Exception) -> Exception:
-    """Convert an aiohttp exception to an httpx exception, because LiteLLM handles only httpx exceptions."""
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return httpx.ConnectTimeout(str(error))
-    if isinstance(error, TimeoutError):
-        return httpx.ReadTimeout(str(error))
-    error_class = httpx.ConnectError if isinstance(error, aiohttp.ClientConnectorError) else httpx.ReadError
-    return error_class(str(error) or type(error).__name__)
-
-
-class _ResponseBody(httpx.AsyncByteStream):
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for piece in self._response.content.iter_any():
-                yield piece
-        except (aiohttp.ClientError, OSError) as error:
-            raise _as_httpx_error(error) from error
-
-    async def aclose(self) -> None:
-        # If the response was read to its end, the connection has already returned to the pool.
-        self._response.close()
-
-
-class _AiohttpTransport(httpx.AsyncBaseTransport):
-    def __init__(self, verify: Any) -> None:
-        self._verify = verify
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        # httpx has copied the credentials of the URL to a header. aiohttp rejects a request that contains both.
-        url = str(request.url.copy_with(username=None, password=None) if request.url.userinfo else request.url)
-        timeouts = request.extensions.get("timeout", {})
-        timeout = aiohttp.ClientTimeout(sock_connect=timeouts.get("connect"), sock_read=timeouts.get("read"))
-        session = await current_session()
-        try:
-            response = await session.request(
-                request.method,
-                URL(url, encoded=True),
-                data=await request.aread() or None,
-                headers=request.headers,
-                timeout=timeout,
-                proxy=proxy_of(url),
-                ssl=self._verify,
-                allow_redirects=False,
-                auto_decompress=False,
-            )
-        except (aiohttp.ClientError, OSError) as error:
-            raise _as_httpx_error(error) from error
-        body = _ResponseBody(response)
-        return httpx.Response(response.status, headers=response.headers, stream=body, request=request)
+# Timeouts
 
 
 def timeout_of(configured: float | httpx.Timeout | None) -> httpx.Timeout:
@@ -134,86 +36,138 @@ def timeout_of(configured: float | httpx.Timeout | None) -> httpx.Timeout:
     return httpx.Timeout(configured, connect=connect_timeout(configured))
 
 
-def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
+def limit_timeout(timeout: httpx.Timeout, seconds_left: float | None) -> httpx.Timeout:
     """Return a copy of an httpx timeout object in which each timeout is at most `seconds_left`."""
+    if seconds_left is None:
+        return timeout
     parts = {
         name: seconds_left if part is None else min(part, seconds_left) for name, part in timeout.as_dict().items()
     }
     return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
-class RawStream:
-    """A wrapper around one LiteLLM stream that yields its chunks, for synchronous and asynchronous code."""
+# Streams
 
-    def __init__(self, raw: Any, deadline: float | None, arguments: JsonObject) -> None:
-        ignore_warnings()
-        self._raw = raw
-        self._arguments = arguments
-        """The arguments of the LiteLLM call, which may set callbacks."""
-        self._deadline = deadline
+
+class StreamWatch:
+    """The conditions that end a stream, and its HTTP response."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = None if seconds is None else current_clock().monotonic() + seconds
         """The time on the monotonic clock by which the response must be complete, or None for no limit."""
-        self._inner = getattr(raw, "completion_stream", None)
-        self._refusal: list[str] = []
-        self._response: Any = None
-        """The httpx response, or None if LiteLLM does not expose it."""
-        self._line_iterator: Any = None
-        """The iterator that replaces httpx's iterator of lines, or None."""
-        self._replace_lines()
+        self.is_abandoned = False
+        """Whether the reader no longer needs the stream. Another thread may set it."""
+        self.is_done = False
+        """Whether the event that ends a stream of OpenAI's protocol has arrived."""
+        self.response: httpx.Response | None = None
+        """The response, or None if LiteLLM does not expose it."""
 
-    def _replace_lines(self) -> None:
-        """Replace httpx's line iterator with an iterator that splits the response only at line feeds.
-
-        httpx also splits at other characters, such as U+2028. JSON text may contain these characters, and LiteLLM then
-        loses the line.
-        """
-        lines: Any = getattr(self._inner, "streaming_response", None)
-        is_async = hasattr(lines, "ag_frame")
-        if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
-            # LiteLLM splits the events of OpenAI's Responses API correctly. `close` must close this response, because
-            # the garbage collector could close it at any time, even while another request locks the pool.
-            self._response = getattr(lines, "response", None)
-            return
-        # Only the frame of the line generator has a reference to the response.
-        frame = lines.ag_frame if is_async else lines.gi_frame
-        response = None if frame is None else frame.f_locals.get("self")
-        if not isinstance(response, httpx.Response) or response.is_stream_consumed:
-            return
-        self._response = response
-        self._line_iterator = self._alines() if is_async else self._lines()
-        vars(self._inner).update(streaming_response=self._line_iterator, response_iterator=self._line_iterator)
-
-    def _lines(self) -> Iterator[str]:
-        unread = b""
-        for data in self._response.iter_bytes():
-            self._check_deadline()
-            *lines, unread = (unread + data).split(b"\n")
-            yield from map(self._decode_line, lines)
-        yield self._decode_line(unread)
-
-    async def _alines(self) -> AsyncIterator[str]:
-        unread = b""
-        async for data in self._response.aiter_bytes():
-            self._check_deadline()
-            *lines, unread = (unread + data).split(b"\n")
-            for line in lines:
-                yield self._decode_line(line)
-        yield self._decode_line(unread)
-
-    def _check_deadline(self) -> None:
-        """Raise `httpx.ReadTimeout` if the deadline of the request has passed.
+    def check(self) -> None:
+        """Raise an httpx exception if the reader must not wait for the rest of the stream.
 
         The timeout of httpx is not enough: it limits only the wait for the next bytes, and a server may send keep-alive
         comments forever.
         """
+        if self.is_abandoned:
+            raise httpx.ReadError("The reader closed the stream.")
         if self._deadline is not None and current_clock().monotonic() > self._deadline:
             raise httpx.ReadTimeout("The complete response did not arrive before the deadline.")
 
-    def _decode_line(self, line: bytes) -> str:
-        text = line.decode("utf-8", "replace").rstrip("\r")
-        if '"refusal"' in text:  # LiteLLM ignores a chunk that contains only a refusal.
-            with suppress(ValueError, LookupError, TypeError, AttributeError):
-                self._refusal.append(json.loads(text.removeprefix("data:"))["choices"][0]["delta"].get("refusal") or "")
-        return text
+    def add(self, response: httpx.Response, *, is_of_sdk: bool = False) -> None:
+        """Check the conditions whenever LiteLLM, or the SDK of OpenAI, reads from a response."""
+        self.response = response
+        pieces = self._checked(response.iter_bytes())
+        if is_of_sdk:
+            pieces = self._usual_events(pieces)
+        response.iter_bytes = lambda _=None: pieces  # type: ignore[method-assign, assignment]
+
+    def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for data in pieces:
+            self.check()
+            yield data
+
+    def _usual_events(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield server-sent events in their usual form, because the SDK rejects some other forms."""
+        parser = EventParser()
+        for data in pieces:
+            yield from self._encode(parser.feed(data))
+        if parser.ends_with_event():
+            yield from self._encode(parser.feed(b"\n"))
+
+    def _encode(self, events: list[bytes]) -> Iterator[bytes]:
+        for event in events:
+            self.is_done = self.is_done or event == b"[DONE]"
+            yield b"data: %s\n\n" % event
+
+
+def http_handler(watch: StreamWatch) -> Any:
+    """Return an HTTP client for one LiteLLM call that streams its response."""
+    return _handler_class()(watch)
+
+
+@lru_cache(maxsize=1)
+def _handler_class() -> Any:
+    http: Any = library().llms.custom_httpx.http_handler
+    shared = http.HTTPHandler()  # All calls share its connections.
+
+    class LineHandler(http.HTTPHandler):  # type: ignore[misc]
+        """An HTTP client for LiteLLM that splits a response only at line feeds.
+
+        httpx also splits lines at other characters, such as U+2028. JSON text may contain these characters, and LiteLLM
+        would then lose the line.
+        """
+
+        def __init__(self, watch: StreamWatch) -> None:
+            super().__init__(client=shared.client)
+            self._watch = watch
+
+        def post(self, *args: Any, **kwargs: Any) -> Any:
+            response = super().post(*args, **kwargs)
+            self._watch.add(response)
+            response.iter_lines = lambda: _split_lines(response.iter_bytes())
+            return response
+
+    return LineHandler
+
+
+def is_unusable(handler: Any, error: Exception) -> bool:
+    """Return True if a call failed because LiteLLM uses the SDK of OpenAI, and not `handler`, for this provider.
+
+    LiteLLM then looks for attributes that only a client of the SDK has, before it sends a request.
+    """
+    return any(isinstance(cause, AttributeError) and cause.obj is handler for cause in error_chain(error, None))
+
+
+def _split_lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    unread = b""
+    for data in pieces:
+        *lines, unread = (unread + data).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+    yield unread.decode("utf-8", "replace")
+
+
+class LiteLLMStream:
+    """A LiteLLM stream, which yields its chunks."""
+
+    def __init__(self, raw: Any, watch: StreamWatch) -> None:
+        self._raw = raw
+        self._watch = watch
+        self._inner = getattr(raw, "completion_stream", None)
+        self._refusal: list[str] = []
+        if self._inner is not None:
+            raw.completion_stream = self._observe(iter(self._inner))
+        if watch.response is None:  # The SDK of OpenAI sent the request.
+            response = getattr(self._inner, "response", None)
+            if isinstance(response, httpx.Response):
+                watch.add(response, is_of_sdk=True)
+
+    def _observe(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """Yield the chunks that LiteLLM reads, and store their refusals, because LiteLLM ignores them."""
+        for chunk in chunks:
+            if choices := getattr(chunk, "choices", None):
+                self._refusal.append(getattr(choices[0].delta, "refusal", None) or "")
+            yield chunk
 
     @property
     def finish_reason(self) -> str | None:
@@ -223,7 +177,8 @@ class RawStream:
         if the connection breaks, LiteLLM adds a finish reason that the provider did not send.
         """
         reason: str | None = getattr(self._raw, "received_finish_reason", "")
-        return getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
+        reason = getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
+        return "stop" if reason is None and self._watch.is_done else reason
 
     @property
     def refusal(self) -> str:
@@ -234,44 +189,21 @@ class RawStream:
 
     def __next__(self) -> Any:
         try:
-            self._check_deadline()
-            with without_callbacks(self._arguments):
+            self._watch.check()
+            with silence():
                 return next(self._raw)
         except Exception as error:
-            if not self._is_after_end(error):
-                raise
-            raise StopIteration from None
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            self._check_deadline()
-            with without_callbacks(self._arguments):
-                return await anext(self._raw)
-        except Exception as error:
-            if not self._is_after_end(error):
-                raise
-            raise StopAsyncIteration from None
-
-    def _is_after_end(self, error: Exception) -> bool:
-        """Return True if the connection failed only after the complete response had arrived, so no data is lost."""
-        return bool(self.finish_reason) and find_failure(error_chain(error, None)).problem in (NO_CONNECTION, TIMED_OUT)
+            # If the connection failed only after the complete response had arrived, no data is lost.
+            problem = find_failure(error_chain(error, None)).problem
+            if self.finish_reason and problem in (NO_CONNECTION, TIMED_OUT):
+                raise StopIteration from None
+            raise
 
     def close(self) -> None:
         """Close the stream and its connection, even if the response is not complete."""
-        for stream in (self._raw, self._inner, self._line_iterator, self._response):
-            close = getattr(stream, "close", None)
-            if callable(close):
+        for part in (self._inner, self._watch.response):
+            if (close := getattr(part, "close", None)) is not None:
                 close()
-
-    async def aclose(self) -> None:
-        """Close the stream and its connection, even if the response is not complete."""
-        for stream in (self._raw, self._inner, self._line_iterator, self._response):
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
 
 
 # Failures
@@ -314,6 +246,8 @@ def find_failure(chain: list[BaseException]) -> FailureDetails:
         for cause in chain[1:]:
             if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
                 return FailureDetails(getattr(cause, "status_code", None))
+            if type(cause).__name__ == "APIError":  # The SDK of OpenAI raised it.
+                return FailureDetails(provider_error(getattr(cause, "body", None)).status)
     is_unreadable = any(isinstance(cause, _PARSING_ERRORS) for cause in chain) or any(
         message in str(error) for message in _PARSING_MESSAGES
     )

@@ -15,15 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
 
 from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.redact import find_secrets, redact, redact_by_name
+from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.models.port import is_retryable
 from acorn.models.request import ModelRequest
-from acorn.types import JsonObject, is_json_object
+from acorn.types import JsonObject
 
 NO_CONNECTION = "no connection"
 """The label of a failure in which the connection broke before the complete response arrived."""
@@ -134,13 +133,13 @@ def is_too_long(message: str) -> bool:
 # Errors without secrets
 
 
-def secrets_of(config: JsonObject, request: ModelRequest) -> set[str]:
-    """Return the secrets in the model dict and in the hosted tools, such as API keys.
+def redactor_of(config: JsonObject, request: ModelRequest) -> Redactor:
+    """Return a redactor for the secrets in the model dict and in the hosted tools, such as API keys.
 
-    The caller removes them from error messages. A hosted tool is a tool that the provider runs itself.
+    A hosted tool is a tool that the provider runs itself.
     """
     hosted = [tool for tool in request.tools if tool.get("type") != "function"]
-    return find_secrets({"model": config, "tools": hosted})
+    return Redactor(find_secrets([config, *hosted]))
 
 
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
@@ -158,26 +157,15 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
     return chain
 
 
-def redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
+def redact_errors(chain: list[BaseException], redactor: Redactor) -> None:
     """Replace the secrets in the arguments and attributes of exceptions, so that no traceback shows a secret."""
     for error in chain:
-        error.args = _redact_value(error.args, secrets)
+        error.args = redactor.data(error.args)
         for name, value in list(getattr(error, "__dict__", {}).items()):
-            if isinstance(value, str | bytes | list | dict | tuple):
+            # An exception of a failed stream may contain the response body as bytes.
+            if type(value) in (str, bytes, list, dict, tuple):
                 with suppress(AttributeError):
-                    setattr(error, name, _redact_value(value, secrets))
-
-
-def _redact_value(value: Any, secrets: set[str]) -> Any:
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, bytes):  # An exception of a failed stream may contain the response body as bytes.
-        return redact(value.decode("utf-8", "replace"), secrets).encode()
-    if type(value) in (list, tuple):
-        return type(value)(_redact_value(item, secrets) for item in value)
-    if is_json_object(value) and type(value) is dict:
-        return {key: _redact_value(item, secrets) for key, item in value.items()}
-    return value
+                    setattr(error, name, redactor.data(value))
 
 
 # Rejected settings

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from pydantic_core import from_json
 
 from acorn._base.clock import current_clock
-from acorn._formats.redact import redact
 from acorn.errors import ModelError
 from acorn.models.failures import (
     NO_CONNECTION,
@@ -28,8 +27,8 @@ from acorn.models.failures import (
     is_too_long,
     mentions,
     redact_errors,
+    redactor_of,
     removable_settings,
-    secrets_of,
     suggest_fix,
     without_rejected_strict,
 )
@@ -271,9 +270,9 @@ class NativeModel:
         *,
         is_rejected: bool = False,
     ) -> NoReturn:
-        secrets = secrets_of(self._config, attempt.request)
-        redact_errors(error_chain(cause, attempt.outer_error), secrets)
-        message = redact(message, secrets)
+        redactor = redactor_of(self._config, attempt.request)
+        redact_errors(error_chain(cause, attempt.outer_error), redactor)
+        message = redactor.text(message)
         suggestion = suggest_fix(
             failure,
             message,

@@ -19,7 +19,6 @@ from pydantic_core import from_json
 
 from acorn._base.clock import current_clock
 from acorn._formats.json import copy_json
-from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
     TIMED_OUT,
@@ -29,8 +28,8 @@ from acorn.models.failures import (
     is_strict_by_user,
     mentions,
     redact_errors,
+    redactor_of,
     removable_settings,
-    secrets_of,
     without_rejected_strict,
 )
 from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
@@ -395,11 +394,11 @@ class LiteLLMModel:
         return names | {"strict"} if is_strict_by_user(request) else names
 
     def as_model_error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
-        secrets = secrets_of(self._config, attempt.request)
+        redactor = redactor_of(self._config, attempt.request)
         chain = error_chain(error, attempt.outer_error)
-        redact_errors(chain, secrets)
+        redact_errors(chain, redactor)
         failure: FailureDetails = _transport().find_failure(chain)
-        message = "" if failure.problem == TIMED_OUT else redact(provider_message(error), secrets)
+        message = "" if failure.problem == TIMED_OUT else redactor.text(provider_message(error))
         set_by_user = self._set_by_user(attempt.request)
         suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
         details = " ".join(filter(None, (message, suggestion)))

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
-from acorn._inside import describe_blobs
+from acorn._inside import Redactor, describe_blobs, find_secrets, to_json_text
 from acorn.types import JsonObject, Message
+from acorn.web.page import TEXT_LIMIT
 from acorn.web.page.rows import Row, Rows, entry_event
 from acorn.web.page.run_index import RunView
-from acorn.web.redact import PageRedactor, json_bytes
 
 _CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -95,20 +95,20 @@ _HTML = """<!doctype html>
 """
 
 
-def single_page(view: RunView, redactor: PageRedactor) -> bytes:
+def single_page(view: RunView) -> bytes:
     """Return an HTML file that displays a run without a server. Secrets are redacted."""
-    static = read_static_files()
+    static, redactor = read_static_files(), Redactor(find_secrets(), limit=TEXT_LIMIT)
     script, style = _script(static), "\n".join(static[name].text for name in ("app.css", "runs.css"))
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; form-action 'none'; "
         f"base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     # The text `</script` would end the element, so every `<` in the data is escaped.
-    data = json_bytes(_page_data(view, redactor)).decode().replace("<", "\\u003c")
+    data = to_json_text(_page_data(view, redactor)).replace("<", "\\u003c")
     return _HTML.format(policy=policy, style=style, data=data, script=script).encode()
 
 
-def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
+def _page_data(view: RunView, redactor: Redactor) -> JsonObject:
     """Return the JSON data that the viewer in the exported file displays instead of requests to a server."""
     rows = view.rows
     header = {name: value for name, value in view.current_header().items() if name != "root"}

@@ -18,18 +18,18 @@ from starlette.types import ASGIApp
 
 import acorn
 from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import describe_blobs, describe_error, shorten
+from acorn._inside import Redactor, describe_blobs, describe_error, shorten, to_json_text
 from acorn.stores.port import Status, Store
 from acorn.types import JsonObject, is_json_object
 from acorn.web.guard import LOOPBACK, BodyTimeoutError, BodyTooLargeError, PageGuard
+from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import agent_json, read_fork_request
 from acorn.web.page.align import align
 from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details
 from acorn.web.page.rows import Row, entry_event
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
-from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
+from acorn.web.page.site import BusyError, Site, make_site
 from acorn.web.page.streams import STORED_PREFIX, live_events, row_events, stored_events
-from acorn.web.redact import STREAM_LIMIT, TEXT_LIMIT, PageRedactor, json_bytes
 
 _LIST_LIMIT = 200
 """The maximum number of characters of one text in the list of runs."""
@@ -116,12 +116,12 @@ def _shell_response(file: StaticFile, mount: str) -> Response:
 
 def _json(
     status: int,
-    redactor: PageRedactor,
+    redactor: Redactor,
     value: object,
     limit: int = TEXT_LIMIT,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    return Response(redactor.json(value, limit), status, headers, media_type="application/json")
+    return Response(to_json_text(redactor.data(value, limit)), status, headers, media_type="application/json")
 
 
 class _Api:
@@ -278,8 +278,7 @@ class _Api:
             saved = json.loads(run.to_json())
         name = "".join(char for char in str(view.header["id"]) if char.isascii() and (char.isalnum() or char in "-_"))
         headers = {"content-disposition": f'attachment; filename="{name or "run"}.json"'}
-        body = await run_in_threadpool(site.redactor().json, saved, NO_LIMIT)
-        return Response(body, media_type="application/json", headers=headers)
+        return await run_in_threadpool(_json, 200, site.redactor(), saved, NO_LIMIT, headers)
 
     # Endpoints for forks, Python tests, comparisons and workers
 
@@ -302,7 +301,7 @@ class _Api:
         left = await self._view(request, request.query_params.get("a", ""))
         right = await self._view(request, request.query_params.get("b", ""))
         comparison = await run_in_threadpool(_compare, left, right, self._site.redactor())
-        return Response(json_bytes(comparison), media_type="application/json")
+        return Response(to_json_text(comparison), media_type="application/json")
 
     async def fleet(self, request: Request) -> Response:
         fleet = await run_in_threadpool(self._site.fleet)
@@ -339,9 +338,7 @@ class _Api:
         return _event_stream(row_events(self._site, view, version))
 
 
-def view_json(
-    view: RunView, redactor: PageRedactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()
-) -> bytes:
+def view_json(view: RunView, redactor: Redactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()) -> str:
     """Return the header, the rows and the unanswered requests for human input of a run as encoded JSON.
 
     The page requests the details of a row separately.
@@ -350,10 +347,10 @@ def view_json(
         rows = [row.to_json(redactor) for row in view.rows.all]
         header = redactor.data({**view.current_header(), "own": is_own})
         version = len(view.rows.entries)
-    return json_bytes({"head": header, "rows": rows, "version": version, "requests": redactor.data(list(requests))})
+    return to_json_text({"head": header, "rows": rows, "version": version, "requests": redactor.data(list(requests))})
 
 
-def _compare(left: RunView, right: RunView, redactor: PageRedactor) -> JsonObject:
+def _compare(left: RunView, right: RunView, redactor: Redactor) -> JsonObject:
     with ExitStack() as locks:
         for lock in sorted({left.lock, right.lock}, key=id):  # A fixed order prevents deadlocks.
             locks.enter_context(lock)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
-from acorn._inside import agent_name, describe_error, is_instance, record_to_json
+from acorn._inside import Redactor, agent_name, describe_error, find_secrets, is_instance, record_to_json
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
@@ -27,15 +27,13 @@ from acorn.stores.open import open_store
 from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
+from acorn.web.page import NO_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import Agent, ForkRequest, describe_fork, resume_run, secrets_of, start_run
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
-from acorn.web.redact import PageRedactor
 
 MAX_LIVE_RUNS = 4
 _MAX_REMEMBERED_RUNS = 64
-NO_LIMIT = 10**9
-"""A limit for texts that must not be cut."""
 _CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
@@ -204,9 +202,9 @@ class Site:
         """Maps a run id to the id of its root run, which never changes."""
         self._close_events: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def redactor(self) -> PageRedactor:
+    def redactor(self, limit: int = TEXT_LIMIT) -> Redactor:
         """Return a new redactor that knows the current secrets in the environment variables."""
-        return PageRedactor(self._secrets)
+        return Redactor(self._secrets | find_secrets(), limit=limit)
 
     @cached_property
     def _secrets(self) -> set[str]:
@@ -319,12 +317,11 @@ class Site:
             )
         header = self.store.read(run_id)[0].header
         overrides: JsonObject = json.loads(header.overrides) if header.overrides else {}
-        redact = self.redactor().text
         return as_python(
             acorn.runs(self.store).get(run_id),
             module=header.agent,
             settings=overrides.get("settings", {}),
-            redact=lambda text: redact(text, NO_LIMIT),
+            redact=self.redactor(NO_LIMIT).text,
         )
 
     def fleet(self) -> JsonObject | None:

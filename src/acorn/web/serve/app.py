@@ -44,6 +44,7 @@ from acorn.web.serve.responses import (
     RejectedRequestError,
     batch_chunks,
     check_finished,
+    encode_json,
     paused_json,
     reply_for_error,
 )
@@ -126,7 +127,7 @@ class ServiceRoutes:
     def __init__(self, service: Service, *, has_key: bool) -> None:
         self._service = service
         self._created = int(time.time())
-        self._document = service.redactor.json(openapi_document(service.agent, has_key=has_key))
+        self._document = encode_json(service.redactor, openapi_document(service.agent, has_key=has_key))
         self._gets: Mapping[str, Handler] = {
             "/health": self._health,
             "/openapi.json": self._openapi,
@@ -285,7 +286,7 @@ class ServiceRoutes:
 
     async def _respond(self, exchange: Exchange, status: int, value: object, run: Run | None = None) -> None:
         headers = {} if run is None else {"x-run-id": run.id}
-        await exchange.respond(status, self._service.redactor.json(value), headers)
+        await exchange.respond(status, encode_json(self._service.redactor, value), headers)
 
 
 def _read_answer(body: object) -> tuple[object, bool]:

@@ -31,11 +31,10 @@ from acorn import (
     StreamChunk,
     Unfinished,
 )
-from acorn._inside import record_to_json, to_json_data
+from acorn._inside import Redactor, record_to_json, to_json_data, to_json_text
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
 from acorn.web.guard import SECURITY_HEADERS
-from acorn.web.redact import RedactedStream, ServiceRedactor
 
 _EVENT_STREAM = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
 _ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
@@ -307,9 +306,14 @@ class ChunkEncoder(Protocol):
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes: ...
 
 
-def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
+def encode_json(redactor: Redactor, value: object) -> bytes:
+    """Redact the secrets in a value, and encode the value as JSON."""
+    return to_json_text(redactor.data(to_json_data(value))).encode()
+
+
+def encode_event(redactor: Redactor, value: object) -> bytes:
     """Redact the secrets in a value, and encode the value as one server-sent event."""
-    return b"data: " + redactor.json(value) + b"\n\n"
+    return b"data: " + encode_json(redactor, value) + b"\n\n"
 
 
 class ChunkEvents:
@@ -318,9 +322,10 @@ class ChunkEvents:
     Its events have the field names of `StreamChunk`.
     """
 
-    def __init__(self, redactor: ServiceRedactor) -> None:
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._texts: dict[tuple[str | None, str], RedactedStream] = {}
+        self._held_back: dict[tuple[str | None, str], str] = {}
+        """Maps the run id and the kind of a growing text to its end, which may be the beginning of a secret."""
 
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
         return b"".join(encode_event(self._redactor, event) for chunk in chunks for event in self._events(chunk))
@@ -328,11 +333,13 @@ class ChunkEvents:
     def _events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
         branch = {"branch": chunk.branch, "run_id": chunk.run_id} if chunk.branch is not None else {}
         for kind in ("content", "reasoning"):
-            if text := getattr(chunk, kind):
-                released = self._text(chunk, kind).add(text)
-                yield from [{kind: released, **branch}] if released else []
-            if not text or chunk.done:  # This text is complete.
-                yield from [{kind: remaining, **branch}] if (remaining := self._text(chunk, kind).flush()) else []
+            new_text, rest = getattr(chunk, kind) or "", self._held_back.pop((chunk.run_id, kind), "")
+            if new_text and not chunk.done:
+                text, self._held_back[chunk.run_id, kind] = self._redactor.split(rest + new_text)
+            else:
+                text = self._redactor.text(rest + new_text)
+            if text:
+                yield {kind: text, **branch}
         if has_answer_part(chunk):
             partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
@@ -344,9 +351,6 @@ class ChunkEvents:
             yield {"done": True, **branch}
         if chunk.run is not None:
             yield _end_event(chunk.run)
-
-    def _text(self, chunk: StreamChunk, kind: str) -> RedactedStream:
-        return self._texts.setdefault((chunk.run_id, kind), RedactedStream(self._redactor))
 
 
 def _end_event(run: Run) -> JsonObject:

@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from acorn import DeclarationError
-from acorn._inside import describe_agent, excerpt, is_instance
+from acorn._inside import Redactor, describe_agent, excerpt, is_instance
 from acorn._inside.runs import check_agent
 from acorn.web.page.agent import Agent, secrets_of
-from acorn.web.redact import ServiceRedactor
 from acorn.web.serve.responses import (
     ClientDisconnectedError,
     CodeExitError,
     ErrorReply,
     Exchange,
     RejectedRequestError,
+    encode_json,
 )
 
 TIMEOUT = 600.0
@@ -48,7 +48,10 @@ class Service:
         self.agent: Agent = agent
         self.name = type(agent).__name__
         self.spec = describe_agent(agent)
-        self.redactor = ServiceRedactor({*keys, *secrets_of(agent)})
+        secrets = {*keys, *secrets_of(agent)}
+        self.redactor = Redactor(secrets, finds_keys=False)
+        """The redactor of answers. It ignores texts that only look like keys, because programs process the answers."""
+        self.error_redactor = Redactor(secrets)
         self.timeout = timeout
         self.is_closing = False
         self._concurrency = concurrency
@@ -108,11 +111,11 @@ class Service:
     def log_error(self, error: BaseException) -> None:
         """Log an error and its traceback, with secrets redacted."""
         text = "".join(traceback.format_exception(error)).rstrip()
-        logging.getLogger("acorn").error("%s", self.redactor.error_text(text))
+        logging.getLogger("acorn").error("%s", self.error_redactor.text(text))
 
     def error_body(self, reply: ErrorReply) -> bytes:
         """Return the encoded body of an error response. Secrets are redacted."""
-        return self.redactor.json(reply._replace(message=self.redactor.error_text(reply.message)).to_json())
+        return encode_json(self.redactor, reply._replace(message=self.error_redactor.text(reply.message)).to_json())
 
     # Shutdown of the server
 

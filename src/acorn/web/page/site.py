@@ -12,8 +12,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import aclosing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -125,14 +125,16 @@ class LiveRun:
         with self._lock:
             return self._events[index:], self.is_over
 
-    def watch(self, wake: Wake) -> None:
-        """Register a function that is called after each new event, possibly from another thread."""
+    @contextmanager
+    def watched(self, wake: Wake) -> Generator[None]:
+        """Call a function after each new event inside the `with` block, possibly from another thread."""
         with self._lock:
             self._wakes.add(wake)
-
-    def unwatch(self, wake: Wake) -> None:
-        with self._lock:
-            self._wakes.discard(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakes.discard(wake)
 
     # The following methods run in the thread of the run.
 
@@ -200,7 +202,8 @@ class Site:
         self._lock = threading.Lock()
         self._roots: dict[str, str] = {}
         """Maps a run id to the id of its root run, which never changes."""
-        self._close_events: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self.open_streams: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        """The event loop of each open stream, and the event that ends the stream."""
 
     def redactor(self, limit: int = TEXT_LIMIT) -> Redactor:
         """Return a new redactor that knows the current secrets in the environment variables."""
@@ -390,19 +393,17 @@ class Site:
 
     # Shutdown of the server
 
-    def close_event(self) -> asyncio.Event:
-        """Return a new `asyncio.Event` that is set when the server stops.
-
-        Call this method on the event loop that uses the event.
-        """
-        event = asyncio.Event()
-        self._close_events.add((asyncio.get_running_loop(), event))
+    @contextmanager
+    def open_stream(self) -> Generator[asyncio.Event]:
+        """Yield an `asyncio.Event` that is set when the server stops. The event is for the current event loop."""
+        stream = asyncio.get_running_loop(), asyncio.Event()
+        self.open_streams.add(stream)
         if self.is_closing:
-            event.set()
-        return event
-
-    def discard_close_event(self, event: asyncio.Event) -> None:
-        self._close_events = {pair for pair in self._close_events if pair[1] is not event}
+            stream[1].set()
+        try:
+            yield stream[1]
+        finally:
+            self.open_streams.discard(stream)
 
     def close(self) -> None:
         """End all streams and cancel all live runs.
@@ -410,7 +411,7 @@ class Site:
         Any thread may call this method. The runs can be resumed later.
         """
         self.is_closing = True
-        for loop, event in tuple(self._close_events):
+        for loop, event in tuple(self.open_streams):
             loop.call_soon_threadsafe(event.set)
         for live in tuple(self.live_runs.values()):
             live.cancel()

@@ -32,17 +32,16 @@ _HEARTBEAT = 15.0
 
 async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[bytes]:
     """Yield the encoded events of a run that this process executes, starting with the event at `index`."""
-    loop, new_events, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
+    loop, new_events = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:
         if not new_events.is_set() and not loop.is_closed():
             loop.call_soon_threadsafe(new_events.set)
 
-    live.watch(wake)
     texts = EventTextBuffer()
     # Restore the text that was held back before the browser reconnected.
     texts.release(merge_events(live.events_from(0)[0][:index]), site.redactor())
-    try:
+    with site.open_stream() as closing, live.watched(wake):
         if index == 0:
             yield _message(f"{live.token}-0", [{"entry": "reset"}])
         while not closing.is_set():
@@ -59,15 +58,12 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
                 return
             elif not await _wait_for_either(new_events, closing):
                 yield b": here\n\n"
-    finally:
-        live.unwatch(wake)
-        site.discard_close_event(closing)
 
 
 async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator[bytes]:
     """Yield the encoded events of a run that this process does not execute, starting with the event at `index`."""
-    run_id, closing = view.header["id"], site.close_event()
-    try:
+    run_id = view.header["id"]
+    with site.open_stream() as closing:
         if index == 0:
             yield _message(f"{STORED_PREFIX}-0", [{"entry": "reset"}])
         while not closing.is_set():
@@ -88,8 +84,6 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
             if run_id in site.live_runs or latest is None:
                 return
             view = latest
-    finally:
-        site.discard_close_event(closing)
 
 
 async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[bytes]:
@@ -97,8 +91,8 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
 
     If the run waits for human input, a message also contains its unanswered requests.
     """
-    run_id, closing, status = view.header["id"], site.close_event(), ""
-    try:
+    run_id, status = view.header["id"], ""
+    with site.open_stream() as closing:
         while not closing.is_set():
             latest = await run_in_threadpool(site.index.view, run_id)
             if latest is None:
@@ -125,8 +119,6 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
             if is_over:
                 return
             await _wait(closing, _POLL_INTERVAL)
-    finally:
-        site.discard_close_event(closing)
 
 
 async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:

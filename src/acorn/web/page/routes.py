@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 import acorn
 from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import Redactor, describe_blobs, describe_error, shorten, to_json_text
+from acorn._inside import Redactor, describe_error, shorten, to_json_text
 from acorn.stores.port import Status, Store
 from acorn.types import JsonObject, is_json_object
 from acorn.web.guard import (
@@ -37,7 +37,7 @@ from acorn.web.guard import (
 from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import agent_json, read_fork_request
 from acorn.web.page.align import align
-from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details
+from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details, sent_json
 from acorn.web.page.rows import Row, entry_event
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import BusyError, Site, make_site
@@ -225,7 +225,10 @@ def _api_routes(site: Site) -> list[Route]:
 
 
 class _Api:
-    """The API endpoints of the page. Each public method handles the requests to one path."""
+    """The API endpoints of the page. Each public method handles the requests to one path.
+
+    Starlette runs the methods that are not `async` in a thread, because they read stores.
+    """
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -235,12 +238,10 @@ class _Api:
 
     # Endpoints of the agent and its live runs
 
-    async def agent(self, request: Request) -> Response:
+    def agent(self, request: Request) -> Response:
         site = self._site
-        agent = None if site.agent is None else await run_in_threadpool(agent_json, site.agent)
-        return self._ok(
-            {"agent": agent, "store": site.index.name, "fleet": site.has_fleet, "version": acorn.__version__}
-        )
+        agent, names = site.agent and agent_json(site.agent), {"store": site.index.name, "version": acorn.__version__}
+        return self._ok({"agent": agent, "fleet": site.has_fleet, **names})
 
     async def start(self, request: Request) -> Response:
         body = await _read_body(request, {"input", "after", "model", "fork"})
@@ -251,15 +252,15 @@ class _Api:
         run_id = await run_in_threadpool(self._site.start, body.get("input", {}), after, model, fork)
         return _json(201, self._site.redactor(), {"id": run_id})
 
-    async def stop(self, request: Request) -> Response:
+    def stop(self, request: Request) -> Response:
         run_id = request.path_params["id"]
         if run_id not in self._site.live_runs:  # The store may not contain a new run yet.
-            await self._view(request)
-        await run_in_threadpool(self._site.stop, run_id)
+            self._view(request)
+        self._site.stop(run_id)
         return self._ok({})
 
-    async def resume(self, request: Request) -> Response:
-        await run_in_threadpool(self._site.resume, request.path_params["id"])
+    def resume(self, request: Request) -> Response:
+        self._site.resume(request.path_params["id"])
         return self._ok({})
 
     async def answer(self, request: Request) -> Response:
@@ -267,16 +268,16 @@ class _Api:
         is_resumed = await run_in_threadpool(self._site.answer, request.path_params["id"], body.get("value"))
         return self._ok({"resumed": is_resumed})
 
-    async def requests(self, request: Request) -> Response:
-        return self._ok({"requests": await run_in_threadpool(self._site.requests)})
+    def requests(self, request: Request) -> Response:
+        return self._ok({"requests": self._site.requests()})
 
-    async def delete(self, request: Request) -> Response:
-        await run_in_threadpool(self._site.delete, request.path_params["id"])
+    def delete(self, request: Request) -> Response:
+        self._site.delete(request.path_params["id"])
         return self._ok({})
 
     # Endpoints of stored runs
 
-    async def runs(self, request: Request) -> Response:
+    def runs(self, request: Request) -> Response:
         query = request.query_params
         status = query.getlist("status")
         if unknown := [name for name in status if name not in get_args(Status)]:
@@ -292,104 +293,91 @@ class _Api:
             before = before.replace(tzinfo=UTC)
         text, redactor = query.get("q", "").strip(), self._site.redactor()
         conditions = RunFilter(status, query.get("agent") or None, text, before)
-        runs = await run_in_threadpool(self._site.index.list_runs, conditions, redactor)
+        runs = self._site.index.list_runs(conditions, redactor)
         return _json(200, redactor, runs._asdict(), _LIST_LIMIT)
 
-    async def conversation(self, request: Request) -> Response:
+    def conversation(self, request: Request) -> Response:
         """Return the earlier runs of the conversation that a run belongs to."""
         index = self._site.index
-        view = await run_in_threadpool(index.view, request.path_params["id"])
+        view = index.view(request.path_params["id"])
         batch = None if view is None else view.header.get("batch")
         if view is None or not isinstance(batch, str) or not isinstance(index, StoreRunIndex):
             return self._ok({"runs": []})
-        return self._ok({"runs": await run_in_threadpool(_earlier_runs, index, batch, view)}, STREAM_LIMIT)
+        return self._ok({"runs": _earlier_runs(index, batch, view)}, STREAM_LIMIT)
 
-    async def view(self, request: Request) -> Response:
-        view, redactor = await self._view(request), self._site.redactor()
-        is_waiting = view.status == "waiting"
-        requests = await run_in_threadpool(self._site.requests, str(view.header["id"])) if is_waiting else []
-        is_own = self._site.is_own(view)
-        body = await run_in_threadpool(view_json, view, redactor, is_own=is_own, requests=requests)
+    def view(self, request: Request) -> Response:
+        site, view = self._site, self._view(request)
+        requests = site.requests(str(view.header["id"])) if view.status == "waiting" else []
+        body = view_json(view, site.redactor(), is_own=site.is_own(view), requests=requests)
         return Response(body, media_type="application/json")
 
-    async def details(self, request: Request) -> Response:
-        view = await self._view(request)
+    def details(self, request: Request) -> Response:
+        view = self._view(request)
         return self._ok(row_details(view.rows, _requested_row(view, request)))
 
-    async def sent(self, request: Request) -> Response:
-        view = await self._view(request)
+    def sent(self, request: Request) -> Response:
+        view = self._view(request)
         sent = view.rows.request_of(_requested_row(view, request))
         if sent is None:
             raise HTTPException(404, "This row is not a model request.")
-        messages, entry = sent
-        return self._ok(
-            {
-                "messages": describe_blobs(messages),
-                "model": entry.model,
-                "forced": entry.forced,
-                "count": entry.messages,
-                "exact": len(messages) == entry.messages,
-            }
-        )
+        return self._ok(sent_json(*sent))
 
-    async def find(self, request: Request) -> Response:
-        view, text = await self._view(request), request.query_params.get("q", "").strip()
-        rows = await run_in_threadpool(view.search, text, self._site.redactor()) if text else []
+    def find(self, request: Request) -> Response:
+        view, text = self._view(request), request.query_params.get("q", "").strip()
+        rows = view.search(text, self._site.redactor()) if text else []
         return self._ok({"rows": rows})
 
-    async def file(self, request: Request) -> Response:
+    def file(self, request: Request) -> Response:
         """Return a run as a JSON file that the command `acorn show` can open. Secrets are redacted."""
-        site, view = self._site, await self._view(request)
+        site, view = self._site, self._view(request)
         if site.store is None:
             saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
         else:
-            run = await run_in_threadpool(acorn.runs(site.store).get, view.header["id"])
-            saved = json.loads(run.to_json())
+            saved = json.loads(acorn.runs(site.store).get(view.header["id"]).to_json())
         name = "".join(char for char in str(view.header["id"]) if char.isascii() and (char.isalnum() or char in "-_"))
         headers = {"content-disposition": f'attachment; filename="{name or "run"}.json"'}
-        return await run_in_threadpool(_json, 200, site.redactor(), saved, NO_LIMIT, headers)
+        return _json(200, site.redactor(), saved, NO_LIMIT, headers)
 
     # Endpoints for forks, Python tests, comparisons and workers
 
-    async def fork(self, request: Request) -> Response:
+    def fork(self, request: Request) -> Response:
         """Return the events that a fork of a run would copy, and the tools that it may call again.
 
         A fork is a new run that starts with the first steps of another run.
         """
         text = request.query_params.get("before", "")
         before = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-        run_id = (await self._view(request)).header["id"]
-        return self._ok(await run_in_threadpool(self._site.describe_fork, run_id, before), TEXT_LIMIT + 1)
+        run_id = self._view(request).header["id"]
+        return self._ok(self._site.describe_fork(run_id, before), TEXT_LIMIT + 1)
 
-    async def python(self, request: Request) -> Response:
-        run_id = (await self._view(request)).header["id"]
-        return self._ok({"text": await run_in_threadpool(self._site.python, run_id)}, NO_LIMIT)
+    def python(self, request: Request) -> Response:
+        run_id = self._view(request).header["id"]
+        return self._ok({"text": self._site.python(run_id)}, NO_LIMIT)
 
-    async def compare(self, request: Request) -> Response:
+    def compare(self, request: Request) -> Response:
         """Return the rows of two runs, with pairs of corresponding rows."""
-        left = await self._view(request, request.query_params.get("a", ""))
-        right = await self._view(request, request.query_params.get("b", ""))
-        comparison = await run_in_threadpool(_compare, left, right, self._site.redactor())
-        return Response(to_json_text(comparison), media_type="application/json")
+        left = self._view(request, request.query_params.get("a", ""))
+        right = self._view(request, request.query_params.get("b", ""))
+        body = to_json_text(_compare(left, right, self._site.redactor()))
+        return Response(body, media_type="application/json")
 
-    async def fleet(self, request: Request) -> Response:
-        fleet = await run_in_threadpool(self._site.fleet)
+    def fleet(self, request: Request) -> Response:
+        fleet = self._site.fleet()
         if fleet is None:
-            raise HTTPException(
-                404, f"The store {self._site.index.name} does not support workers. Use a PostgreSQL store."
-            )
+            message = f"The store {self._site.index.name} does not support workers. Use a PostgreSQL store."
+            raise HTTPException(404, message)
         return self._ok(fleet)
 
-    async def _view(self, request: Request, run_id: str | None = None) -> RunView:
+    def _view(self, request: Request, run_id: str | None = None) -> RunView:
         requested_id = request.path_params["id"] if run_id is None else run_id
-        view = await run_in_threadpool(self._site.index.view, requested_id)
+        view = self._site.index.view(requested_id)
         if view is None:
             raise HTTPException(404, "This run does not exist. It may have been deleted.")
         return view
 
     # Endpoints that stream events
 
-    async def stream(self, request: Request) -> Response:
+    def stream(self, request: Request) -> Response:
         """Stream those events of a run that the browser has not received yet."""
         run_id, site = request.path_params["id"], self._site
         live = site.live_runs.get(run_id)
@@ -397,12 +385,12 @@ class _Api:
         index = _number(text)
         if live is not None:
             return EventStream(live_events(site, live, index if token == live.token else 0))
-        view = await self._view(request)
+        view = self._view(request)
         return EventStream(stored_events(site, view, index if token == STORED_PREFIX else 0))
 
-    async def rows(self, request: Request) -> Response:
+    def rows(self, request: Request) -> Response:
         """Stream the changed rows of a run until the run is over."""
-        view = await self._view(request)
+        view = self._view(request)
         version = _number(_last_event_id(request, request.query_params.get("after", "0")))
         return EventStream(row_events(self._site, view, version))
 

@@ -22,7 +22,7 @@ from acorn import ModelError, Run, Step, module, tool
 from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import call_tool
 from acorn._drive.tree import Tree
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
 from acorn.testing import Reply, call, finish
@@ -308,7 +308,7 @@ def test_values_of_settings_with_secret_names_are_redacted() -> None:
     ]
     for config, text, expected in rows:
         with case(config):
-            assert redact(text, find_secrets(config)) == expected
+            assert Redactor(find_secrets(config)).text(text) == expected
 
 
 def test_exception_raised_from_model_error_contains_no_api_key(wire: Wire, watch: Watch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cases import case
 
 import acorn
-from acorn.web.page.files import FILES, SHELL
+from acorn.web.page.files import SHELL
 
 STATIC = Path(acorn.__file__).parent / "web" / "static"
 NAMES = sorted(path.name for path in STATIC.iterdir())
@@ -17,10 +17,6 @@ MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|\bstyle=|\bon\w+=\""
 )
 ADDRESS = re.compile(r"(?:https?:)?//[\w.-]+\.\w+")
-
-
-def test_web_page_file_table_matches_static_folder() -> None:
-    assert sorted([*FILES, SHELL]) == NAMES
 
 
 def test_web_page_script_contains_no_call_that_parses_text_as_html() -> None:

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cases import case
 
+from acorn._inside import Redactor, to_json_text
+from acorn.web.page import PREVIEW_LIMIT
 from acorn.web.page.site import OpenResponses
 from acorn.web.page.streams import EventTextBuffer, merge_events, page_event
-from acorn.web.redact import PREVIEW_LIMIT, PageRedactor, json_bytes
 
 RUNS = st.sampled_from(["root", "one"])
 EVENTS = st.lists(
@@ -84,16 +85,16 @@ def test_secret_at_any_place_in_value_is_redacted() -> None:
     for frame in ["{}", "\n{}\t", "x {} y {}", "https://a:{}@b", '{{"a": "{}"}}']:
         for secret in SECRETS_OF_VALUES:
             with case(frame, secret):
-                redactor = PageRedactor([] if secret.startswith("sk-") else [secret])
+                redactor = Redactor([] if secret.startswith("sk-") else [secret])
                 text = frame.format(secret, secret)
                 for value in (text, [text], {"a": {"b": [text]}}, {text: 1}, {"long": "x " * 250 + text}):
-                    assert secret not in json.dumps(json.loads(redactor.json(value)), ensure_ascii=False)
-                    assert secret not in repr(json.loads(redactor.json(value)))
+                    assert secret not in json.dumps(json.loads(to_json_text(redactor.data(value))), ensure_ascii=False)
+                    assert secret not in repr(json.loads(to_json_text(redactor.data(value))))
 
 
 @given(st.integers(0, PREVIEW_LIMIT + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
 def test_text_shortened_inside_secret_contains_no_part_of_secret(before: int, secret: str) -> None:
-    cut = PageRedactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW_LIMIT)
+    cut = Redactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW_LIMIT)
     assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
 
 
@@ -103,7 +104,7 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
 def test_secret_split_across_several_events_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
-    redactor, coming = PageRedactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
+    redactor, coming = Redactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
     for count in cuts:
@@ -121,15 +122,15 @@ def test_secret_split_across_several_events_is_redacted(secret: str, before: str
 def test_beginning_of_secret_in_growing_text_is_redacted() -> None:
     for secret in SECRETS[:3]:
         with case(secret):
-            redactor = PageRedactor(["canary-in-the-mine", "two words"])
+            redactor = Redactor(["canary-in-the-mine", "two words"])
             for count in range(5, len(secret)):
                 for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
-                    assert secret[:5] not in str(redactor.partial(redactor.data(value)))
+                    assert secret[:5] not in str(redactor.partial(value))
             assert redactor.partial({"a": "It is so"}) == {"a": "It is so"}
 
 
 def test_secret_in_tool_call_arguments_is_redacted() -> None:
-    assert "slash" not in PageRedactor(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
+    assert "slash" not in Redactor(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
 
 
 def test_any_value_is_converted_to_valid_json_for_browser() -> None:
@@ -137,5 +138,4 @@ def test_any_value_is_converted_to_valid_json_for_browser() -> None:
     for _ in range(5000):
         deep = [deep]
     for value in (float("nan"), float("inf"), "\ud800 half", deep, {"a": [1, None, True]}):
-        json.loads(PageRedactor().json([value]), parse_constant=lambda name: pytest.fail(name))
-    assert json_bytes("\ud800") == b'"\\ud800"'
+        json.loads(to_json_text(Redactor().data([value])), parse_constant=lambda name: pytest.fail(name))

@@ -12,10 +12,10 @@ from tests.web.desk import Desk
 
 import acorn
 from acorn import journal
+from acorn._inside import Redactor
 from acorn.journal import CalledTool, Entry, ResultMessage
 from acorn.types import Usage
 from acorn.web.page.rows import Rows, rows_of
-from acorn.web.redact import PageRedactor
 
 IDS = st.sampled_from(["root", "one", "two"])
 CALLS = st.sampled_from(["a", "b", "c"])
@@ -93,7 +93,7 @@ def test_each_journal_entry_belongs_to_exactly_one_row(written: list[Any]) -> No
         assert row.end is None or (row.start is not None and row.end >= row.start)
         assert row.run_id in ("root", "one", "two")
         rows.results_of(row)
-    plain = [row.to_json(PageRedactor()) for row in rows.all]
+    plain = [row.to_json(Redactor()) for row in rows.all]
     assert [each["i"] for each in plain] == list(range(len(plain)))
 
 
@@ -105,10 +105,10 @@ def test_changed_rows_fetched_repeatedly_add_up_to_all_rows(written: list[Any], 
     for entry in written:
         rows.add(entry)
         if data.draw(st.booleans()):
-            known |= {row.id: row.to_json(PageRedactor()) for row in rows.changed_since(version)}
+            known |= {row.id: row.to_json(Redactor()) for row in rows.changed_since(version)}
             version = len(rows.entries)
-    known |= {row.id: row.to_json(PageRedactor()) for row in rows.changed_since(version)}
-    assert known == {row.id: row.to_json(PageRedactor()) for row in rows.all}
+    known |= {row.id: row.to_json(Redactor()) for row in rows.changed_since(version)}
+    assert known == {row.id: row.to_json(Redactor()) for row in rows.all}
 
 
 def rows_after(question: str) -> Rows:

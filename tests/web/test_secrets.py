@@ -15,7 +15,7 @@ from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
 from acorn.stores import MemoryStore
-from acorn.web.page.routes import make_router
+from acorn.web.page.routes import page_app
 from acorn.web.page.site import make_site
 
 CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in range(30)]
@@ -146,24 +146,25 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
     ],
     ("POST", "/api/requests/{id}"): answered,
     ("DELETE", "/api/runs/{id}"): deleted,
-    **{
-        (method, "/{rest:path}"): lambda house: [
-            house.get(f"/{quote(house.text)}"),
-            house.post(f"/{quote(house.text)}", {house.text: 1}),
-        ]
-        for method in ("GET", "POST", "DELETE")
-    },
+    ("GET", "/login"): page("/login"),
 }
 
 
 def every_route() -> Iterator[tuple[str, str]]:
-    for route in make_router(make_site(Desk(), MemoryStore())).routes:
+    for route in page_app(make_site(Desk(), MemoryStore()), [], None).routes:
         assert isinstance(route, Route)
         yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
 
 
 def test_secret_test_table_contains_each_page_route() -> None:
     assert sorted(ROUTES) == sorted(every_route())
+
+
+def test_response_to_unknown_address_contains_no_secret(secretive: list[str]) -> None:
+    house = full_of(secretive, MemoryStore())
+    path = quote(house.text)
+    told = [house.get(f"/{path}"), house.get(f"/api/{path}"), house.post(f"/api/{path}", {house.text: 1})]
+    assert_redacted(house, told)
 
 
 def test_page_route_responses_contain_no_secret(secretive: list[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import hosted_tool_name
 from acorn._formats.content import text_of
 from acorn._formats.json import to_compact_json, to_json_data
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, inline_refs
 from acorn._module import module
@@ -215,7 +214,7 @@ def _without_secrets(tool: JsonObject) -> JsonObject:
     """Return a tool with redacted secrets, because a hosted tool may contain the key of a server."""
     if "function" in tool:
         return tool
-    redacted: JsonObject = json.loads(redact(json.dumps(tool), find_secrets(tool)))
+    redacted: JsonObject = Redactor(find_secrets(tool)).data(tool)
     return redacted
 
 

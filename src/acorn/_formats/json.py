@@ -19,12 +19,13 @@ from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import TypeIs
 
-from acorn._formats.redact import redact, redact_by_name
+from acorn._formats.redact import Redactor, redact_by_name
 from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
 
 T = TypeVar("T")
 
 _MAX_DEPTH = 150
+_KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
 _Fallback = Callable[[object], object]
@@ -266,7 +267,7 @@ def shorten(text: str, limit: int = 200) -> str:
 def excerpt(value: object, limit: int = 120) -> str:
     """Return a short `repr` of a wrong value for an error message, with secrets redacted."""
     try:
-        return shorten(redact(safe_repr(redact_by_name(value)), ()), limit)
+        return shorten(_KEY_REDACTOR.text(safe_repr(redact_by_name(value))), limit)
     except Exception:  # The value has a circular reference, or a user's mapping class raised.
         return f"<{type(value).__name__}>"
 

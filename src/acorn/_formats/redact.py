@@ -1,22 +1,21 @@
-"""Redaction of API keys and other secrets in log lines, error messages and displayed data.
+"""Redaction of API keys and other secrets in log lines, error messages, records and displayed data.
 
-Callers combine three functions:
-
-- `find_secrets` returns the secrets in a model dict and in the environment variables.
-- `redact` replaces these secrets in a text, and also every word that looks like an API key.
-- `redact_by_name` replaces every value in nested data whose key is a typical name of a secret, such as `api_key`.
+`find_secrets` returns the secrets in settings and in the environment variables. A `Redactor` replaces these secrets in
+texts, in JSON data and in a text that is still growing. `redact_by_name` replaces every value in nested data whose key
+is a typical name of a secret, such as `api_key`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from acorn.types import is_list_or_tuple, is_mapping
+from acorn.types import is_json_object, is_list_or_tuple, is_mapping
 
 _SECRET_WORDS = ("key", "token", "secret", "password", "credential", "authorization", "cookie", "x-auth", "signature")
 _SECRET_QUERY_NAMES = ("auth", "code", "pass", "pwd", "sig")
@@ -32,8 +31,17 @@ _KEY_FORMS = re.compile(
     r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)(?:-|_(?=[-_A-Za-z]*[0-9]))|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
     r"|(?<=[Bb]earer )[^\s\"',}]{6,}"
 )
+_KEY_BEGINNING = re.compile(
+    r"(?:\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)[-_]|AIza|AKIA|ASIA)|(?<=[Bb]earer ))[^\s\"',}]*\Z"
+)
+"""Matches a possible incomplete key at the end of a text."""
+_SEPARATORS = " \t\r\n\"',}"
 _MIN_LENGTH = 6
 """The minimum number of characters in a secret. A shorter value is not redacted, because it may be an ordinary word."""
+_MIN_BEGINNING = 4
+"""The minimum number of characters that are recognized as the beginning of a secret at the end of incomplete data."""
+_MAX_DEPTH = 200
+_NO_LIMIT = 10**9
 _REDACTED = "***"
 
 
@@ -55,10 +63,10 @@ def redact_by_name(value: Any) -> Any:
     return value
 
 
-def find_secrets(config: Mapping[str, object]) -> set[str]:
-    """Return the set of all secret texts in a model dict, in its URLs and in the environment variables."""
-    secrets = set(_strings_under_secret_names(config))
-    for value in _all_strings(config):
+def find_secrets(settings: object = None) -> set[str]:
+    """Return all secret texts in the environment variables and in settings, such as a model dict or a URL."""
+    secrets = set(_strings_under_secret_names(settings))
+    for value in _all_strings(settings):
         if "://" in value:
             secrets |= _secrets_in_url(value)
     for name, value in os.environ.items():
@@ -69,11 +77,114 @@ def find_secrets(config: Mapping[str, object]) -> set[str]:
     return {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
 
 
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """Replace the given secrets, and every word that looks like an API key, with `***` in a text."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, _REDACTED)
-    return _KEY_FORMS.sub(_REDACTED, text)
+class Redactor:
+    """An object that replaces secrets with `***` in texts, in JSON data and in a text that is still growing.
+
+    It replaces the given secrets. With `finds_keys`, it also replaces every word that looks like an API key. Set
+    `finds_keys` to False for data that programs process further, because such a word may be an ordinary id. `limit` is
+    the maximum number of characters of each text. A longer text is cut.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), *, finds_keys: bool = True, limit: int = _NO_LIMIT) -> None:
+        known = {*secrets} - {""}
+        # Some texts are JSON, such as the arguments of tool calls. JSON escapes some characters of a secret.
+        known |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in known}
+        self._secrets = sorted(known, key=len, reverse=True)
+        self._finds_keys = finds_keys
+        self._limit = limit
+        self._shortest = min(_MIN_LENGTH, *map(len, known)) if known else _MIN_LENGTH
+        # The redactor also checks this number of characters after a cut, so that no part of a secret remains.
+        self._margin = max(map(len, known), default=0) + 64
+
+    def text(self, text: str, limit: int | None = None) -> str:
+        """Return a text with secrets redacted, cut after `limit` characters."""
+        if len(text) < self._shortest:
+            return text
+        limit = self._limit if limit is None else limit
+        text = text[: limit + self._margin]
+        for secret in self._secrets:
+            text = text.replace(secret, _REDACTED)
+        if self._finds_keys:
+            text = _KEY_FORMS.sub(_REDACTED, text)
+        return text if len(text) <= limit else f"{text[:limit]}…"
+
+    def data(self, value: Any, limit: int | None = None) -> Any:
+        """Return a copy of JSON data in which all keys and texts are redacted. Data that is nested too deep is omitted.
+
+        The data may also contain tuples and bytes.
+        """
+        return self._map(value, self.text, limit, 0)
+
+    def partial(self, value: Any, limit: int | None = None) -> Any:
+        """Return a copy of incomplete JSON data with secrets redacted.
+
+        The possible beginning of a secret is removed from the end of each text.
+        """
+        return self._map(value, self._incomplete_text, limit, 0)
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Split a growing text into a redacted part that may be shown now, and the rest.
+
+        The rest may be the beginning of a secret. Append the next chunk to it and split again. When the text is
+        complete, redact the rest with `text`.
+        """
+        end = len(text) - self._beginning_length(text)
+        if self._finds_keys:
+            end = min(end, _last_word_start(text))
+        end = self._safe_cut(text, end)
+        return self.text(text[:end]), text[end:]
+
+    def _map(self, value: Any, change: Callable[[str, int | None], str], limit: int | None, depth: int) -> Any:
+        if isinstance(value, str):
+            return change(value, limit)
+        if depth > _MAX_DEPTH:
+            return "…"
+        if is_json_object(value):
+            return {
+                self.text(str(key), limit): self._map(item, change, limit, depth + 1) for key, item in value.items()
+            }
+        if is_list_or_tuple(value):
+            items = [self._map(item, change, limit, depth + 1) for item in value]
+            return tuple(items) if isinstance(value, tuple) else items
+        return change(value.decode("utf-8", "replace"), limit).encode() if isinstance(value, bytes) else value
+
+    def _incomplete_text(self, text: str, limit: int | None) -> str:
+        text = self.text(text, limit)
+        length = self._beginning_length(text)
+        end = len(text) - (length if length >= _MIN_BEGINNING else 0)
+        key = _KEY_BEGINNING.search(text, _last_word_start(text)) if self._finds_keys else None
+        return text[: end if key is None else min(end, key.start())]
+
+    def _beginning_length(self, text: str) -> int:
+        """Return the length of the text end that may be the beginning of a known secret, or 0."""
+        longest = 0
+        for secret in self._secrets:
+            for count in range(min(len(secret) - 1, len(text)), longest, -1):
+                if text.endswith(secret[:count]):
+                    longest = count
+                    break
+        return longest
+
+    def _safe_cut(self, text: str, end: int) -> int:
+        """Return the greatest index up to `end` at which the text can be cut without dividing a known secret."""
+        for secret in self._secrets:
+            start = text.find(secret, max(0, end - len(secret) + 1))
+            if 0 <= start < end < start + len(secret):
+                return self._safe_cut(text, start)
+        return end
+
+
+def _last_word_start(text: str) -> int:
+    """Return the index at which the last word of a text starts.
+
+    If the word before it ends with `Bearer`, return the start of that word, because an API key may follow `Bearer`.
+    """
+    end = len(text)
+    while True:
+        start = max(text.rfind(separator, 0, end) for separator in _SEPARATORS) + 1
+        if text[max(0, start - 7) : start].lower() != "bearer ":
+            return start
+        end = start - 1
 
 
 def _strings_under_secret_names(value: object, is_secret: bool = False) -> Iterable[str]:

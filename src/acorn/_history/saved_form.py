@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from acorn._formats.blobs import from_single_text, to_saved_data, to_single_text
 from acorn._formats.content import restore_parts, save_parts
 from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.shape import SHAPES, Shape, Shapes
 from acorn._history.history import history_of
 from acorn.errors import AcornError, ModelError, StoreError
@@ -354,7 +354,7 @@ def _encode_error(error: BaseException, journal_text: str | None = None, depth: 
 
     `journal_text` is the redacted message of the last error in the journal. It is used if it belongs to the same class.
     """
-    secrets = find_secrets({})
+    redactor = Redactor(find_secrets())
     if isinstance(error, RecordedError):
         kind, message, fields = error.kind, str(error), error.fields
     else:
@@ -368,19 +368,11 @@ def _encode_error(error: BaseException, journal_text: str | None = None, depth: 
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     return {
         "class": kind,
-        "message": redact(message, secrets),
-        "fields": _redact_data(to_json_data(fields), secrets),
-        "notes": _redact_data(notes, secrets),
+        "message": redactor.text(message),
+        "fields": redactor.data(to_json_data(fields)),
+        "notes": redactor.data(notes),
         "cause": None if cause is None else _encode_error(cause, None, depth + 1),
     }
-
-
-def _redact_data(data: JsonValue, secrets: set[str]) -> Any:
-    if isinstance(data, str):
-        return redact(data, secrets)
-    if isinstance(data, dict):
-        return {key: _redact_data(item, secrets) for key, item in data.items()}
-    return [_redact_data(item, secrets) for item in data] if isinstance(data, list) else data
 
 
 def _error_classes(base: type[AcornError]) -> dict[str, type[AcornError]]:

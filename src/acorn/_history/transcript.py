@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from acorn._formats.content import text_of, to_content
 from acorn._formats.json import copy_json, describe_error
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
 from acorn._history.history import (
@@ -53,8 +53,6 @@ from acorn.types import (
     ToolCall,
     ToolResult,
     Unfinished,
-    is_json_object,
-    is_list_or_tuple,
 )
 
 _STOPPED = "This call was not completed: the run was stopped."
@@ -325,8 +323,7 @@ class Transcript:
         """
         closed = self._close(results, _STOPPED)
         kind = RunFailed if is_final else RunInterrupted
-        secrets = find_secrets({"model": model}) if is_json_object(model) or is_list_or_tuple(model) else ()
-        message = redact(describe_error(error), secrets)
+        message = Redactor(find_secrets(model)).text(describe_error(error))
         journal = self.journal
         journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
 

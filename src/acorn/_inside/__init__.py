@@ -40,8 +40,7 @@ from acorn._formats.json import (
     to_json_data,
     to_json_text,
 )
-from acorn._formats.redact import find_secrets as _find_secrets
-from acorn._formats.redact import redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
@@ -63,7 +62,7 @@ from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, StoredRun
-from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object, is_mapping
 
 __all__ = [
     # Types and constants
@@ -102,8 +101,8 @@ __all__ = [
     "to_saved_data",
     "tree_entries",
     # Redaction
+    "Redactor",
     "find_secrets",
-    "redact",
     # Text and JSON
     "describe_blobs",
     "describe_error",
@@ -291,20 +290,6 @@ def message_kind(content: object) -> MessageKind | None:
     if content in (_SKIPPED, _TOO_LATE):
         return "skipped"
     return "validation_error" if content.startswith(_VALIDATION_ERROR) else None
-
-
-# Redaction. `cli/output.py`, `web/redact.py`, `mcp/address.py` and `mcp/server.py` each combine these functions. A
-# shared redactor would belong here.
-
-
-def find_secrets(declaration: object = None) -> set[str]:
-    """Return all secrets in the environment variables and in a `model` setting.
-
-    The setting may be a dict or a list of models.
-    """
-    if is_list_or_tuple(declaration):
-        return _find_secrets({}).union(*map(find_secrets, declaration))
-    return _find_secrets(declaration if is_mapping(declaration) else {})
 
 
 # Tools

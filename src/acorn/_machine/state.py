@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn._history.saved_form import decode_request, decode_result, encode_request, encode_result, fields_of
 from acorn._machine.budgets import Limits, Meter, Spent, StepDigest
 from acorn.errors import AcornError
@@ -66,8 +66,9 @@ def _without_secrets(model: Any) -> Any:
         plain = {
             key: value for key, value in model.items() if key in _SAVED_MODEL_KEYS and to_json_data(value) == value
         }
+        redactor = Redactor(find_secrets(model))
         urls = {key: value for key, value in plain.items() if isinstance(value, str) and "://" in value}
-        return plain | {key: redact(value, find_secrets(model)) for key, value in urls.items()}
+        return plain | {key: redactor.text(value) for key, value in urls.items()}
     if is_list_or_tuple(model):
         return [_without_secrets(each) for each in model]
     return model if isinstance(model, str) else MODEL_OBJECT

@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import TypeIs
 
 from acorn._formats.json import to_json_data
-from acorn._formats.redact import find_secrets, redact, redact_by_name
+from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.journal import ModelResponded
 from acorn.models.request import strip_signature
 from acorn.types import (
     Content,
     JsonObject,
-    JsonValue,
     Usage,
-    is_json_object,
-    is_list_or_tuple,
     is_mapping,
 )
 
@@ -149,23 +146,31 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")
 _OMITTED = "(base64)"
 
 
+class _SpanRedactor(Redactor):
+    """A redactor that also removes base64 data and lone surrogates."""
+
+    def text(self, text: str, limit: int | None = None) -> str:
+        return super().text(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), limit)
+
+
 class ContentWriter:
     """A formatter that converts messages to the text of span attributes, and redacts secrets in this text."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
+        self._redactor = _SpanRedactor()
         self._model: object = None
 
     def use_secrets_of(self, model: object) -> None:
         """Redact the secrets in the settings of a model, and in environment variables, from now on."""
         if model is not self._model or not self._secrets:
             self._model = model
-            has_settings = is_json_object(model) or is_list_or_tuple(model)
-            self._secrets |= find_secrets({"model": model} if has_settings else {})
+            self._secrets |= find_secrets(model)
+            self._redactor = _SpanRedactor(self._secrets)
 
     def text(self, text: str) -> str:
         """Remove secrets and base64 data from a text, and return the text."""
-        return redact(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), self._secrets)
+        return self._redactor.text(text)
 
     def instructions(self, messages: Iterable[object]) -> str | None:
         """Convert the system messages to JSON text, or return None without system messages."""
@@ -216,17 +221,10 @@ class ContentWriter:
     def _load(self, text: str) -> object:
         if text[:1] in ("{", "["):
             try:
-                return self._redact_data(redact_by_name(json.loads(text)))
+                return self._redactor.data(redact_by_name(json.loads(text)))
             except (ValueError, RecursionError):
                 pass
         return self.text(text)
-
-    def _redact_data(self, value: JsonValue) -> object:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {self.text(str(key)): self._redact_data(item) for key, item in value.items()}
-        return [self._redact_data(item) for item in value] if isinstance(value, list) else value
 
     def _parts(self, message: Mapping[str, Any]) -> list[Part]:
         content = message.get("content")
@@ -259,7 +257,7 @@ class ContentWriter:
         if kind == "file":
             data = str(source.get("file_data") or source.get("file_url") or "")
             return self._media("document", data, source.get("filename"))
-        return {"type": self.text(kind), "content": self._redact_data(redact_by_name(to_json_data(dict(part))))}
+        return {"type": self.text(kind), "content": self._redactor.data(redact_by_name(to_json_data(dict(part))))}
 
     def _media(self, modality: str, url: str, name: object) -> Part:
         names = {"name": self.text(str(name))} if name else {}
@@ -267,7 +265,7 @@ class ContentWriter:
             return {
                 "type": "uri",
                 "modality": modality,
-                "uri": redact(self.text(url), find_secrets({"": url})),
+                "uri": Redactor(find_secrets(url)).text(self.text(url)),
                 **names,
             }
         media_type = url.removeprefix("data:").partition(";")[0] if url.startswith("data:") else None

@@ -21,9 +21,9 @@ from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
 from acorn._inside import (
+    Redactor,
     describe_error,
     find_secrets,
-    redact,
     replace_surrogates,
     shorten,
     to_compact_json,
@@ -213,14 +213,14 @@ def print_error(error: CommandError) -> int:
 
 def format_traceback(error: BaseException, secrets: Iterable[str] = ()) -> str:
     """Return the traceback of an exception with secrets redacted."""
-    return redact_text("".join(traceback.format_exception(error)).rstrip("\n"), secrets)
+    return redactor(secrets).text("".join(traceback.format_exception(error)).rstrip("\n"))
 
 
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
     """Return the type and the message of an exception with secrets redacted."""
     text = describe_error(error)
     # The message contains the name of a module. A name such as `skimage_tools` looks like an API key.
-    return text if isinstance(error, ModuleNotFoundError) else redact_text(text, secrets)
+    return text if isinstance(error, ModuleNotFoundError) else redactor(secrets).text(text)
 
 
 def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
@@ -228,9 +228,9 @@ def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
     return error_text(error, secrets).removeprefix(type(error).__name__).removeprefix(": ")
 
 
-def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Redact the given secrets, the secrets in environment variables, and API keys in a text."""
-    return redact(text, {*secrets, *find_secrets()})
+def redactor(secrets: Iterable[str] = ()) -> Redactor:
+    """Return a redactor for the given secrets, and for the current secrets in environment variables."""
+    return Redactor({*secrets, *find_secrets()})
 
 
 # Source lines of exceptions

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, TextIO
+from typing import TextIO
 
 from acorn import (
     AcornError,
@@ -28,7 +28,7 @@ from acorn import (
     Unfinished,
     capture,
 )
-from acorn._inside import AgentDescription, find_secrets, to_json_data, tree_entries
+from acorn._inside import AgentDescription, Redactor, find_secrets, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -45,7 +45,7 @@ from acorn.cli.output import (
     error_text,
     print_error,
     print_json,
-    redact_text,
+    redactor,
     user_code_line,
     write,
     write_line,
@@ -53,7 +53,7 @@ from acorn.cli.output import (
 from acorn.cli.targets import Agent, choose_store, short_id
 from acorn.cli.views import View, open_view
 from acorn.journal import Entry
-from acorn.types import JsonObject, is_json_list, is_json_object
+from acorn.types import JsonObject, is_json_object
 
 Chunks = Generator[StreamChunk, None, None]
 Start = Callable[[], Chunks]
@@ -212,7 +212,7 @@ class WatchedRun:
         if not isinstance(error, Exception):
             # The agent's code called `sys.exit()`, for example in a tool.
             line = message = f"The agent's code ended the program: {line}"
-        self._print_json_error(failure_report(error, message, self._redact))
+        self._print_json_error(failure_report(error, message, redactor(self.secrets)))
         if isinstance(error, ModelError) and error.retryable:
             self._print_resume_hint()
         raise self._error(line, FAILED) from error
@@ -297,7 +297,7 @@ class WatchedRun:
         return CommandError(message, code, debug=self.options.debug, secrets=self.secrets)
 
     def _redact(self, text: str) -> str:
-        return redact_text(text, self.secrets)
+        return redactor(self.secrets).text(text)
 
 
 def _check_save_path(file: str) -> None:
@@ -373,20 +373,12 @@ def run_report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
     }
 
 
-def failure_report(error: BaseException, message: str, redact: Callable[[str], str]) -> JsonObject:
+def failure_report(error: BaseException, message: str, redactor: Redactor) -> JsonObject:
     """Return the JSON object that `--json` prints for an error, with secrets redacted."""
     report: JsonObject = {"type": type(error).__name__, "message": message}
     if isinstance(error, ModelError):
         report |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
     if isinstance(error, ParseError):
         report |= {"attempts": error.attempts, "errors": error.errors, "raw_output": error.raw_output}
-    return {key: redact_data(redact, value) for key, value in report.items()}
-
-
-def redact_data(redact: Callable[[str], str], value: Any) -> Any:
-    """Return JSON data in which `redact` was applied to every text."""
-    if isinstance(value, str):
-        return redact(value)
-    if is_json_object(value):
-        return {key: redact_data(redact, item) for key, item in value.items()}
-    return [redact_data(redact, item) for item in value] if is_json_list(value) else value
+    redacted: JsonObject = redactor.data(report)
+    return redacted

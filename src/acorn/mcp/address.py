@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from acorn._inside import find_secrets, redact
+from acorn._inside import Redactor, find_secrets
 from acorn.errors import AcornError
 from acorn.mcp.tools import Redact, clean, truncate
 
@@ -73,7 +73,7 @@ class ServerAddress:
 
     def redact(self, text: str) -> str:
         """Remove the API keys and other secrets in this address from a text, and return the text."""
-        return redact(text, self._secrets())
+        return Redactor(self._secrets()).text(text)
 
     def _secrets(self) -> set[str]:
         """Return the texts to redact: values with secret names, header values, and values that look like API keys."""

@@ -26,13 +26,13 @@ from uvicorn import Server as HttpServer
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
 from acorn._inside import (
     RESULT,
+    Redactor,
     Shape,
     describe_agent,
     describe_as_tool,
     describe_error,
     excerpt,
     find_secrets,
-    redact,
     replace_surrogates,
     shorten,
     to_json_data,
@@ -199,7 +199,7 @@ def _paused_text(paused: Paused) -> str:
 
 
 def _redact(text: str) -> str:
-    return redact(text, find_secrets())
+    return Redactor(find_secrets()).text(text)
 
 
 @asynccontextmanager

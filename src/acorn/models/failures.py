@@ -16,17 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
 
 from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.redact import find_secrets, redact, redact_by_name
+from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.errors import ModelError
 from acorn.models.port import ResendError, is_retryable
 from acorn.models.request import ModelRequest
 from acorn.models.retry import parse_retry_after
-from acorn.types import JsonObject, is_json_object
+from acorn.types import JsonObject
 
 NO_CONNECTION = "no connection"
 """The label of a failure in which the connection broke before the complete response arrived."""
@@ -152,26 +151,15 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
     return chain
 
 
-def _redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
+def _redact_errors(chain: list[BaseException], redactor: Redactor) -> None:
     """Replace the secrets in the arguments and attributes of exceptions, so that no traceback shows a secret."""
     for error in chain:
-        error.args = _redact_value(error.args, secrets)
+        error.args = redactor.data(error.args)
         for name, value in list(getattr(error, "__dict__", {}).items()):
-            if isinstance(value, str | bytes | list | dict | tuple):
+            # An exception of a failed stream may contain the response body as bytes.
+            if type(value) in (str, bytes, list, dict, tuple):
                 with suppress(AttributeError):
-                    setattr(error, name, _redact_value(value, secrets))
-
-
-def _redact_value(value: Any, secrets: set[str]) -> Any:
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, bytes):  # An exception of a failed stream may contain the response body as bytes.
-        return redact(value.decode("utf-8", "replace"), secrets).encode()
-    if type(value) in (list, tuple):
-        return type(value)(_redact_value(item, secrets) for item in value)
-    if is_json_object(value) and type(value) is dict:
-        return {key: _redact_value(item, secrets) for key, item in value.items()}
-    return value
+                    setattr(error, name, redactor.data(value))
 
 
 # Rejected settings
@@ -262,13 +250,13 @@ class Attempt:
         left_out = self._rejected.known | self.left_out
         return _without_rejected_strict(self.request, left_out), left_out
 
-    def redact_causes(self, error: BaseException) -> tuple[list[BaseException], set[str]]:
-        """Redact an exception and its causes, and return these exceptions and the secrets."""
+    def redact_causes(self, error: BaseException) -> tuple[list[BaseException], Redactor]:
+        """Redact an exception and its causes, and return these exceptions and the redactor."""
         hosted = [tool for tool in self.request.tools if tool.get("type") != "function"]
-        secrets = find_secrets({"model": self._config, "tools": hosted})
-        chain = error_chain(error, self._outer_error)
-        _redact_errors(chain, secrets)
-        return chain, secrets
+        redactor = Redactor(find_secrets([self._config, *hosted]))
+        chain = error_chain(error, self.outer_error)
+        _redact_errors(chain, redactor)
+        return chain, redactor
 
     def error(
         self,

@@ -24,7 +24,7 @@ from pydantic_core import to_json
 
 from acorn._base.clock import current_clock
 from acorn._base.log import logger
-from acorn._formats.redact import redact
+from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.circuit_breaker import CIRCUITS, Circuit, CircuitPass, CircuitRegistry
@@ -267,7 +267,7 @@ class _FailedLink(NamedTuple):
     def describe(self) -> str:
         if self.error is None:
             return f"`{self.name}` was skipped: {CIRCUIT_OPEN}"
-        return redact(str(self.error), ()).rstrip(".")
+        return Redactor().text(str(self.error)).rstrip(".")
 
     def report(self, next_name: str) -> None:
         """Report a `RetryEvent` and log that the model `next_name` receives the request instead of this model."""

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from acorn._formats.json import describe_error, shorten, to_json_data
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import Redactor, find_secrets
 from acorn.journal import RunStarted
 from acorn.thread.events import (
     AgentEvent,
@@ -82,7 +82,7 @@ def _count_text(count: int, noun: str) -> str:
 def _output_fields(run: Any) -> Iterator[tuple[str, str]]:
     """Yield a (name, text) pair for each field of the output, or one pair with the reason for a missing output."""
     if run.error is not None:
-        yield "error", redact(describe_error(run.error), find_secrets({}))
+        yield "error", Redactor(find_secrets()).text(describe_error(run.error))
     elif isinstance(run.output, Paused):
         yield from (("waits for", request.question) for request in run.output.requests)
     elif run.stop_reason == "unfinished":

@@ -14,7 +14,6 @@ from tests.web.desk import Desk
 from acorn.stores import MemoryStore
 from acorn.web.page.files import single_page
 from acorn.web.page.run_index import StoreRunIndex
-from acorn.web.redact import PageRedactor
 
 Open = Callable[..., Any]
 expect.set_options(timeout=PATIENCE * 1000)
@@ -50,5 +49,5 @@ def write_single_page(tmp_path: Path, question: str, *, before: int | None = Non
     view = StoreRunIndex(store).view(run.id)
     assert view is not None
     file = tmp_path / "run.html"
-    file.write_bytes(single_page(view, PageRedactor()))
+    file.write_bytes(single_page(view))
     return file

@@ -69,4 +69,4 @@ def test_python_code_of_serve_guide_runs_as_written(tmp_path: Path, monkeypatch:
             code = compile(text, "serve.md", "exec", dont_inherit=True)
             if not text.startswith("# not run: "):
                 exec(code, names)
-    assert printed == ["ServiceGuard"]
+    assert printed == ["Starlette"]

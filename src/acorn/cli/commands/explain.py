@@ -26,12 +26,11 @@ from acorn.cli.output import (
     error_text,
     one_line,
     print_json,
-    redact_text,
+    redactor,
     user_code_line,
     write,
 )
 from acorn.cli.targets import load_agent
-from acorn.cli.watched_run import redact_data
 from acorn.types import is_json_list
 
 
@@ -91,9 +90,9 @@ def explain(
         raise CommandError(f"{user_code_line(error)}{error_text(error)}", FAILED, debug=debug) from error
     explanation = replace(
         explanation,
-        input=redact_data(redact_text, explanation.input),
-        messages=redact_data(redact_text, describe_blobs(explanation.messages)),
-        tools=redact_data(redact_text, explanation.tools),
+        input=redactor().data(explanation.input),
+        messages=redactor().data(describe_blobs(explanation.messages)),
+        tools=redactor().data(explanation.tools),
     )
     if is_example:
         explanation.notes.insert(0, "The input is an example, because the command has no input.")

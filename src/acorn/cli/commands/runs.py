@@ -26,7 +26,7 @@ from acorn.cli.output import (
     one_line,
     plural,
     print_json,
-    redact_text,
+    redactor,
     seconds_text,
     totals_text,
     write,
@@ -49,7 +49,6 @@ from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import serialize_thread_to_xml
 from acorn.types import ForkedFrom, JsonObject, Request
-from acorn.web.redact import PageRedactor
 
 if TYPE_CHECKING:
     from acorn.stores.postgres import PostgresStore
@@ -387,7 +386,7 @@ def _print_python(run: Run, store: Store | None) -> int:
         with as_usage_error():
             stored = store.read(run.id)[0]
         module, settings = stored.header.agent, stored_instance(stored).settings
-    text = as_python(run, module=module, settings=settings, redact=redact_text)
+    text = as_python(run, module=module, settings=settings, redact=redactor().text)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return SUCCESS
 
@@ -406,7 +405,7 @@ def _write_html(source: str, option: str | None, out: str) -> int:
     if view is None:
         raise CommandError(f"`{source}` is a branch. Use the id of the root run, which contains the branch.")
     try:
-        Path(out).write_bytes(files.single_page(view, PageRedactor()))
+        Path(out).write_bytes(files.single_page(view))
     except OSError as error:
         raise CommandError(f"Cannot write `{out}`: {error.strerror or error}") from error
     write_line(f"Wrote {one_line(out)}.")

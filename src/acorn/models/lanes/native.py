@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from pydantic_core import from_json
 
 from acorn._base.clock import current_clock
-from acorn._formats.redact import redact
 from acorn.errors import ModelError
 from acorn.models.failures import (
     NO_CONNECTION,
@@ -222,8 +221,8 @@ class NativeModel:
         *,
         is_rejected: bool = False,
     ) -> NoReturn:
-        _, secrets = attempt.redact_causes(cause)
-        message = redact(message, secrets)
+        _, redactor = attempt.redact_causes(cause)
+        message = redactor.text(message)
         suggestion = suggest_fix(
             failure,
             message,

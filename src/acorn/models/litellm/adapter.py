@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic_core import from_json
 
 from acorn._formats.json import copy_json
-from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
     TIMED_OUT,
@@ -342,9 +341,9 @@ class LiteLLMModel:
     # Failures
 
     def _model_error(self, error: Exception, attempt: Attempt) -> ModelError:
-        chain, secrets = attempt.redact_causes(error)
+        chain, redactor = attempt.redact_causes(error)
         failure: FailureDetails = _transport().find_failure(chain)
-        message = "" if failure.problem == TIMED_OUT else redact(provider_message(chain), secrets)
+        message = "" if failure.problem == TIMED_OUT else redactor.text(provider_message(chain))
         if "LLM Provider NOT provided" in message:
             return attempt.error(self.provider, failure, unknown_model_message(self.name))
         suggestion = suggest_litellm_fix(error, failure, message, attempt.set_by_user, self.name)

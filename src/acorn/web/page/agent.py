@@ -29,7 +29,7 @@ from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent
 from acorn.types import JsonObject, is_json_object
-from acorn.web.redact import TEXT_LIMIT
+from acorn.web.page import TEXT_LIMIT
 
 Agent = module[Any, Any]
 

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
-from acorn._inside import describe_blobs
+from acorn._inside import Redactor, describe_blobs, find_secrets, to_json_text
+from acorn.journal import ModelRequested
 from acorn.types import JsonObject, Message
+from acorn.web.page import TEXT_LIMIT
 from acorn.web.page.rows import Row, Rows, entry_event
 from acorn.web.page.run_index import RunView
-from acorn.web.redact import PageRedactor, json_bytes
 
 _CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -27,24 +28,6 @@ _CONTENT_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-FILES = (
-    "acorn.svg",
-    "app.css",
-    "app.js",
-    "compare.js",
-    "dom.js",
-    "fleet.js",
-    "fork.js",
-    "form.js",
-    "play.js",
-    "progress.js",
-    "requests.js",
-    "runs.css",
-    "runs.js",
-    "text.js",
-    "value.js",
-    "view.js",
-)
 SHELL = "index.html"
 
 
@@ -64,10 +47,10 @@ def read_static_files() -> Mapping[str, StaticFile]:
     """Return a dict that maps the names of all static files to their contents."""
     folder = files("acorn.web") / "static"
     static: dict[str, StaticFile] = {}
-    for name in (*FILES, SHELL):
-        body = (folder / name).read_bytes()
+    for file in folder.iterdir():
+        body = file.read_bytes()
         etag = hashlib.sha256(body).hexdigest()[:16]
-        static[name] = StaticFile(body, _CONTENT_TYPES[name.rpartition(".")[2]], f'"{etag}"')
+        static[file.name] = StaticFile(body, _CONTENT_TYPES[file.name.rpartition(".")[2]], f'"{etag}"')
     return static
 
 
@@ -95,20 +78,20 @@ _HTML = """<!doctype html>
 """
 
 
-def single_page(view: RunView, redactor: PageRedactor) -> bytes:
+def single_page(view: RunView) -> bytes:
     """Return an HTML file that displays a run without a server. Secrets are redacted."""
-    static = read_static_files()
+    static, redactor = read_static_files(), Redactor(find_secrets(), limit=TEXT_LIMIT)
     script, style = _script(static), "\n".join(static[name].text for name in ("app.css", "runs.css"))
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; form-action 'none'; "
         f"base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     # The text `</script` would end the element, so every `<` in the data is escaped.
-    data = json_bytes(_page_data(view, redactor)).decode().replace("<", "\\u003c")
+    data = to_json_text(_page_data(view, redactor)).replace("<", "\\u003c")
     return _HTML.format(policy=policy, style=style, data=data, script=script).encode()
 
 
-def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
+def _page_data(view: RunView, redactor: Redactor) -> JsonObject:
     """Return the JSON data that the viewer in the exported file displays instead of requests to a server."""
     rows = view.rows
     header = {name: value for name, value in view.current_header().items() if name != "root"}
@@ -135,6 +118,17 @@ def row_details(rows: Rows, row: Row) -> JsonObject:
     }
 
 
+def sent_json(messages: list[Message], request: ModelRequested, start: int = 0) -> JsonObject:
+    """Return a model request as JSON data, with its messages from the index `start`."""
+    return {
+        "messages": describe_blobs(messages[start:]),
+        "model": request.model,
+        "forced": request.forced,
+        "count": request.messages,
+        "exact": len(messages) == request.messages,
+    }
+
+
 def _sent_messages(rows: Rows) -> JsonObject:
     """Return the messages that were sent in each model request. The JSON keys are the row ids of the model turns.
 
@@ -152,15 +146,7 @@ def _sent_messages(rows: Rows) -> JsonObject:
         pairs = enumerate(zip(earlier, messages, strict=False))
         difference = next((index for index, (old, new) in pairs if old != new), None)
         keep = min(len(earlier), len(messages)) if difference is None else difference
-        requests[str(row.id)] = {
-            "before": before,
-            "keep": keep,
-            "messages": describe_blobs(messages[keep:]),
-            "model": request.model,
-            "forced": request.forced,
-            "count": request.messages,
-            "exact": len(messages) == request.messages,
-        }
+        requests[str(row.id)] = {"before": before, "keep": keep, **sent_json(messages, request, keep)}
         last[row.run_id] = (row.id, messages)
     return requests
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from acorn._inside import FINISH, describe_blobs, history_of, record_to_json, to_compact_json, to_json_data
+from acorn._inside import FINISH, Redactor, describe_blobs, history_of, record_to_json, to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -35,7 +35,7 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Message, Usage, is_json_object
-from acorn.web.redact import PREVIEW_LIMIT, STREAM_LIMIT, PageRedactor
+from acorn.web.page import PREVIEW_LIMIT, STREAM_LIMIT
 
 _FAILED_FORMS = ("error", "skipped", "stopped")
 _INVALID_FIELD = re.compile(r'<field name="([^"]*)">')
@@ -76,7 +76,7 @@ class Row:
     call: CalledTool | None = None
     """The tool call of the model, if the row displays a tool call."""
 
-    def to_json(self, redactor: PageRedactor) -> JsonObject:
+    def to_json(self, redactor: Redactor) -> JsonObject:
         """Return the row as JSON data with short JSON keys. Secrets are redacted."""
         fields: JsonObject = {"i": self.id, "k": self.kind, "n": redactor.text(self.name, PREVIEW_LIMIT)}
         if self.parent is not None:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from acorn import Run, StoreError
 from acorn._inside import (
+    Redactor,
     describe_blobs,
     describe_error,
     read_stored_entries,
@@ -31,7 +32,6 @@ from acorn.journal import RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
 from acorn.web.page.rows import Rows, entry_event, rows_of, summary_line
-from acorn.web.redact import PageRedactor
 
 PAGE_SIZE = 50
 _MAX_VIEWS = 8
@@ -80,12 +80,12 @@ class RunView:
             header |= {"usage": usage, "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
         return header
 
-    def search(self, text: str, redactor: PageRedactor) -> list[int]:
+    def search(self, text: str, redactor: Redactor) -> list[int]:
         """Return the ids of the rows that contain a text. Uppercase and lowercase letters are equal."""
         query = text.lower()
         return [row.id for row in self.rows.all if query in self._search_text(row.id, redactor)]
 
-    def _search_text(self, row_id: int, redactor: PageRedactor) -> str:
+    def _search_text(self, row_id: int, redactor: Redactor) -> str:
         row = self.rows.all[row_id]
         cached = self._search_texts.get(row_id)
         if cached is None or cached[0] != row.version:
@@ -123,7 +123,7 @@ class RunIndex(Protocol):
 
     @property
     def name(self) -> str: ...
-    def list_runs(self, conditions: RunFilter, redactor: PageRedactor) -> RunList:
+    def list_runs(self, conditions: RunFilter, redactor: Redactor) -> RunList:
         """Return one page of the runs that meet the conditions.
 
         The condition `before` selects the page.
@@ -150,7 +150,7 @@ class StoreRunIndex:
     def name(self) -> str:
         return self.store.name
 
-    def list_runs(self, conditions: RunFilter, redactor: PageRedactor) -> RunList:
+    def list_runs(self, conditions: RunFilter, redactor: Redactor) -> RunList:
         if conditions.text:
             return self._search(conditions, redactor, time.monotonic() + self._time_limit)
         page, is_last = self._page(conditions, PAGE_SIZE)
@@ -159,7 +159,7 @@ class StoreRunIndex:
         runs = [{**_facts_header(facts), **self._summary(facts, deadline)} for facts in page]
         return RunList(runs, None if is_last else page[-1].started.isoformat(), len(page))
 
-    def _search(self, conditions: RunFilter, redactor: PageRedactor, deadline: float) -> RunList:
+    def _search(self, conditions: RunFilter, redactor: Redactor, deadline: float) -> RunList:
         """Return the runs that contain a text.
 
         The search stops when one page of the list is full or the deadline has passed.
@@ -199,7 +199,7 @@ class StoreRunIndex:
         matching = {facts.id for facts in batch if any(query in text.lower() for text in _fact_texts(facts))}
         return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], query))
 
-    def _contains(self, facts: RunFacts, query: str, redactor: PageRedactor) -> bool:
+    def _contains(self, facts: RunFacts, query: str, redactor: Redactor) -> bool:
         """Return True if a run contains a text that the page would display. Redacted secrets are not searched."""
         runs = self.store.read(facts.id)
         header = _stored_header(runs[0]) if runs else {}
@@ -346,7 +346,7 @@ class FileRunIndex:
     def name(self) -> str:
         return f"{len(self._files)} files" if len(self._files) != 1 else next(iter(self._files.values())).name
 
-    def list_runs(self, conditions: RunFilter, redactor: PageRedactor) -> RunList:
+    def list_runs(self, conditions: RunFilter, redactor: Redactor) -> RunList:
         status, agent, text, _ = conditions
         headers = [header for run_id in self._files if (header := self._header(run_id)) is not None]
         matches = [
@@ -358,7 +358,7 @@ class FileRunIndex:
         ]
         return RunList(matches, None, len(headers))
 
-    def _contains(self, header: Header, query: str, redactor: PageRedactor) -> bool:
+    def _contains(self, header: Header, query: str, redactor: Redactor) -> bool:
         if any(query in text.lower() for text in _strings_in(redactor.data(header))):
             return True
         view = None if header.get("error") and "run" not in header else self.view(header["id"])

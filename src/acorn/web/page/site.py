@@ -12,14 +12,14 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import aclosing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
-from acorn._inside import agent_name, describe_error, is_instance, record_to_json
+from acorn._inside import Redactor, agent_name, describe_error, find_secrets, is_instance, record_to_json
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.stores import MemoryStore
@@ -27,15 +27,13 @@ from acorn.stores.open import open_store
 from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
+from acorn.web.page import NO_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import Agent, ForkRequest, describe_fork, resume_run, secrets_of, start_run
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
-from acorn.web.redact import PageRedactor
 
 MAX_LIVE_RUNS = 4
 _MAX_REMEMBERED_RUNS = 64
-NO_LIMIT = 10**9
-"""A limit for texts that must not be cut."""
 _CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
@@ -127,14 +125,16 @@ class LiveRun:
         with self._lock:
             return self._events[index:], self.is_over
 
-    def watch(self, wake: Wake) -> None:
-        """Register a function that is called after each new event, possibly from another thread."""
+    @contextmanager
+    def watched(self, wake: Wake) -> Generator[None]:
+        """Call a function after each new event inside the `with` block, possibly from another thread."""
         with self._lock:
             self._wakes.add(wake)
-
-    def unwatch(self, wake: Wake) -> None:
-        with self._lock:
-            self._wakes.discard(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakes.discard(wake)
 
     # The following methods run in the thread of the run.
 
@@ -202,11 +202,12 @@ class Site:
         self._lock = threading.Lock()
         self._roots: dict[str, str] = {}
         """Maps a run id to the id of its root run, which never changes."""
-        self._close_events: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self.open_streams: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        """The event loop of each open stream, and the event that ends the stream."""
 
-    def redactor(self) -> PageRedactor:
+    def redactor(self, limit: int = TEXT_LIMIT) -> Redactor:
         """Return a new redactor that knows the current secrets in the environment variables."""
-        return PageRedactor(self._secrets)
+        return Redactor(self._secrets | find_secrets(), limit=limit)
 
     @cached_property
     def _secrets(self) -> set[str]:
@@ -319,12 +320,11 @@ class Site:
             )
         header = self.store.read(run_id)[0].header
         overrides: JsonObject = json.loads(header.overrides) if header.overrides else {}
-        redact = self.redactor().text
         return as_python(
             acorn.runs(self.store).get(run_id),
             module=header.agent,
             settings=overrides.get("settings", {}),
-            redact=lambda text: redact(text, NO_LIMIT),
+            redact=self.redactor(NO_LIMIT).text,
         )
 
     def fleet(self) -> JsonObject | None:
@@ -393,19 +393,17 @@ class Site:
 
     # Shutdown of the server
 
-    def close_event(self) -> asyncio.Event:
-        """Return a new `asyncio.Event` that is set when the server stops.
-
-        Call this method on the event loop that uses the event.
-        """
-        event = asyncio.Event()
-        self._close_events.add((asyncio.get_running_loop(), event))
+    @contextmanager
+    def open_stream(self) -> Generator[asyncio.Event]:
+        """Yield an `asyncio.Event` that is set when the server stops. The event is for the current event loop."""
+        stream = asyncio.get_running_loop(), asyncio.Event()
+        self.open_streams.add(stream)
         if self.is_closing:
-            event.set()
-        return event
-
-    def discard_close_event(self, event: asyncio.Event) -> None:
-        self._close_events = {pair for pair in self._close_events if pair[1] is not event}
+            stream[1].set()
+        try:
+            yield stream[1]
+        finally:
+            self.open_streams.discard(stream)
 
     def close(self) -> None:
         """End all streams and cancel all live runs.
@@ -413,7 +411,7 @@ class Site:
         Any thread may call this method. The runs can be resumed later.
         """
         self.is_closing = True
-        for loop, event in tuple(self._close_events):
+        for loop, event in tuple(self.open_streams):
             loop.call_soon_threadsafe(event.set)
         for live in tuple(self.live_runs.values()):
             live.cancel()

@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Sequence
 from starlette.concurrency import run_in_threadpool
 
 from acorn import StreamChunk
-from acorn._inside import to_json_data
+from acorn._inside import Redactor, to_json_data, to_json_text
+from acorn.web.page import STREAM_LIMIT
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import RunView
 from acorn.web.page.site import PART_KINDS, TEXT_KINDS, LiveRun, Site
-from acorn.web.redact import STREAM_LIMIT, PageRedactor, json_bytes, last_word_start
 
 STORED_PREFIX = "stored"
 """The prefix of event ids for a run that is read from the index. Event ids of a live run start with its token."""
@@ -32,17 +32,16 @@ _HEARTBEAT = 15.0
 
 async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[bytes]:
     """Yield the encoded events of a run that this process executes, starting with the event at `index`."""
-    loop, new_events, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
+    loop, new_events = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:
         if not new_events.is_set() and not loop.is_closed():
             loop.call_soon_threadsafe(new_events.set)
 
-    live.watch(wake)
     texts = EventTextBuffer()
     # Restore the text that was held back before the browser reconnected.
     texts.release(merge_events(live.events_from(0)[0][:index]), site.redactor())
-    try:
+    with site.open_stream() as closing, live.watched(wake):
         if index == 0:
             yield _message(f"{live.token}-0", [{"entry": "reset"}])
         while not closing.is_set():
@@ -59,15 +58,12 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
                 return
             elif not await _wait_for_either(new_events, closing):
                 yield b": here\n\n"
-    finally:
-        live.unwatch(wake)
-        site.discard_close_event(closing)
 
 
 async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator[bytes]:
     """Yield the encoded events of a run that this process does not execute, starting with the event at `index`."""
-    run_id, closing = view.header["id"], site.close_event()
-    try:
+    run_id = view.header["id"]
+    with site.open_stream() as closing:
         if index == 0:
             yield _message(f"{STORED_PREFIX}-0", [{"entry": "reset"}])
         while not closing.is_set():
@@ -88,8 +84,6 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
             if run_id in site.live_runs or latest is None:
                 return
             view = latest
-    finally:
-        site.discard_close_event(closing)
 
 
 async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[bytes]:
@@ -97,8 +91,8 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
 
     If the run waits for human input, a message also contains its unanswered requests.
     """
-    run_id, closing, status = view.header["id"], site.close_event(), ""
-    try:
+    run_id, status = view.header["id"], ""
+    with site.open_stream() as closing:
         while not closing.is_set():
             latest = await run_in_threadpool(site.index.view, run_id)
             if latest is None:
@@ -125,8 +119,6 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
             if is_over:
                 return
             await _wait(closing, _POLL_INTERVAL)
-    finally:
-        site.discard_close_event(closing)
 
 
 async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
@@ -142,7 +134,7 @@ async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
 
 
 def _message(event_id: str, value: object) -> bytes:
-    return b"id: " + event_id.encode() + b"\ndata: " + json_bytes(value) + b"\n\n"
+    return f"id: {event_id}\ndata: {to_json_text(value)}\n\n".encode()
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
@@ -210,7 +202,7 @@ class EventTextBuffer:
     def __init__(self) -> None:
         self._held_back: dict[tuple[str, str], str] = {}
 
-    def release(self, events: Sequence[Event], redactor: PageRedactor) -> list[Event]:
+    def release(self, events: Sequence[Event], redactor: Redactor) -> list[Event]:
         """Add new events, and return the events and texts that may be sent now.
 
         If an event is not a part of a response, the texts of its run are complete, so the remaining text is also
@@ -221,20 +213,18 @@ class EventTextBuffer:
             kind, run_id = event["entry"], event["run_id"]
             if kind in TEXT_KINDS:
                 text = self._held_back.pop((kind, run_id), "") + event["s"]
-                end = min(len(text) - redactor.secret_prefix_length(text), last_word_start(text))
-                end = redactor.safe_cut(text, end)
-                self._held_back[kind, run_id] = text[end:]
-                released += [{**event, "s": text[:end]}] if end else []
+                text, self._held_back[kind, run_id] = redactor.split(text)
+                released += [{**event, "s": text}] if text else []
                 continue
             if kind not in PART_KINDS:
                 for text_kind in TEXT_KINDS:
-                    text = redactor.partial_text(self._held_back.pop((text_kind, run_id), ""))
+                    text = redactor.partial(self._held_back.pop((text_kind, run_id), ""))
                     released += [{"entry": text_kind, "run_id": run_id, "s": text}] if text else []
             released.append(event)
         return released
 
 
-def page_event(event: Event, redactor: PageRedactor) -> Event:
+def page_event(event: Event, redactor: Redactor) -> Event:
     """Convert an event to JSON data for the page. Secrets are redacted, and long texts are cut."""
     chunk: StreamChunk | None = event.get("chunk")
     if chunk is None:
@@ -245,4 +235,4 @@ def page_event(event: Event, redactor: PageRedactor) -> Event:
         fields |= {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
     else:
         fields |= {"v": to_json_data(chunk.partial), "c": list(chunk.completed)}
-    return {key: redactor.partial(redactor.data(value, STREAM_LIMIT)) for key, value in fields.items()}
+    return {key: redactor.partial(value, STREAM_LIMIT) for key, value in fields.items()}

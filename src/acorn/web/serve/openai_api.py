@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from acorn import Paused, Run, StreamChunk
-from acorn._inside import Shape, excerpt, to_json_text
+from acorn._inside import Redactor, Shape, excerpt, to_json_text
 from acorn.chunk import has_answer_part
 from acorn.types import JsonObject, is_json_list, is_json_object
-from acorn.web.redact import RedactedStream, ServiceRedactor
 from acorn.web.serve.responses import RejectedRequestError, check_finished, encode_event, paused_json
 
 _ROLES = ("system", "developer", "user", "assistant")
@@ -242,7 +241,7 @@ class CompletionEvents:
     Reasoning and other texts before the answer become `reasoning_content`, which many clients display.
     """
 
-    def __init__(self, name: str, shape: Shape, redactor: ServiceRedactor, *, includes_usage: bool) -> None:
+    def __init__(self, name: str, shape: Shape, redactor: Redactor, *, includes_usage: bool) -> None:
         self._shape, self._redactor, self._includes_usage = shape, redactor, includes_usage
         self._common: JsonObject = {
             "id": f"chatcmpl-{os.urandom(16).hex()}",
@@ -252,7 +251,8 @@ class CompletionEvents:
         }
         self._received = ""
         """The text of the answer that has arrived so far."""
-        self._answer, self._reasoning = RedactedStream(redactor), RedactedStream(redactor)
+        self._held_back = {"content": "", "reasoning_content": ""}
+        """The ends of the growing texts. An end may be the beginning of a secret."""
         self._has_started = False
 
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
@@ -270,12 +270,10 @@ class CompletionEvents:
         if chunk.run is not None:
             yield from self._end(chunk.run)
             return
-        if text := chunk.reasoning or chunk.content:
-            yield from self._text_delta("reasoning_content", self._reasoning.add(text))
-        else:
-            yield from self._text_delta("reasoning_content", self._reasoning.flush())
+        text = chunk.reasoning or chunk.content or ""
+        yield from self._text_delta("reasoning_content", text, is_complete=not text)
         if has_answer_part(chunk) and (answer := _single_text(chunk.partial, self._shape)) is not None:
-            yield from self._text_delta("content", self._answer.add(self._new_part(answer)))
+            yield from self._text_delta("content", self._new_part(answer))
 
     def _new_part(self, text: str) -> str:
         """Return the part of the answer that was not sent yet.
@@ -289,14 +287,16 @@ class CompletionEvents:
         return text[len(received) :] if text.startswith(received) else f"\n\n{text}"
 
     def _end(self, run: Run) -> Iterator[JsonObject]:
-        yield from self._text_delta("reasoning_content", self._reasoning.flush())
-        text = answer_text(run, self._shape)
-        yield from self._text_delta("content", self._answer.add(self._new_part(text)) + self._answer.flush())
+        yield from self._text_delta("reasoning_content", "", is_complete=True)
+        answer = self._new_part(answer_text(run, self._shape))
+        yield from self._text_delta("content", answer, is_complete=True)
         yield self._delta({}, finish="stop") | _paused(run)
         if self._includes_usage:
             yield {**self._common, "choices": [], "usage": _usage(run)}
 
-    def _text_delta(self, name: str, text: str) -> list[JsonObject]:
+    def _text_delta(self, name: str, new_text: str, *, is_complete: bool = False) -> list[JsonObject]:
+        text = self._held_back[name] + new_text
+        text, self._held_back[name] = (self._redactor.text(text), "") if is_complete else self._redactor.split(text)
         return [self._delta({name: text})] if text else []
 
     def _delta(self, delta: Mapping[str, str], finish: str | None = None) -> JsonObject:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import Request
 
 from acorn import (
     BranchError,
@@ -31,19 +31,16 @@ from acorn import (
     StreamChunk,
     Unfinished,
 )
-from acorn._inside import record_to_json, to_json_data
+from acorn._inside import Redactor, record_to_json, to_json_data, to_json_text
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
-from acorn.web.guard import SECURITY_HEADERS
-from acorn.web.redact import RedactedStream, ServiceRedactor
 
-_EVENT_STREAM = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
-_ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-_NO_HEADERS: Mapping[str, str] = {}
 _MIN_INTERVAL = 1 / 30
 """The minimum number of seconds between two batches of chunks."""
 _HEARTBEAT = 15.0
 """The number of seconds after which an empty batch is yielded, so that proxies do not close the connection."""
+
+Result = TypeVar("Result")
 
 # Errors
 
@@ -55,23 +52,19 @@ class ErrorReply(NamedTuple):
     kind: str
     message: str
     details: JsonObject
-    retry_after: float | None = None
-    """The number of seconds after which the client may retry."""
-    allow: str | None = None
-    """The value of the `Allow` header, or None if the method is allowed."""
+    headers: Mapping[str, str] = {}
 
     def to_json(self) -> JsonObject:
         return {"error": {"type": self.kind, "message": self.message, **self.details}}
 
     @property
-    def headers(self) -> dict[str, str]:
-        wait = None if self.retry_after is None else str(math.ceil(self.retry_after))
-        return {name: value for name, value in (("retry-after", wait), ("allow", self.allow)) if value is not None}
-
-    @property
     def is_logged(self) -> bool:
         """Whether the server logs the error: True for internal errors, whose message the client does not receive."""
         return self.kind == "internal"
+
+
+def _retry_header(seconds: float | None) -> dict[str, str]:
+    return {} if seconds is None else {"retry-after": str(math.ceil(seconds))}
 
 
 class RejectedRequestError(Exception):
@@ -81,21 +74,10 @@ class RejectedRequestError(Exception):
     """
 
     def __init__(
-        self,
-        status: int,
-        kind: str,
-        message: str,
-        *,
-        retry_after: float | None = None,
-        allow: str | None = None,
-        **details: str,
+        self, status: int, kind: str, message: str, *, retry_after: float | None = None, **details: str
     ) -> None:
         super().__init__(message)
-        self.reply = ErrorReply(status, kind, message, details, retry_after, allow)
-
-
-class ClientDisconnectedError(Exception):
-    """The client disconnected before the response was complete."""
+        self.reply = ErrorReply(status, kind, message, details, _retry_header(retry_after))
 
 
 class CodeExitError(Exception):
@@ -118,7 +100,7 @@ def reply_for_error(error: BaseException) -> ErrorReply:
         case ModelError():
             details = {"provider": cause.provider, "status": cause.status, "retryable": cause.retryable}
             status = 504 if cause.timed_out or cause.status in (408, 504) else 502
-            return ErrorReply(status, "model", str(cause), details, cause.retry_after)
+            return ErrorReply(status, "model", str(cause), details, _retry_header(cause.retry_after))
         case ParseError():
             return ErrorReply(502, "parse", str(cause), {"attempts": cause.attempts})
         case LimitError():
@@ -137,78 +119,22 @@ def check_finished(run: Run) -> None:
         raise RejectedRequestError(500, "unfinished", message)
 
 
-# One request and its response
+# Requests
 
 
-class Exchange:
-    """One HTTP request and its response: methods that read the request body and send the response."""
+async def read_json(request: Request) -> object:
+    """Parse the body of a request as JSON and return the value.
 
-    def __init__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        self.method, self.path = str(scope["method"]), path
-        self._receive, self._send = receive, send
-        self.has_started = False
-        """Whether the status was sent. After the status, an error can only be sent as an event."""
-
-    async def _body(self) -> bytes:
-        fragments: list[bytes] = []
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnectedError
-            fragments.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                return b"".join(fragments)
-
-    async def json(self) -> object:
-        """Parse the request body as JSON and return the value.
-
-        Return None if the body is empty.
-        """
-        body = await self._body()
-        if not body.strip():
-            return None
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError) as error:
-            message = f"The body is not valid JSON: {_json_problem(error)}."
-            raise RejectedRequestError(400, "body", message) from error
-
-    async def wait_for_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    async def respond(self, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> None:
-        """Send a complete response.
-
-        The content type is JSON if `headers` contains no other content type.
-        """
-        default = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
-        await self._start(status, {**default, **headers})
-        await self._send_message({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
-
-    async def send_event(self, event: bytes) -> None:
-        """Send one or more encoded server-sent events.
-
-        The first call also sends the HTTP status and the headers.
-        """
-        if not self.has_started:
-            await self._start(200, {**_EVENT_STREAM, "cache-control": "no-store"})
-        await self._send_message({"type": "http.response.body", "body": event, "more_body": True})
-
-    async def end(self) -> None:
-        await self._send_message({"type": "http.response.body", "body": b""})
-
-    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.has_started = True
-        encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        all_headers = [*encoded, *_ENCODED_HEADERS]
-        await self._send_message({"type": "http.response.start", "status": status, "headers": all_headers})
-
-    async def _send_message(self, message: Message) -> None:
-        try:
-            await self._send(message)
-        except OSError as error:  # Some servers raise `OSError` after a disconnect.
-            raise ClientDisconnectedError from error
+    Return None if the body is empty.
+    """
+    body = await request.body()
+    if not body.strip():
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        message = f"The body is not valid JSON: {_json_problem(error)}."
+        raise RejectedRequestError(400, "body", message) from error
 
 
 def _json_problem(error: Exception) -> str:
@@ -222,46 +148,60 @@ def _json_problem(error: Exception) -> str:
 # Event streams
 
 
-async def batch_chunks(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
-    """Yield lists of merged chunks.
+class ChunkBatches:
+    """A reader of the chunks of a run. It runs in its own task and collects chunks until the next batch is sent."""
 
-    A list is empty if no chunk has arrived for some time, so that the caller can send a heartbeat. If the caller closes
-    the generator early, the run is cancelled.
-    """
-    pending: list[StreamChunk] = []
-    new_chunks = asyncio.Event()
+    def __init__(self, chunks: AsyncGenerator[StreamChunk]) -> None:
+        self._chunks = chunks
+        self._pending: list[StreamChunk] = []
+        self._new_chunks = asyncio.Event()
+        self._is_first = True
+        self._task = asyncio.ensure_future(without_exit(self._read()))
 
-    async def read() -> None:
+    async def _read(self) -> None:
         try:
-            async with aclosing(chunks):
+            async with aclosing(self._chunks) as chunks:
                 async for chunk in chunks:
-                    pending.append(chunk)
-                    new_chunks.set()
-        except (SystemExit, KeyboardInterrupt) as error:  # In a task, these exceptions would stop the event loop.
-            raise CodeExitError(f"{type(error).__name__}: {error}") from error
+                    self._pending.append(chunk)
+                    self._new_chunks.set()
         finally:
-            new_chunks.set()
+            self._new_chunks.set()
 
-    task = asyncio.ensure_future(read())
-    try:
-        while not task.done() or pending:
+    async def next(self) -> list[StreamChunk] | None:
+        """Return a list of merged chunks, or None at the end of the run.
+
+        The list is empty if no chunk has arrived for some time, so that the caller can send a heartbeat.
+        """
+        if not self._is_first:
+            await asyncio.wait((self._task,), timeout=_MIN_INTERVAL)
+        self._is_first = False
+        while not self._pending and not self._task.done():
+            self._new_chunks.clear()
             try:
                 async with asyncio.timeout(_HEARTBEAT):
-                    await new_chunks.wait()
+                    await self._new_chunks.wait()
             except TimeoutError:
-                yield []
-                continue
-            new_chunks.clear()
-            batch, pending[:] = pending[:], []
-            if batch:
-                yield merge_chunks(batch)
-                await asyncio.wait((task,), timeout=_MIN_INTERVAL)
-        await task
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.exception()  # Mark the exception as retrieved. It was raised above, or the client has disconnected.
+                return []
+        if not self._pending:
+            await self._task
+            return None
+        batch, self._pending = self._pending, []
+        return merge_chunks(batch)
+
+    async def close(self) -> None:
+        """Cancel the run if it has not ended, and wait until it has ended."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        if not self._task.cancelled():
+            self._task.exception()  # Mark the exception as retrieved, because the client may have disconnected.
+
+
+async def without_exit(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await a coroutine. Raise `CodeExitError` instead of an exception that would stop the event loop in a task."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise CodeExitError(f"{type(error).__name__}: {error}") from error
 
 
 def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
@@ -307,9 +247,14 @@ class ChunkEncoder(Protocol):
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes: ...
 
 
-def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
+def encode_json(redactor: Redactor, value: object) -> bytes:
+    """Redact the secrets in a value, and encode the value as JSON."""
+    return to_json_text(redactor.data(to_json_data(value))).encode()
+
+
+def encode_event(redactor: Redactor, value: object) -> bytes:
     """Redact the secrets in a value, and encode the value as one server-sent event."""
-    return b"data: " + redactor.json(value) + b"\n\n"
+    return b"data: " + encode_json(redactor, value) + b"\n\n"
 
 
 class ChunkEvents:
@@ -318,9 +263,10 @@ class ChunkEvents:
     Its events have the field names of `StreamChunk`.
     """
 
-    def __init__(self, redactor: ServiceRedactor) -> None:
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._texts: dict[tuple[str | None, str], RedactedStream] = {}
+        self._held_back: dict[tuple[str | None, str], str] = {}
+        """Maps the run id and the kind of a growing text to its end, which may be the beginning of a secret."""
 
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
         return b"".join(encode_event(self._redactor, event) for chunk in chunks for event in self._events(chunk))
@@ -328,11 +274,13 @@ class ChunkEvents:
     def _events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
         branch = {"branch": chunk.branch, "run_id": chunk.run_id} if chunk.branch is not None else {}
         for kind in ("content", "reasoning"):
-            if text := getattr(chunk, kind):
-                released = self._text(chunk, kind).add(text)
-                yield from [{kind: released, **branch}] if released else []
-            if not text or chunk.done:  # This text is complete.
-                yield from [{kind: remaining, **branch}] if (remaining := self._text(chunk, kind).flush()) else []
+            new_text, rest = getattr(chunk, kind) or "", self._held_back.pop((chunk.run_id, kind), "")
+            if new_text and not chunk.done:
+                text, self._held_back[chunk.run_id, kind] = self._redactor.split(rest + new_text)
+            else:
+                text = self._redactor.text(rest + new_text)
+            if text:
+                yield {kind: text, **branch}
         if has_answer_part(chunk):
             partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
@@ -344,9 +292,6 @@ class ChunkEvents:
             yield {"done": True, **branch}
         if chunk.run is not None:
             yield _end_event(chunk.run)
-
-    def _text(self, chunk: StreamChunk, kind: str) -> RedactedStream:
-        return self._texts.setdefault((chunk.run_id, kind), RedactedStream(self._redactor))
 
 
 def _end_event(run: Run) -> JsonObject:

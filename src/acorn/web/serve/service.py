@@ -11,27 +11,26 @@ import logging
 import traceback
 from collections.abc import Collection, Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
 
 from acorn import DeclarationError
-from acorn._inside import describe_agent, excerpt, is_instance
+from acorn._inside import Redactor, describe_agent, excerpt, is_instance
 from acorn._inside.runs import check_agent
 from acorn.web.page.agent import Agent, secrets_of
-from acorn.web.redact import ServiceRedactor
 from acorn.web.serve.responses import (
-    ClientDisconnectedError,
-    CodeExitError,
     ErrorReply,
-    Exchange,
     RejectedRequestError,
+    Result,
+    encode_json,
+    without_exit,
 )
 
 TIMEOUT = 600.0
 CONCURRENCY = 256
 GRACE = 5
 """The number of seconds that runs may take after the server begins to stop."""
-
-Result = TypeVar("Result")
 
 
 class Service:
@@ -48,7 +47,10 @@ class Service:
         self.agent: Agent = agent
         self.name = type(agent).__name__
         self.spec = describe_agent(agent)
-        self.redactor = ServiceRedactor({*keys, *secrets_of(agent)})
+        secrets = {*keys, *secrets_of(agent)}
+        self.redactor = Redactor(secrets, finds_keys=False)
+        """The redactor of answers. It ignores texts that only look like keys, because programs process the answers."""
+        self.error_redactor = Redactor(secrets)
         self.timeout = timeout
         self.is_closing = False
         self._concurrency = concurrency
@@ -76,43 +78,48 @@ class Service:
         finally:
             self._run_count -= 1
 
-    async def perform(self, exchange: Exchange, work: Coroutine[Any, Any, Result], deadline: float) -> Result:
-        """Wait until a run ends, and return its result.
+    async def perform(
+        self, work: Coroutine[Any, Any, Result], deadline: float, request: Request | None = None
+    ) -> Result:
+        """Wait until a part of a run ends, and return its result.
 
-        The run is cancelled if the client disconnects, the deadline has passed or the server stops.
+        The work is cancelled if the deadline has passed, the server stops, or the client of the request disconnects.
         """
         loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(_without_exit(work))
-        disconnect = asyncio.ensure_future(exchange.wait_for_disconnect())
+        task, end = asyncio.ensure_future(without_exit(work)), self._end_future(loop)
+        waits: set[asyncio.Future[Any]] = {task, end}
+        disconnect = None if request is None else asyncio.ensure_future(_disconnect(request))
+        if disconnect is not None:
+            waits.add(disconnect)
         try:
-            waits: set[asyncio.Future[Any]] = {task, disconnect, self._end_future(loop)}
             await asyncio.wait(waits, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            if disconnect.done():
-                raise ClientDisconnectedError
-            if self._end_future(loop).done():
+            if disconnect is not None and disconnect.done():
+                raise ClientDisconnect
+            if end.done():
                 message = "The server is stopping and cancelled the run. Try again later."
                 raise RejectedRequestError(503, "stopping", message, retry_after=1)
-            raise self.timeout_error()
+            raise self._timeout_error()
         finally:
-            disconnect.cancel()
+            if disconnect is not None:
+                disconnect.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
 
-    def timeout_error(self) -> RejectedRequestError:
+    def _timeout_error(self) -> RejectedRequestError:
         message = f"The run took longer than {self.timeout:g} seconds, so the server cancelled it."
         return RejectedRequestError(504, "timeout", message)
 
     def log_error(self, error: BaseException) -> None:
         """Log an error and its traceback, with secrets redacted."""
         text = "".join(traceback.format_exception(error)).rstrip()
-        logging.getLogger("acorn").error("%s", self.redactor.error_text(text))
+        logging.getLogger("acorn").error("%s", self.error_redactor.text(text))
 
     def error_body(self, reply: ErrorReply) -> bytes:
         """Return the encoded body of an error response. Secrets are redacted."""
-        return self.redactor.json(reply._replace(message=self.redactor.error_text(reply.message)).to_json())
+        return encode_json(self.redactor, reply._replace(message=self.error_redactor.text(reply.message)).to_json())
 
     # Shutdown of the server
 
@@ -138,8 +145,7 @@ class Service:
             self._end.set_result(None)
 
 
-async def _without_exit(work: Coroutine[Any, Any, Result]) -> Result:
-    try:
-        return await work
-    except (SystemExit, KeyboardInterrupt) as error:  # In a task, these exceptions would stop the event loop.
-        raise CodeExitError(f"{type(error).__name__}: {error}") from error
+async def _disconnect(request: Request) -> None:
+    """Wait until the client of a request disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

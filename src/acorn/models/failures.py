@@ -254,7 +254,7 @@ class Attempt:
         """Redact an exception and its causes, and return these exceptions and the redactor."""
         hosted = [tool for tool in self.request.tools if tool.get("type") != "function"]
         redactor = Redactor(find_secrets([self._config, *hosted]))
-        chain = error_chain(error, self.outer_error)
+        chain = error_chain(error, self._outer_error)
         _redact_errors(chain, redactor)
         return chain, redactor
 

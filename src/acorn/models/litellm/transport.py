@@ -118,11 +118,11 @@ def _handler_class() -> Any:
         """
 
         def __init__(self, watch: StreamWatch) -> None:
-            super().__init__(client=shared.client)
+            super().__init__(client=shared.client)  # pyright: ignore[reportUnknownMemberType] - LiteLLM is untyped.
             self._watch = watch
 
         def post(self, *args: Any, **kwargs: Any) -> Any:
-            response = super().post(*args, **kwargs)
+            response: Any = super().post(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
             self._watch.add(response)
             response.iter_lines = lambda: _split_lines(response.iter_bytes())
             return response

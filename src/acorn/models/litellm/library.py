@@ -17,9 +17,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ def library() -> Any:
             import litellm
 
             module: Any = litellm
+            # LiteLLM imports this module after its first call. The import warns, and a program may raise warnings as
+            # errors.
+            with suppress(ImportError):
+                import_module("litellm.integrations.shadow_eval_logger")
             for response_class in (module.ModelResponse, module.ModelResponseStream):
                 response_class()  # Pydantic completes a class when it creates the first instance, and then warns.
         # LiteLLM prints advice for each failed request to standard output. Only this setting prevents it.

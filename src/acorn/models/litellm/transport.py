@@ -118,11 +118,13 @@ def _handler_class() -> Any:
         """
 
         def __init__(self, watch: StreamWatch) -> None:
-            super().__init__(client=shared.client)  # pyright: ignore[reportUnknownMemberType] - LiteLLM is untyped.
+            parent: Any = super()
+            parent.__init__(client=shared.client)
             self._watch = watch
 
         def post(self, *args: Any, **kwargs: Any) -> Any:
-            response: Any = super().post(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+            parent: Any = super()
+            response = parent.post(*args, **kwargs)
             self._watch.add(response)
             response.iter_lines = lambda: _split_lines(response.iter_bytes())
             return response

@@ -95,7 +95,7 @@ def test_show_on_narrow_terminal_wraps_lines(saved: Path) -> None:
 
 def test_show_of_invalid_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path: Path) -> None:
     for content, message in [
-        (None, "Cannot read `{file}`: No such file or directory"),
+        (None, "There is no file `{file}`, and there is no store here."),
         ("", "`{file}` is not a saved run: "),
         ("{}", "`{file}` is not a saved run: the text has no `format`"),
         ('{"format": 1000000}', "`{file}` is not a saved run: it has format 1000000"),

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, cast
+from importlib import import_module
+from typing import Annotated, cast
 
 import typer
 
-from acorn import __version__
+from acorn import AcornError, __version__
 from acorn._inside import raise_on_interrupt
-from acorn.cli.commands.batch import batch
-from acorn.cli.commands.chat import chat
-from acorn.cli.commands.demo import demo, new, pull
-from acorn.cli.commands.explain import explain
-from acorn.cli.commands.run import fork, resume, run
-from acorn.cli.commands.runs import answer, cancel, delete, runs, show
-from acorn.cli.commands.serve import mcp, serve, web
-from acorn.cli.commands.work import work
+from acorn.cli.options import PREFIX
 from acorn.cli.output import (
     FAILED,
     INTERRUPTED,
     SUCCESS,
-    USAGE_ERROR,
     CommandError,
     OutputClosedError,
+    error_message,
     error_text,
     format_traceback,
     print_error,
@@ -35,35 +29,40 @@ from acorn.cli.output import (
     write_line,
 )
 from acorn.cli.streams import Streams, flush_or_discard
+from acorn.types import JsonObject
 
-_HELP = ["-h", "--help"]
-_FREE_ARGUMENTS: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}
-"""The parser settings of a command that parses the words after its first argument itself."""
-
-COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
-    "demo": (demo, {}),
-    "run": (run, _FREE_ARGUMENTS),
-    "explain": (explain, _FREE_ARGUMENTS),
-    "chat": (chat, {}),
-    "web": (web, {}),
-    "serve": (serve, {}),
-    "batch": (batch, {}),
-    "runs": (runs, {}),
-    "show": (show, {}),
-    "resume": (resume, {}),
-    "fork": (fork, {}),
-    "answer": (answer, {}),
-    "cancel": (cancel, {}),
-    "delete": (delete, {}),
-    "work": (work, {}),
-    "mcp": (mcp, {}),
-    "pull": (pull, {}),
-    "new": (new, {}),
+COMMANDS = {
+    "demo": "demo",
+    "run": "run",
+    "explain": "explain",
+    "chat": "chat",
+    "web": "serve",
+    "serve": "serve",
+    "batch": "batch",
+    "runs": "runs",
+    "show": "runs",
+    "resume": "run",
+    "fork": "run",
+    "answer": "runs",
+    "cancel": "runs",
+    "delete": "runs",
+    "work": "work",
+    "mcp": "serve",
+    "pull": "demo",
+    "new": "demo",
 }
-"""A dict that maps command names to the function of the command and the settings of its parser."""
+"""A dict that maps each command to the file in `commands/` that contains its function, which has the same name."""
 
-# The base class of typer's usage errors, which has no public name.
-_UsageError = cast(type[Exception], typer.BadParameter.__mro__[2])
+_SETTINGS: JsonObject = {"help_option_names": ["-h", "--help"]}
+_FREE_ARGUMENTS: JsonObject = {
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+    "token_normalize_func": lambda name: name.removeprefix(PREFIX),
+}
+"""The parser settings of `run` and `explain`, which parse the words after their first argument themselves."""
+
+# The base classes of typer's usage errors, which have no public names.
+_UsageError, _ClickError = cast(tuple[type[Exception], type[Exception]], typer.BadParameter.__mro__[1:3])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The error numbers of a full or broken disk. typer and rich do not handle these errors when they print."""
 
@@ -89,23 +88,29 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run_command(words: Sequence[str], streams: Streams) -> int:
+    debug = "--debug" in words or f"--{PREFIX}debug" in words
     try:
-        code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
-        return code if isinstance(code, int) else SUCCESS
+        try:
+            code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
+            return code if isinstance(code, int) else SUCCESS
+        except AcornError as error:
+            raise CommandError(error_message(error)) from error
     except CommandError as error:
-        return print_error(error)
-    except _UsageError as error:
-        return print_error(CommandError(_usage_text(error, words), USAGE_ERROR))
+        return print_error(error, debug=debug)
+    except _ClickError as error:
+        return print_error(CommandError(_usage_text(error, words)), debug=False)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich reports a closed standard output this way.
             return SUCCESS
-        return print_error(CommandError(f"The agent's code ended the program: {error_text(error)}", FAILED))
+        return print_error(
+            CommandError(f"The agent's code ended the program: {error_text(error)}", FAILED), debug=False
+        )
     except (OutputClosedError, KeyboardInterrupt):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-            return print_error(CommandError(write_error_text(error), FAILED))
-        if "--debug" in words:
+            return print_error(CommandError(write_error_text(error), FAILED), debug=False)
+        if debug:
             write_line(format_traceback(error))
         write_line(f"error: {error_text(error)} (This is a bug in acorn. Use `--debug` to print the traceback.)")
         return FAILED
@@ -113,7 +118,7 @@ def _run_command(words: Sequence[str], streams: Streams) -> int:
 
 def _usage_text(error: Exception, words: Sequence[str]) -> str:
     """Return the message of a usage error, followed by the command that prints the help."""
-    if isinstance(error, typer.BadParameter.__mro__[1]) and getattr(error, "possibilities", None):
+    if isinstance(error, _UsageError) and getattr(error, "possibilities", None):
         # Compare the names without their dashes, because the dashes make all options similar.
         name = str(getattr(error, "option_name", "")).lstrip("-")
         options: list[str] = vars(error)["possibilities"]
@@ -126,18 +131,17 @@ def _usage_text(error: Exception, words: Sequence[str]) -> str:
 def _build_app(words: Sequence[str]) -> typer.Typer:
     """Return the parser of the command line.
 
-    If the first word is the name of a command, the parser knows only this command, because such a parser starts faster.
+    If the first word is the name of a command, only this command is imported, so that the program starts faster.
     """
     app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode="markdown",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": _HELP},
+        add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=_SETTINGS
     )
     app.callback(invoke_without_command=True)(_root_command)
-    for name in words[:1] if words[0] in COMMANDS else COMMANDS:
-        command, settings = COMMANDS[name]
-        app.command(name, context_settings={"help_option_names": _HELP, **settings})(command)
+    names = [] if words[0] == "--version" else words[:1] if words[0] in COMMANDS else COMMANDS
+    for name in names:
+        command: Callable[..., int] = getattr(import_module(f"acorn.cli.commands.{COMMANDS[name]}"), name)
+        settings = {**_SETTINGS, **_FREE_ARGUMENTS} if name in ("run", "explain") else _SETTINGS
+        app.command(name, context_settings=settings)(command)
     return app
 
 

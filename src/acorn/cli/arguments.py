@@ -26,7 +26,7 @@ from acorn.cli.options import (
     ValuePath,
     prefixed_option,
 )
-from acorn.cli.output import CommandError, clean, one_line, write
+from acorn.cli.output import CommandError, clean, one_line, rich_console
 from acorn.cli.targets import Agent
 from acorn.types import JsonObject
 
@@ -197,10 +197,8 @@ def _suggest_option(options: Options, name: str) -> str:
 
 def show_help(agent: Agent, description: AgentDescription, options: Options, target: str, out: TextIO) -> None:
     """Print the help of an agent: its docstring, its input fields, its output fields and acorn's options."""
-    console = Console(file=out)
-    with console.capture() as captured:  # Every text is a rich `Text`, so rich does not interpret it as markup.
+    with rich_console(out) as console:  # Every text is a rich `Text`, so rich does not interpret it as markup.
         _print(agent, description, options, target, console)
-    write(out, captured.get())
 
 
 def _print(agent: Agent, description: AgentDescription, options: Options, target: str, console: Console) -> None:

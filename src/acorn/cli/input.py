@@ -74,9 +74,7 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
         raise CommandError(" ".join(problem_texts)) from error
     except (Exception, SystemExit) as error:  # A user's validator can raise any exception.
         where = _find_failing_option(schema, values, type(error), options)
-        raise CommandError(
-            f"{user_code_line(error)}Cannot validate {where}: {error_text(error)}", debug=arguments.acorn_options.debug
-        ) from error
+        raise CommandError(f"{user_code_line(error)}Cannot validate {where}: {error_text(error)}") from error
 
 
 def _sort_by_path(

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
 from acorn.types import JsonObject, is_json_list, is_json_object
@@ -39,6 +41,48 @@ OPTION_HELP = {
 VALUE_NAMES = {"model": "MODEL", "input": "FILE", "save": "FILE", "store": "FILE"}
 """A dict that maps the options with a value to the placeholder for the value in the help."""
 PREFIX = "acorn-"
+
+# The parameters that several commands have.
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE_OR_MODULE[:CLASS]",
+        help="The Python file or module with the agent: `agent.py`, `agent.py:Researcher`.",
+    ),
+]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")]
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|FILE",
+        help="The id of a stored run or its first characters, or a file from `acorn run --save` or `run.to_json()`.",
+    ),
+]
+ModelOption = Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])]
+InputOption = Annotated[str | None, typer.Option("--input", metavar="FILE|-", help=OPTION_HELP["input"])]
+JsonOption = Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])]
+SaveOption = Annotated[str | None, typer.Option("--save", metavar="FILE", help=OPTION_HELP["save"])]
+StoreOption = Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])]
+StoredRunsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="FILE|URL",
+        help="The store of the runs. Default: `ACORN_STORE`, or `.acorn/runs.db` if it exists.",
+    ),
+]
+AgentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="FILE_OR_MODULE[:CLASS]",
+        help="The file or module of the agent, if the class has moved or if the run is in a file.",
+    ),
+]
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])]
+"""The commands only declare this option. `app` reads it, because an error may occur before the options are parsed."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -143,13 +144,9 @@ TERMINATED = 143
 class CommandError(Exception):
     """An error that ends a command. Its message is printed for the user on one line."""
 
-    def __init__(
-        self, message: str, code: int = USAGE_ERROR, *, debug: bool = False, secrets: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, message: str, code: int = USAGE_ERROR, secrets: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.code = code
-        self.debug = debug
-        """Whether to print the traceback of the cause."""
         self.secrets = frozenset(secrets)
         """The texts to redact in the traceback."""
 
@@ -181,6 +178,18 @@ def write_line(line: str) -> None:
     write(sys.stderr, f"{line}\n")
 
 
+@contextmanager
+def rich_console(out: TextIO, width: int | None = None) -> Generator[Console]:
+    """Yield a console for one drawing, and write the drawing to a stream when the `with` block ends.
+
+    `width` is the width of the drawing if the stream is not a terminal.
+    """
+    console = Console(file=out, width=None if out.isatty() else width)
+    with console.capture() as captured:
+        yield console
+    write(out, captured.get())
+
+
 def print_json(value: object, out: TextIO) -> None:
     """Print a value as JSON: indented and colored on a terminal, otherwise on one line."""
     is_terminal = out.isatty()
@@ -190,19 +199,20 @@ def print_json(value: object, out: TextIO) -> None:
         return
     highlighted = Text(text, overflow="fold")
     JSONHighlighter().highlight(highlighted)
-    console = Console(file=out, soft_wrap=True)
-    with console.capture() as captured:
+    with rich_console(out) as console:
         console.print(highlighted, soft_wrap=True)
-    write(out, captured.get())
 
 
 def write_error_text(error: OSError) -> str:
     return f"Cannot write the output: {error.strerror or error}"
 
 
-def print_error(error: CommandError) -> int:
-    """Print the error that ended a command, and return the exit code of the command."""
-    if error.debug and error.__cause__ is not None:
+def print_error(error: CommandError, *, debug: bool) -> int:
+    """Print the error that ended a command, and return the exit code of the command.
+
+    If `debug` is true, print the traceback of its cause too.
+    """
+    if debug and error.__cause__ is not None:
         write_line(format_traceback(error.__cause__, error.secrets))
     write_line(f"error: {shorten(' '.join(clean(str(error)).split()), 2000)}")
     return error.code

@@ -13,18 +13,18 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
-from acorn import AcornError, InputError, StoreError, module
+from acorn import AcornError, Run, StoreError, module
 from acorn._inside import describe_agent, is_instance, stored_instance
 from acorn.cli.output import CommandError, error_message, error_text, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
+from acorn.types import JsonObject
 
 Agent = module[Any, Any]
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _TARGET = re.compile(r"(?P<source>.+?):(?P<name>[^\W\d]\w*)")
 # Agents
 
 
-def load_agent(target: str, *, debug: bool = False, once: bool = False) -> Agent:
+def load_agent(target: str, *, once: bool = False) -> Agent:
     """Import the target and return its agent: the named instance, or a new instance of the named class.
 
     If `once` is true, a file that was loaded before is not executed again. Several targets in the same file then share
@@ -45,11 +45,11 @@ def load_agent(target: str, *, debug: bool = False, once: bool = False) -> Agent
     if Path(source).is_dir():
         raise CommandError(f"`{source}` is a directory. Use the path of a Python file, such as `agent.py`.")
     is_file = source.endswith(".py") or os.sep in source or Path(source).is_file()
-    loaded = _load_file(Path(source), debug, once) if is_file else _load_module(source, debug)
+    loaded = _load_file(Path(source), once) if is_file else _load_module(source)
     agent_or_class = _find_agent(loaded, name, source) if name else _only_class(loaded, source)
     if isinstance(agent_or_class, module):
         return agent_or_class
-    return _run_user_code(agent_or_class, loaded, f"`{agent_or_class.__name__}()` failed", debug)
+    return _run_user_code(agent_or_class, loaded, f"`{agent_or_class.__name__}()` failed")
 
 
 def _split_target(target: str) -> tuple[str, str | None]:
@@ -63,7 +63,7 @@ def _split_target(target: str) -> tuple[str, str | None]:
     return match["source"], match["name"]
 
 
-def _load_file(file: Path, debug: bool, once: bool) -> ModuleType:
+def _load_file(file: Path, once: bool) -> ModuleType:
     if not file.is_file():
         raise CommandError(f"There is no file `{file}`.{_suggest_file(file)}")
     file = file.resolve()
@@ -81,7 +81,7 @@ def _load_file(file: Path, debug: bool, once: bool) -> ModuleType:
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded
     execute = spec.loader.exec_module
-    _run_user_code(lambda: execute(loaded), loaded, f"Cannot import `{file.name}`", debug)
+    _run_user_code(lambda: execute(loaded), loaded, f"Cannot import `{file.name}`")
     return loaded
 
 
@@ -101,22 +101,21 @@ def _is_name_taken(file: Path) -> bool:
     )
 
 
-def _load_module(name: str, debug: bool) -> ModuleType:
+def _load_module(name: str) -> ModuleType:
     sys.path.insert(0, os.getcwd())
     try:
-        return _run_user_code(lambda: importlib.import_module(name), None, f"Cannot import `{name}`", debug)
+        return _run_user_code(lambda: importlib.import_module(name), None, f"Cannot import `{name}`")
     except CommandError as error:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and cause.name and f"{name}.".startswith(f"{cause.name}."):
             raise CommandError(
                 f"There is no Python module `{cause.name}`. Use a file such as `agent.py`, or a module that Python can "
-                f"import from this directory.",
-                debug=debug,
+                f"import from this directory."
             ) from cause
         raise
 
 
-def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure: str, debug: bool) -> T:
+def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure: str) -> T:
     """Call a function that executes the user's code, and return its result.
 
     If the code raises an error, raise a `CommandError` with the file and line of the error. `failure` is the beginning
@@ -127,8 +126,7 @@ def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure
     except SystemExit as error:
         raise CommandError(
             f"{user_code_line(error, loaded)}{failure}: the code ends the program. "
-            f"Put the code below `if __name__ == '__main__':`.",
-            debug=debug,
+            f"Put the code below `if __name__ == '__main__':`."
         ) from error
     except KeyboardInterrupt:
         raise
@@ -136,7 +134,7 @@ def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure
         reason = error_message(error) if isinstance(error, AcornError) else error_text(error)
         if isinstance(error, SyntaxError) and error.lineno is not None:
             reason = f"{type(error).__name__}: {error.msg}"
-        raise CommandError(f"{user_code_line(error, loaded)}{failure}: {reason}", debug=debug) from error
+        raise CommandError(f"{user_code_line(error, loaded)}{failure}: {reason}") from error
 
 
 def _module_classes(loaded: ModuleType) -> list[type[Agent]]:
@@ -181,19 +179,7 @@ def _find_agent(loaded: ModuleType, name: str, source: str) -> type[Agent] | Age
 
 STORE_VARIABLE = "ACORN_STORE"
 DEFAULT_STORE = Path(".acorn/runs.db")
-STORE_HELP = (
-    f"The store of the runs. Default: the environment variable `{STORE_VARIABLE}`, or `{DEFAULT_STORE}` if it exists."
-)
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
-
-
-@contextmanager
-def as_usage_error() -> Generator[None]:
-    """Convert an error of the store or of a stored run into a `CommandError`, inside a `with` block."""
-    try:
-        yield
-    except (InputError, StoreError) as error:
-        raise CommandError(error_message(error)) from error
 
 
 def choose_store(option: str | None, declared: Any = None) -> Any:
@@ -221,22 +207,28 @@ def open_chosen_store(option: str | None) -> Store:
         raise CommandError(
             f"There is no store `{chosen}`. To create it, start a run: `acorn run agent.py --store {chosen}`."
         )
-    return _open_store(chosen)
+    return open_store(chosen, "`--store`")
+
+
+def store_of(source: str, option: str | None) -> Store | None:
+    """Open the store that contains a run, or return None if the run is in a file.
+
+    `source` is the id of a stored run, or the path of a file with a saved run.
+    """
+    if Path(source).is_file():
+        return None
+    if choose_store(option) is None:
+        raise CommandError(
+            f"There is no file `{source}`, and there is no store here. If `{source}` is a stored run, use `--store`."
+        )
+    return open_chosen_store(option)
 
 
 def open_checked_store(chosen: str | Path | Store) -> Store:
     """Open the store that a server uses, and read from it, so that errors are reported before the first run."""
-    store = _open_store(chosen)
-    with as_usage_error():
-        store.list(limit=1)
+    store = open_store(chosen, "`--store`")
+    store.list(limit=1)
     return store
-
-
-def _open_store(chosen: str | Path | Store) -> Store:
-    try:
-        return open_store(chosen, "`--store`")
-    except AcornError as error:
-        raise CommandError(error_message(error)) from error
 
 
 # Runs
@@ -247,8 +239,7 @@ def find_run_id(store: Store, prefix: str) -> str:
 
     Raises a `CommandError` if there is no such run, or more than one.
     """
-    with as_usage_error():
-        ids = store.find(prefix)
+    ids = store.find(prefix)
     if len(ids) == 1:
         return ids[0]
     if not ids:
@@ -264,7 +255,7 @@ def short_id(run_id: str) -> str:
     return run_id[:8] if _GENERATED_ID.fullmatch(run_id) else run_id
 
 
-def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
+def load_stored_agent(stored: StoredRun, store: Store, target: str | None) -> Agent:
     """Load the agent that started a stored run, with the stored settings.
 
     If the class of the agent has moved, `target` contains its new file and class. Otherwise `target` is None.
@@ -277,19 +268,31 @@ def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug
             f"Call `resume` in the program that defines the class, or choose another class with `--agent FILE:CLASS`."
         )
     try:
-        agent = load_agent(
-            target or (f"{file}:{name}" if file and Path(file).is_file() else f"{source}:{name}"), debug=debug
-        )
+        agent = load_agent(target or (f"{file}:{name}" if file and Path(file).is_file() else f"{source}:{name}"))
     except CommandError as error:
         if target is None:
             reason = str(error).rstrip(".")
             message = f"Cannot load the class of the run ({reason}). If the class has moved, use `--agent FILE:CLASS`."
-            raise CommandError(message, error.code, debug=debug) from error
+            raise CommandError(message, error.code) from error
         raise
+    return agent.using(store=store, **settings)
+
+
+def change_settings(agent: Agent, **settings: object) -> Agent:
+    """Return a copy of an agent with those settings that are not None, or the agent itself if all are None."""
+    changes: JsonObject = {name: value for name, value in settings.items() if value is not None}
+    return agent.using(**changes) if changes else agent
+
+
+def read_run_file(file: str) -> Run:
+    """Read a run from a file that `acorn run --save` or `run.to_json()` wrote."""
     try:
-        return agent.using(store=store, **settings)
-    except (AcornError, TypeError) as error:
-        raise CommandError(error_message(error), debug=debug) from error
+        return Run.from_json(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(f"Cannot read `{file}`: {error.strerror or error}") from error
+    except (StoreError, UnicodeDecodeError) as error:
+        reason = str(error).removeprefix("Cannot read the saved run: ")
+        raise CommandError(f"`{file}` is not a saved run: {reason}") from error
 
 
 def parse_value(text: str) -> Any:

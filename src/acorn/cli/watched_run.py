@@ -190,11 +190,11 @@ class WatchedRun:
         try:
             code = self._report_output() if failure is None else self._report_failure(failure)
         except CommandError as error:
-            code = print_error(error)
+            code = print_error(error, debug=self.options.debug)
         except OutputClosedError:
             code = SUCCESS
         if save_error is not None:
-            print_error(save_error)
+            print_error(save_error, debug=self.options.debug)
         return code or (SUCCESS if save_error is None else save_error.code)
 
     def _report_failure(self, error: BaseException) -> int:
@@ -289,12 +289,12 @@ class WatchedRun:
         try:
             print_json(run_report(self.run, error), self.out)
         except CommandError as write_error:
-            print_error(write_error)
+            print_error(write_error, debug=self.options.debug)
         except OutputClosedError:
             pass
 
     def _error(self, message: str, code: int) -> CommandError:
-        return CommandError(message, code, debug=self.options.debug, secrets=self.secrets)
+        return CommandError(message, code, self.secrets)
 
     def _redact(self, text: str) -> str:
         return redactor(self.secrets).text(text)

@@ -15,34 +15,28 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from acorn import AcornError, Paused
+from acorn import Paused
 from acorn._inside.runs import Batch, Item
-from acorn.cli.options import OPTION_HELP
+from acorn.cli.options import ConcurrencyOption, DebugOption, ModelOption, StoreOption, Target
 from acorn.cli.output import (
     FAILED,
     INTERRUPTED,
     SUCCESS,
     WAITING,
     CommandError,
-    error_message,
     error_text,
     json_text,
     plural,
     write,
     write_line,
 )
-from acorn.cli.targets import choose_store, load_agent
+from acorn.cli.targets import change_settings, choose_store, load_agent
 from acorn.types import JsonObject
 
 
 def batch(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]", help="The Python file or module with the agent, such as `agent.py`."
-        ),
-    ],
+    target: Target,
     rows: Annotated[
         str,
         typer.Argument(
@@ -55,24 +49,21 @@ def batch(
             "-o", "--output", metavar="FILE", help="The file for the results, as JSONL. Default: standard output."
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")] = 8,
+    concurrency: ConcurrencyOption = 8,
     id: Annotated[
         str | None,
-        typer.Option(
-            "--id", help="The name of the batch. With a name and a store, the same command resumes the batch."
-        ),
+        typer.Option(help="The name of the batch. With a name and a store, the same command resumes the batch."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="FIELD", help="The input field whose value identifies a row.")
+        str | None, typer.Option(metavar="FIELD", help="The input field whose value identifies a row.")
     ] = None,
     max_cost: Annotated[
-        float | None,
-        typer.Option("--max-cost", help="Stop starting runs when the total cost reaches this amount in dollars."),
+        float | None, typer.Option(help="Stop starting runs when the total cost reaches this amount in dollars.")
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed rows again.")] = False,
-    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])] = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    model: ModelOption = None,
+    store: StoreOption = None,
+    debug: DebugOption = False,
 ) -> int:
     """Run a module for every row of a file.
 
@@ -80,21 +71,16 @@ def batch(
     the line when the run of the row has ended.
     """
     out = context.obj.reserve_stdout()
-    agent = load_agent(target, debug=debug)
-    changes = {"model": model, "store": choose_store(store, agent.store)}
+    agent = load_agent(target)
     inputs = _read_rows(rows)
-    try:
-        agent = agent.using(**{name: value for name, value in changes.items() if value is not None})
-        items = agent.map(
-            inputs,
-            concurrency=concurrency,
-            id=id,
-            key=None if key is None else lambda row: row[key],
-            max_cost=max_cost,
-            retry_failed=retry_failed,
-        )
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
+    items = change_settings(agent, model=model, store=choose_store(store, agent.store)).map(
+        inputs,
+        concurrency=concurrency,
+        id=id,
+        key=None if key is None else lambda row: row[key],
+        max_cost=max_cost,
+        retry_failed=retry_failed,
+    )
     with _open_output(output, out) as file:
         try:
             for item in _show_progress(items):

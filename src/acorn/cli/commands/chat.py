@@ -18,9 +18,9 @@ from acorn import AcornError, Run
 from acorn._inside import describe_agent, in_batch
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.input import is_text
-from acorn.cli.options import OPTION_HELP, AcornOptions, Option, Options
-from acorn.cli.output import SUCCESS, CommandError, OutputClosedError, clean, error_message, one_line, write, write_line
-from acorn.cli.targets import DEFAULT_STORE, Agent, as_usage_error, choose_store, load_agent
+from acorn.cli.options import AcornOptions, DebugOption, ModelOption, Option, Options, StoreOption, Target
+from acorn.cli.output import SUCCESS, CommandError, clean, error_message, one_line, write, write_line
+from acorn.cli.targets import DEFAULT_STORE, Agent, change_settings, choose_store, load_agent
 from acorn.cli.watched_run import WatchedRun
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
@@ -34,35 +34,26 @@ _HELP = """/history      print the conversation so far
 
 def chat(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]", help="The Python file or module with the agent, such as `agent.py`."
-        ),
-    ],
+    target: Target,
     id: Annotated[
-        str | None, typer.Option("--id", help="The name of a new chat, or the name of an earlier chat to resume.")
+        str | None, typer.Option(help="The name of a new chat, or the name of an earlier chat to resume.")
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])] = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    model: ModelOption = None,
+    store: StoreOption = None,
+    debug: DebugOption = False,
 ) -> int:
     """Chat with an agent in the terminal.
 
     Each line that you type becomes the value of the agent's text field. `/help` lists the commands of the chat.
     """
     out = context.obj.reserve_stdout()
-    agent = load_agent(target, debug=debug)
+    agent = load_agent(target)
     chosen_store = choose_store(store, agent.store)
     if chosen_store is None:
         DEFAULT_STORE.parent.mkdir(mode=0o700, exist_ok=True)
         chosen_store = str(DEFAULT_STORE)
-    changes = {"store": chosen_store, **({} if model is None else {"model": model})}
-    try:
-        agent = agent.using(**changes)
-        opened_store = open_store(chosen_store, "`--store`")
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
+    agent = change_settings(agent, store=chosen_store, model=model)
+    opened_store = open_store(chosen_store, "`--store`")
     acorn_options = AcornOptions(store=store, debug=debug)
     conversation = Chat(agent, opened_store, f"chat {id or secrets.token_hex(3)}", acorn_options, out)
     write_line(f"{conversation.name} (/help lists the commands)")
@@ -70,10 +61,8 @@ def chat(
         try:
             if not conversation.handle(line):
                 break
-        except OutputClosedError:
-            raise
-        except CommandError as error:
-            write_line(f"error: {one_line(str(error), 2000)}")
+        except (CommandError, AcornError) as error:
+            write_line(f"error: {one_line(error_message(error), 2000)}")
         except KeyboardInterrupt:
             write_line("")
     write_line(f"To resume: acorn chat {target} --id {conversation.name.removeprefix('chat ')}")
@@ -90,8 +79,7 @@ class Chat:
         self.name = name
         self._agent, self._store, self._options, self._out = agent, store, acorn_options, out
         self._field = _text_field(agent)
-        with as_usage_error():
-            earlier = store.list(batch=name, limit=None)
+        earlier = store.list(batch=name, limit=None)
         done = [facts for facts in earlier if facts.status == "done"]
         self._count = len(earlier)
         self._runs: list[Run] = [acorn.runs(store).get(done[0].id)] if done else []
@@ -154,10 +142,7 @@ class Chat:
     def _use_model(self, name: str) -> None:
         if not name:
             raise CommandError("`/model` needs the name of a model, as in `/model openai/gpt-4o`.")
-        try:
-            self._agent = self._agent.using(model=name)
-        except AcornError as error:
-            raise CommandError(error_message(error)) from error
+        self._agent = self._agent.using(model=name)
 
     def _show_history(self) -> None:
         for message in self._runs[-1].history if self._runs else ():
@@ -169,8 +154,7 @@ class Chat:
     def _show_run(self) -> None:
         if not self._runs:
             raise CommandError("There is no run to print. Type a line first.")
-        with as_usage_error():
-            print_stored_run(self._store, acorn.runs(self._store).get(self._runs[-1].id), is_full=True, out=self._out)
+        print_stored_run(self._store, acorn.runs(self._store).get(self._runs[-1].id), is_full=True, out=self._out)
 
 
 def _text_field(agent: Agent) -> Option:

@@ -23,6 +23,7 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 
 from acorn import AcornError
+from acorn.cli.options import DebugOption
 from acorn.cli.output import FAILED, SUCCESS, CommandError, OutputClosedError, error_message, write, write_line
 from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
@@ -92,7 +93,7 @@ def pull(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help=f"The name of the model: {', '.join(KNOWN_MODELS)}.")
     ] = _DEFAULT,
-    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+    debug: DebugOption = False,
 ) -> int:
     """Download the weights of a model that runs on this machine."""
     name = name.removeprefix("local/")
@@ -102,7 +103,7 @@ def pull(
     try:
         path, existed = fetch_weights(KNOWN_MODELS[name])
     except AcornError as error:
-        raise CommandError(error_message(error), FAILED, debug=debug) from error
+        raise CommandError(error_message(error), FAILED) from error
     write(sys.stdout, f"{name} {'is already downloaded' if existed else 'is ready'}: {path}\n")
     return SUCCESS
 
@@ -199,7 +200,7 @@ _WEIGHTS = KNOWN_MODELS["smollm2"]
 
 
 def demo(
-    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+    debug: DebugOption = False,
 ) -> int:
     """Print and run four programs in about a minute, with a model on this machine and without an API key."""
     console = _Console(highlight=False)
@@ -214,7 +215,7 @@ def demo(
         write(sys.stdout, "\n")  # A program may have printed an incomplete line.
         raise
     except AcornError as error:
-        raise CommandError(error_message(error), FAILED, debug=debug) from error
+        raise CommandError(error_message(error), FAILED) from error
     return SUCCESS
 
 

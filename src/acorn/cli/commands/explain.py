@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,19 +16,18 @@ from acorn._inside.runs import Explanation, explain_agent
 from acorn.cli.arguments import parse_arguments, show_help
 from acorn.cli.commands.run import describe_target
 from acorn.cli.input import make_input
-from acorn.cli.options import OPTION_HELP, AcornOptions
+from acorn.cli.options import AcornOptions, DebugOption, InputOption, Target
 from acorn.cli.output import (
     FAILED,
     SUCCESS,
     CommandError,
     clean,
-    error_message,
     error_text,
     one_line,
     print_json,
     redactor,
+    rich_console,
     user_code_line,
-    write,
 )
 from acorn.cli.targets import load_agent
 from acorn.types import is_json_list
@@ -36,21 +35,11 @@ from acorn.types import is_json_list
 
 def explain(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]",
-            help="The Python file or module with the agent: `agent.py`, `agent.py:Researcher`.",
-        ),
-    ],
-    input: Annotated[
-        str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OPTION_HELP["input"])
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", "--acorn-json", help="Print the explanation as one JSON object.")
-    ] = False,
+    target: Target,
+    input: InputOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the explanation as one JSON object.")] = False,
     open: Annotated[bool, typer.Option("--open", help="Open the tool sources and list their tools.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OPTION_HELP["debug"])] = False,
+    debug: DebugOption = False,
 ) -> int:
     """Print the first request of a module: the messages, the tools and their sizes.
 
@@ -59,10 +48,9 @@ def explain(
     before the module.
     """
     words = list(context.args)
-    debug = debug or "--debug" in words or "--acorn-debug" in words
     out = context.obj.reserve_stdout()
-    agent = load_agent(target, debug=debug)
-    description, options = describe_target(agent, debug)
+    agent = load_agent(target)
+    description, options = describe_target(agent)
     if "--open" in words and options.find("open") is None:
         open = True
         words.remove("--open")
@@ -82,12 +70,10 @@ def explain(
             value = description.input.unwrap(make_input(arguments, options))
             values = () if description.input.is_empty else (value,)
         explanation = explain_agent(agent, values, opens=open)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
-    except CommandError:
+    except (AcornError, CommandError):
         raise
     except (Exception, SystemExit) as error:  # A user's prompt method or tool source can raise any exception.
-        raise CommandError(f"{user_code_line(error)}{error_text(error)}", FAILED, debug=debug) from error
+        raise CommandError(f"{user_code_line(error)}{error_text(error)}", FAILED) from error
     explanation = replace(
         explanation,
         input=redactor().data(explanation.input),
@@ -99,15 +85,9 @@ def explain(
     if arguments.acorn_options.json:
         print_json(explanation.to_json(), out)
     else:
-        _show(explanation, out)
+        with rich_console(out, 120) as console:
+            _print(explanation, console)
     return SUCCESS
-
-
-def _show(explanation: Explanation, out: TextIO) -> None:
-    console = Console(file=out) if out.isatty() else Console(file=out, width=120)
-    with console.capture() as captured:
-        _print(explanation, console)
-    write(out, captured.get())
 
 
 def _print(explanation: Explanation, console: Console) -> None:

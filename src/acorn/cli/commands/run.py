@@ -15,24 +15,39 @@ import typer
 from pydantic.errors import PydanticUserError
 
 import acorn
-from acorn import AcornError, Run
+from acorn import Run
 from acorn._inside import FINISH, AgentDescription, describe_agent, read_stored_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.arguments import parse_arguments, show_help
-from acorn.cli.commands.runs import RunArgument, SourceArgument, StoreOption, missing_source, read_run_file
 from acorn.cli.input import make_input
-from acorn.cli.options import OPTION_HELP, AcornOptions, Options
-from acorn.cli.output import SUCCESS, CommandError, error_message, one_line, plural, write_line
+from acorn.cli.options import (
+    AcornOptions,
+    AgentOption,
+    DebugOption,
+    InputOption,
+    JsonOption,
+    ModelOption,
+    Options,
+    RunArgument,
+    SaveOption,
+    SourceArgument,
+    StoredRunsOption,
+    StoreOption,
+    Target,
+)
+from acorn.cli.output import SUCCESS, CommandError, one_line, plural, write_line
 from acorn.cli.targets import (
     Agent,
-    as_usage_error,
+    change_settings,
     choose_store,
     find_run_id,
     load_agent,
     load_stored_agent,
     open_chosen_store,
     parse_value,
+    read_run_file,
     short_id,
+    store_of,
 )
 from acorn.cli.watched_run import WatchedRun
 from acorn.journal import BranchStarted, RunStarted
@@ -44,50 +59,30 @@ from acorn.types import JsonObject
 
 def run(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]",
-            help="The Python file or module with the agent: `agent.py`, `agent.py:Researcher`.",
-        ),
-    ],
-    model: Annotated[str | None, typer.Option("--model", "--acorn-model", help=OPTION_HELP["model"])] = None,
-    input: Annotated[
-        str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OPTION_HELP["input"])
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", "--acorn-json", help=OPTION_HELP["json"])] = False,
-    save: Annotated[
-        str | None, typer.Option("--save", "--acorn-save", metavar="FILE", help=OPTION_HELP["save"])
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", "--acorn-store", metavar="FILE|URL", help=OPTION_HELP["store"])
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OPTION_HELP["debug"])] = False,
+    target: Target,
+    model: ModelOption = None,
+    input: InputOption = None,
+    json: JsonOption = False,
+    save: SaveOption = None,
+    store: StoreOption = None,
+    debug: DebugOption = False,
 ) -> int:
     """Run a module from the command line.
 
     Set the fields of the input by options after the module: --question "Who made Python?", --address.city Oslo,
-    --tag a --tag b. "acorn run agent.py --help" lists these options. Piped text becomes the value of the only text
-    field that has no value. The command prints the output as JSON to standard output, and everything else to standard
-    error.
+    --tag a --tag b. "acorn run agent.py --help" lists these options. If a field has the name of an option of acorn,
+    the option of acorn has a prefix, as in --acorn-model. Piped text becomes the value of the only text field that has
+    no value. The command prints the output as JSON to standard output, and everything else to standard error.
     """
-    words = list(context.args)
-    debug = debug or "--debug" in words or "--acorn-debug" in words
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
-    agent = load_agent(target, debug=debug)
-    description, options = describe_target(agent, debug)
-    arguments = parse_arguments(words, options, AcornOptions(model, input, json, save, store, debug))
-    if arguments.acorn_options.help:
+    agent = load_agent(target)
+    description, options = describe_target(agent)
+    arguments = parse_arguments(context.args, options, AcornOptions(model, input, json, save, store, debug))
+    acorn_options = arguments.acorn_options
+    if acorn_options.help:
         show_help(agent, description, options, target, out)
         return SUCCESS
-    changes = {
-        "model": arguments.acorn_options.model,
-        "store": choose_store(arguments.acorn_options.store, agent.store),
-    }
-    try:
-        agent = agent.using(**{name: value for name, value in changes.items() if value is not None})
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
+    agent = change_settings(agent, model=acorn_options.model, store=choose_store(acorn_options.store, agent.store))
     shape, value = description.input, make_input(arguments, options)
     values = () if shape.is_empty else (shape.unwrap(value),)
     uses_tools = bool(description.tools or description.source_count or description.branches)
@@ -95,24 +90,21 @@ def run(
         write_line(
             f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
         )
-    return WatchedRun(agent, description, arguments.acorn_options, out).perform(lambda: agent.stream(*values))
+    return WatchedRun(agent, description, acorn_options, out).perform(lambda: agent.stream(*values))
 
 
-def describe_target(agent: Agent, debug: bool) -> tuple[AgentDescription, Options]:
+def describe_target(agent: Agent) -> tuple[AgentDescription, Options]:
     """Return the declaration of an agent and the options for its input.
 
-    Raises a `CommandError` if the declaration is wrong. The check is necessary because `__init__` may have changed the
-    declaration.
+    Raises a `CommandError` if the input uses a class that is not defined.
     """
     try:
         description = describe_agent(agent)
         return description, Options(description.input)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
     except (PydanticUserError, NameError) as error:
         reason = getattr(error, "message", str(error))
         raise CommandError(
-            f"The input of `{type(agent).__name__}` uses a class that is not defined: {reason}", debug=debug
+            f"The input of `{type(agent).__name__}` uses a class that is not defined: {reason}"
         ) from error
 
 
@@ -121,29 +113,16 @@ def resume(
     run: RunArgument,
     answer: Annotated[
         str | None,
-        typer.Option(
-            "--answer",
-            metavar="VALUE",
-            help="The answer to the request that the run waits for, as JSON or as text.",
-        ),
+        typer.Option(metavar="VALUE", help="The answer to the request that the run waits for, as JSON or as text."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
-    no: Annotated[
-        str | None, typer.Option("--no", metavar="REASON", help="Reject the tool call, with a reason.")
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent",
-            metavar="FILE_OR_MODULE[:CLASS]",
-            help="The new file or module of the agent, if the class has moved.",
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
-    json: Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])] = False,
-    save: Annotated[str | None, typer.Option("--save", metavar="FILE", help=OPTION_HELP["save"])] = None,
-    store: StoreOption = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    no: Annotated[str | None, typer.Option(metavar="REASON", help="Reject the tool call, with a reason.")] = None,
+    agent: AgentOption = None,
+    model: ModelOption = None,
+    json: JsonOption = False,
+    save: SaveOption = None,
+    store: StoredRunsOption = None,
+    debug: DebugOption = False,
 ) -> int:
     """Resume a run that was interrupted or that waits for human input.
 
@@ -156,17 +135,14 @@ def resume(
     out = context.obj.reserve_stdout()
     opened_store = open_chosen_store(store)
     run_id = find_run_id(opened_store, run)
-    with as_usage_error():
-        root = opened_store.read(run_id)[0]
-        past = [row.entry for row in opened_store.follow(run_id)[1]]
-        value = parse_value(answer) if answer is not None else True if yes else no or False
-        answers = _answers(opened_store, run_id, value) if has_answer else {}
-    stored_agent = load_stored_agent(root, opened_store, agent, debug)
-    if model is not None:
-        stored_agent = stored_agent.using(model=model)
+    root = opened_store.read(run_id)[0]
+    past = read_stored_entries(row.entry for row in opened_store.follow(run_id)[1])
+    value = parse_value(answer) if answer is not None else True if yes else no or False
+    answers = _answers(opened_store, run_id, value) if has_answer else {}
+    stored_agent = change_settings(load_stored_agent(root, opened_store, agent), model=model)
     acorn_options = AcornOptions(model, None, json, save, store, debug)
     watched = WatchedRun(stored_agent, describe_agent(stored_agent), acorn_options, out)
-    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), read_stored_entries(past))
+    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
 
 
 def _answers(store: Store, run_id: str, value: object) -> JsonObject:
@@ -189,35 +165,22 @@ def fork(
     context: typer.Context,
     source: SourceArgument,
     before: Annotated[
-        int,
-        typer.Option(
-            "--before", metavar="STEP", help="The first step to run again. The new run keeps the earlier steps."
-        ),
+        int, typer.Option(metavar="STEP", help="The first step to run again. The new run keeps the earlier steps.")
     ],
-    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="FILE", help="A file with a new system prompt.")
-    ] = None,
+    model: ModelOption = None,
+    prompt: Annotated[str | None, typer.Option(metavar="FILE", help="A file with a new system prompt.")] = None,
     edit: Annotated[
         list[str] | None,
         typer.Option(
-            "--edit",
             metavar="CALL=VALUE",
             help="Replace the result of a kept tool call. CALL is its id or tool name. VALUE is JSON or text.",
         ),
     ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent",
-            metavar="FILE_OR_MODULE[:CLASS]",
-            help="The file or module of the agent. Required if RUN|FILE is a file or if the class has moved.",
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])] = False,
-    save: Annotated[str | None, typer.Option("--save", metavar="FILE", help=OPTION_HELP["save"])] = None,
-    store: StoreOption = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    agent: AgentOption = None,
+    json: JsonOption = False,
+    save: SaveOption = None,
+    store: StoredRunsOption = None,
+    debug: DebugOption = False,
 ) -> int:
     """Start a new run with the first steps of another run.
 
@@ -225,37 +188,32 @@ def fork(
     steps, the model may call tools again. Usage and limits start at zero.
     """
     out = context.obj.reserve_stdout()
-    run, base_agent = _load_source(source, store, agent, debug)
+    run, base_agent = _load_source(source, store, agent)
     events = run.thread
-    changes: JsonObject = {} if model is None else {"model": model}
-    if prompt is not None:
-        changes["system_prompt"] = Path(prompt).resolve()
-    try:
-        forked = base_agent.using(thread=events, before=before, **changes)
-        if edit:
-            _edit_results(events, edit, before)
-            forked = forked.using(thread=events, before=before)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
+    changed = change_settings(base_agent, model=model, system_prompt=None if prompt is None else Path(prompt).resolve())
+    forked = changed.using(thread=events, before=before)
+    if edit:
+        _edit_results(events, edit, before)
+        forked = changed.using(thread=events, before=before)
     description = describe_agent(forked)
     _print_plan(short_id(run.id), events, before, description)
     watched = WatchedRun(forked, description, AcornOptions(model, None, json, save, store, debug), out)
     return watched.perform(forked.stream)
 
 
-def _load_source(source: str, option: str | None, target: str | None, debug: bool) -> tuple[Run, Agent]:
+def _load_source(source: str, option: str | None, target: str | None) -> tuple[Run, Agent]:
     """Load the run that should be forked, and return the run and its agent."""
-    if not Path(source).is_file():
-        if choose_store(option) is None:
-            raise missing_source(source)
-        store = open_chosen_store(option)
+    if (store := store_of(source, option)) is not None:
         _reject_branch(store, source)
         run_id = find_run_id(store, source)
-        with as_usage_error():
-            stored, run = store.read(run_id)[0], acorn.runs(store).get(run_id)
-        return run, load_stored_agent(stored, store, target, debug)
-    saved_run = read_run_file(source)
-    return saved_run, _load_agent_of_file(source, saved_run, option, target, debug)
+        return acorn.runs(store).get(run_id), load_stored_agent(store.read(run_id)[0], store, target)
+    run = read_run_file(source)
+    if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
+        starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
+        hint = f" (its class was `{one_line(starts[0].module)}`)" if starts else ""
+        raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")
+    agent = load_agent(target)
+    return run, change_settings(agent, store=choose_store(option, agent.store))
 
 
 def _reject_branch(store: Store, run_id: str) -> None:
@@ -263,13 +221,11 @@ def _reject_branch(store: Store, run_id: str) -> None:
 
     A branch starts with the conversation of its parent, so only the root run (the top-level run) can be forked.
     """
-    with as_usage_error():
-        stored = store.read(run_id)
+    stored = store.read(run_id)
     root = stored[0].facts.root if stored else ""
     if root in ("", run_id):
         return
-    with as_usage_error():
-        tree = {member.facts.id: member for member in store.read(root)}
+    tree = {member.facts.id: member for member in store.read(root)}
     child = run_id
     while (parent := tree[child].facts.parent) not in (None, root):
         child = parent
@@ -280,20 +236,6 @@ def _reject_branch(store: Store, run_id: str) -> None:
         f"Cannot fork `{run_id}`: it is a branch and starts with the conversation of its parent. Fork the root run "
         f"instead: `{command} {step}` calls `{name}` again, and `{command} {step + 1}` keeps the result of `{name}`."
     )
-
-
-def _load_agent_of_file(source: str, run: Run, option: str | None, target: str | None, debug: bool) -> Agent:
-    if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
-        starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
-        name = starts[0].module if starts else None
-        hint = f" (its class was `{one_line(name)}`)" if name else ""
-        raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")
-    agent = load_agent(target, debug=debug)
-    store = choose_store(option, agent.store)
-    try:
-        return agent if store is None else agent.using(store=store)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
 
 
 def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -19,6 +18,7 @@ import acorn
 from acorn import Run
 from acorn._inside import read_stored_entries, stored_instance, tree_entries
 from acorn.cli.drawing import Pen, draw_run
+from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import (
     SUCCESS,
     CommandError,
@@ -27,43 +27,29 @@ from acorn.cli.output import (
     plural,
     print_json,
     redactor,
+    rich_console,
     seconds_text,
     totals_text,
     write,
     write_line,
 )
-from acorn.cli.targets import (
-    STORE_HELP,
-    as_usage_error,
-    choose_store,
-    find_run_id,
-    open_chosen_store,
-    parse_value,
-    short_id,
-)
+from acorn.cli.targets import find_run_id, open_chosen_store, parse_value, read_run_file, short_id, store_of
 from acorn.cli.view_tree import RunTree
 from acorn.cli.views import PlainView
-from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import serialize_thread_to_xml
-from acorn.types import ForkedFrom, JsonObject, Request
+from acorn.types import JsonObject
 
 if TYPE_CHECKING:
     from acorn.stores.postgres import PostgresStore
     from acorn.stores.postgres.queue import AgentFacts, WorkerFacts
 
-StoreOption = Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=STORE_HELP)]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")]
-SourceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN|FILE",
-        help="The id of a stored run or its first characters, or a file from `acorn run --save` or `run.to_json()`.",
-    ),
-]
-
+_WIDTH = 160
+"""The width of tables and trees if standard output is not a terminal."""
+_TEXT_COLUMNS = ("run", "status", "agent", "model", "worker", "agents")
+"""The headings of the columns that are aligned to the left. All other columns contain numbers or times."""
 _STYLES = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cyan", "queued": "cyan"}
 
 
@@ -73,35 +59,36 @@ _STYLES = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cy
 def runs(
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", metavar="STATUS", help="List only runs with this status. Can be repeated."),
+        typer.Option(metavar="STATUS", help="List only runs with this status. Can be repeated."),
     ] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="CLASS", help="List only runs of this class.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The maximum number of runs.")] = 50,
+    agent: Annotated[str | None, typer.Option(metavar="CLASS", help="List only runs of this class.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The maximum number of runs.")] = 50,
     fleet: Annotated[
         bool, typer.Option("--fleet", help="List the workers of a PostgreSQL store and the queues of their agents.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON array of the runs, or a JSON object of the fleet.")
     ] = False,
-    store: StoreOption = None,
+    store: StoredRunsOption = None,
 ) -> int:
     """List the runs of a store, newest first, and their open requests for human input."""
     opened_store = open_chosen_store(store)
     if fleet:
         return _print_fleet(opened_store, json=json)
     stored_runs = acorn.runs(opened_store)
-    with as_usage_error():
-        listed = stored_runs.list(status=cast(tuple[Status, ...], tuple(status or ())), agent=agent, limit=limit)
-        requests = stored_runs.requests()
+    listed = stored_runs.list(status=cast(tuple[Status, ...], tuple(status or ())), agent=agent, limit=limit)
+    requests = stored_runs.requests()
     if json:
         print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
         return SUCCESS
     if not listed:
         write_line(f"There are no runs in {opened_store.name}.")
         return SUCCESS
-    _print_runs(listed)
+    headings = ("run", "status", "agent", "model", "steps", "tokens", "cost", "seconds", "started")
+    _print_table(headings, map(_run_row, listed))
     for request in requests:
-        write(sys.stdout, f"{_question_line(request)}\n")
+        choices = f" ({', '.join(request.choices)})" if request.choices else ""
+        write(sys.stdout, f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}\n")
     return SUCCESS
 
 
@@ -111,30 +98,18 @@ def _facts_to_json(facts: RunFacts) -> JsonObject:
     return {**values, "usage": usage, "started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
 
 
-def _print_runs(listed: Iterable[RunFacts]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("run", "status", "agent", "model"):
-        table.add_column(heading, overflow="fold" if heading == "run" else "ellipsis", no_wrap=True)
-    for heading in ("steps", "tokens", "cost", "seconds", "started"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for facts in listed:
-        table.add_row(
-            Text(one_line(short_id(facts.id), 60)),
-            Text(facts.status, style=_STYLES.get(facts.status, "dim")),
-            Text(one_line(facts.agent.rpartition(":")[2], 40)),
-            Text(one_line(facts.model or "", 40)),
-            str(facts.steps),
-            f"{facts.usage.total_tokens:,}",
-            "" if facts.cost is None else f"${facts.cost:.4f}",
-            seconds_text(facts.seconds),
-            facts.started.astimezone().strftime("%Y-%m-%d %H:%M"),
-        )
-    _print_table(table)
-
-
-def _question_line(request: Request) -> str:
-    choices = f" ({', '.join(request.choices)})" if request.choices else ""
-    return f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}"
+def _run_row(facts: RunFacts) -> list[str | Text]:
+    return [
+        one_line(short_id(facts.id), 60),
+        Text(facts.status, style=_STYLES.get(facts.status, "dim")),
+        one_line(facts.agent.rpartition(":")[2], 40),
+        one_line(facts.model or "", 40),
+        str(facts.steps),
+        f"{facts.usage.total_tokens:,}",
+        "" if facts.cost is None else f"${facts.cost:.4f}",
+        seconds_text(facts.seconds),
+        facts.started.astimezone().strftime("%Y-%m-%d %H:%M"),
+    ]
 
 
 def _print_fleet(store: Store, *, json: bool) -> int:
@@ -142,57 +117,49 @@ def _print_fleet(store: Store, *, json: bool) -> int:
         raise CommandError(
             f"`--fleet` needs a PostgreSQL store, because {store.name} has no workers. Use `--store postgresql://...`."
         )
-    with as_usage_error():
-        workers, agents = cast("PostgresStore", store).fleet()
+    workers, agents = cast("PostgresStore", store).fleet()
     if json:
         worker_data = [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers]
         print_json({"workers": worker_data, "agents": [agent._asdict() for agent in agents]}, sys.stdout)
         return SUCCESS
-    if not workers:
+    if workers:
+        _print_table(("worker", "runs", "limit", "agents", "since"), map(_worker_row, workers))
+        write(sys.stdout, "\n")
+    else:
         write_line(f"No worker is running. To start one: acorn work FILE:CLASS --store {store.name}")
-    _print_rows(("worker", "runs", "limit", "agents", "since"), [_worker_row(worker) for worker in workers])
-    headings = ("agent", "queued", "oldest", "delayed", "running", "waiting", "done / min", "failed / h")
-    _print_rows(headings, [_agent_row(agent) for agent in agents])
+    if agents:
+        headings = ("agent", "queued", "oldest", "delayed", "running", "waiting", "done / min", "failed / h")
+        _print_table(headings, map(_agent_row, agents))
+        write(sys.stdout, "\n")
     queued = sum(agent.queued for agent in agents)
     done = sum(agent.done for agent in agents)
     write_line(f"{plural(len(workers), 'worker')}, {queued:,} queued, {done:,} done in the last minute")
     return SUCCESS
 
 
-def _worker_row(worker: WorkerFacts) -> list[str]:
+def _worker_row(worker: WorkerFacts) -> list[str | Text]:
     names = ", ".join(name.rpartition(":")[2] for name in worker.agents)
     since = worker.started.astimezone().strftime("%Y-%m-%d %H:%M")
     host = f"{one_line(worker.host, 40)} {worker.pid}"
     return [host, f"{worker.running:,}", f"{worker.concurrency:,}", one_line(names, 60), since]
 
 
-def _agent_row(agent: AgentFacts) -> list[str]:
+def _agent_row(agent: AgentFacts) -> list[str | Text]:
     oldest = "" if agent.oldest is None else seconds_text(agent.oldest)
     counts = (agent.delayed, agent.running, agent.waiting, agent.done, agent.failed)
     return [one_line(agent.agent, 60), f"{agent.queued:,}", oldest, *(f"{count:,}" for count in counts)]
 
 
-def _print_rows(headings: Sequence[str], rows: list[list[str]]) -> None:
-    if not rows:
-        return
+def _print_table(headings: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 or heading == "agents" else "right", no_wrap=True)
+    for heading in headings:
+        overflow: Literal["fold", "ellipsis"] = "fold" if heading == "run" else "ellipsis"
+        justify: Literal["left", "right"] = "left" if heading in _TEXT_COLUMNS else "right"
+        table.add_column(heading, justify=justify, overflow=overflow, no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
-    _print_table(table)
-    write(sys.stdout, "\n")
-
-
-def _print_table(table: Table) -> None:
-    console = _console(sys.stdout)
-    with console.capture() as captured:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    with rich_console(sys.stdout, _WIDTH) as console:
         console.print(table)
-    write(sys.stdout, captured.get())
-
-
-def _console(out: TextIO) -> Console:
-    return Console(file=out) if out.isatty() else Console(file=out, width=160)
 
 
 # Changing
@@ -201,20 +168,19 @@ def _console(out: TextIO) -> Console:
 def answer(
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request, or its first characters.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON such as `true` or as text.")],
-    store: StoreOption = None,
+    store: StoredRunsOption = None,
 ) -> int:
     """Answer a request for human input.
 
     The run continues after a worker or `acorn resume` resumes it.
     """
     opened_store = open_chosen_store(store)
-    with as_usage_error():
-        matching = [other for other in opened_store.requests() if other.id.startswith(request)]
-        if len(matching) > 1:
-            raise CommandError(f"`{request}` matches {len(matching)} requests. Use more characters of the id.")
-        acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_value(value))
-        root = opened_store.read(matching[0].run_id)[0].facts.root
-        is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
+    matching = [other for other in opened_store.requests() if other.id.startswith(request)]
+    if len(matching) > 1:
+        raise CommandError(f"`{request}` matches {len(matching)} requests. Use more characters of the id.")
+    acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_value(value))
+    root = opened_store.read(matching[0].run_id)[0].facts.root
+    is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
     if is_queued:
         write_line("Answered. A worker resumes the run.")
     else:
@@ -223,14 +189,13 @@ def answer(
     return SUCCESS
 
 
-def cancel(run: RunArgument, store: StoreOption = None) -> int:
+def cancel(run: RunArgument, store: StoredRunsOption = None) -> int:
     """Cancel a run.
 
     A paused run ends immediately. A run in progress ends at its next step.
     """
     opened_store = open_chosen_store(store)
-    with as_usage_error():
-        opened_store.cancel(find_run_id(opened_store, run))
+    opened_store.cancel(find_run_id(opened_store, run))
     return SUCCESS
 
 
@@ -241,24 +206,21 @@ def delete(
     before: Annotated[
         str | None,
         typer.Option(
-            "--before",
-            metavar="DATE",
-            help="Delete all finished runs that started before this date, such as `2026-01-31`.",
+            metavar="DATE", help="Delete all finished runs that started before this date, such as `2026-01-31`."
         ),
     ] = None,
-    store: StoreOption = None,
+    store: StoredRunsOption = None,
 ) -> int:
     """Delete one run, or all finished runs that started before a date."""
     if (run is None) == (before is None):
         raise CommandError("`acorn delete` needs either the id of a run or `--before DATE`.")
     opened_store = open_chosen_store(store)
-    with as_usage_error():
-        if run is not None:
-            opened_store.delete(find_run_id(opened_store, run))
-            return SUCCESS
-        finished = opened_store.list(status=("done",), before=_parse_date(str(before)), limit=None)
-        for facts in finished:
-            opened_store.delete(facts.id)
+    if run is not None:
+        opened_store.delete(find_run_id(opened_store, run))
+        return SUCCESS
+    finished = opened_store.list(status=("done",), before=_parse_date(str(before)), limit=None)
+    for facts in finished:
+        opened_store.delete(facts.id)
     write_line(f"Deleted {plural(len(finished), 'run')}.")
     return SUCCESS
 
@@ -288,120 +250,98 @@ def show(
     html: Annotated[
         str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer to one HTML file.")
     ] = None,
-    store: StoreOption = None,
+    store: StoredRunsOption = None,
 ) -> int:
     """Print a stored or saved run as a tree of steps, tool calls and branches."""
     forms = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
     chosen = [name for name, is_chosen in forms if is_chosen]
     if len(chosen) > 1:
         raise CommandError(f"`{chosen[0]}` and `{chosen[1]}` cannot be combined. Remove one of them.")
+    opened_store = store_of(file, store)
     if html is not None:
-        return _write_html(file, store, html)
-    if choose_store(store) is not None and not Path(file).is_file():
-        opened_store = open_chosen_store(store)
+        return _write_html(file, opened_store, html)
+    if opened_store is None:
+        if follow:
+            raise CommandError("`--follow` needs a stored run. Use the id of a run and `--store`.")
+        run = read_run_file(file)
+    else:
         run_id = find_run_id(opened_store, file)
         if follow:
             return _follow(opened_store, run_id)
-        with as_usage_error():
-            run = acorn.runs(opened_store).get(run_id)
-        if python:
-            return _print_python(run, opened_store)
-        if not (xml or as_json):
-            print_stored_run(opened_store, run, is_full=full, out=sys.stdout)
-            return SUCCESS
-    elif follow:
-        raise CommandError("`--follow` needs a stored run. Use the id of a run and `--store`.")
+        run = acorn.runs(opened_store).get(run_id)
+    if python or xml or as_json:
+        text = (
+            _as_test(run, opened_store) if python else run.to_json() if as_json else serialize_thread_to_xml(run.thread)
+        )
+        write(sys.stdout, f"{(clean(text) if sys.stdout.isatty() else text).rstrip()}\n")
+    elif opened_store is not None:
+        print_stored_run(opened_store, run, is_full=full, out=sys.stdout)
     else:
-        run = read_run_file(file)
-    if python:
-        return _print_python(run, None)
-    if as_json or xml:
-        text = run.to_json() if as_json else serialize_thread_to_xml(run.thread)
-        write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
-        return SUCCESS
-    _print_run(Path(file).name, run.stop_reason, run, tree_entries(run), sys.stdout, is_full=True)
+        _print_run(Path(file).name, run.stop_reason, run, tree_entries(run), sys.stdout, is_full=True)
     return SUCCESS
 
 
 def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> None:
     """Print a stored run as a tree, followed by its model and totals."""
-    with as_usage_error():
-        status, rows = store.follow(run.id)
+    status, rows = store.follow(run.id)
     _print_run(run.id, status, run, read_stored_entries(row.entry for row in rows), out, is_full=is_full)
 
 
 def _print_run(
     name: str, status: str | None, run: Run, entries: Iterable[Entry], out: TextIO, *, is_full: bool
 ) -> None:
-    heading = Text.assemble((one_line(name), "bold"), (f"  {status or 'stopped'}{_fork_text(run.forked_from)}", "dim"))
-    _print_tree(heading, entries, out, is_full=is_full)
-    totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
-    write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
-
-
-def _fork_text(fork: ForkedFrom | None) -> str:
-    """Return the part of a heading that names the run from which a fork was started.
-
-    Return an empty string if the run is not a fork.
-    """
-    return "" if fork is None else f", forked from {one_line(short_id(fork.run or 'events'))} before step {fork.before}"
-
-
-def _print_tree(heading: Text, entries: Iterable[Entry], out: TextIO, *, is_full: bool) -> None:
-    console = _console(out)
+    fork = run.forked_from
+    origin = (
+        "" if fork is None else f", forked from {one_line(short_id(fork.run or 'events'))} before step {fork.before}"
+    )
+    heading = Text.assemble((one_line(name), "bold"), (f"  {status or 'stopped'}{origin}", "dim"))
     drawing, tree = Tree(heading, guide_style="dim"), RunTree()
     for entry in entries:
         tree.add_entry(entry)
-    pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_full=is_full)
-    draw_run(tree.root, drawing, pen)
-    with console.capture() as captured:
+    with rich_console(out, _WIDTH) as console:
+        pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_full=is_full)
+        draw_run(tree.root, drawing, pen)
         console.print(drawing)
-    write(out, captured.get())
+    totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
+    write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
 
 
 def _follow(store: Store, run_id: str) -> int:
     def print_line(line: str) -> None:
         write(sys.stdout, f"{line}\n")
 
-    with as_usage_error():
-        facts = store.read(run_id)[0].facts
-        view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
-        with view:
-            for entry in acorn.runs(store).follow(run_id):
-                view.add_entry(entry)
-        run = acorn.runs(store).get(run_id)
-        facts = store.read(run_id)[0].facts
+    facts = store.read(run_id)[0].facts
+    view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
+    with view:
+        for entry in acorn.runs(store).follow(run_id):
+            view.add_entry(entry)
+    run = acorn.runs(store).get(run_id)
+    facts = store.read(run_id)[0].facts
     view.end(facts.status, run)
     return SUCCESS
 
 
-def _print_python(run: Run, store: Store | None) -> int:
-    """Print a Python test that repeats a run.
+def _as_test(run: Run, store: Store | None) -> str:
+    """Return a Python test that repeats a run.
 
     `store` is the store that contains the run, or None if the run was read from a file. Only a store contains the name
     of the agent class and the settings of the agent.
     """
     module, settings = None, JsonObject()
     if store is not None:
-        with as_usage_error():
-            stored = store.read(run.id)[0]
+        stored = store.read(run.id)[0]
         module, settings = stored.header.agent, stored_instance(stored).settings
-    text = as_python(run, module=module, settings=settings, redact=redactor().text)
-    write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
-    return SUCCESS
+    return as_python(run, module=module, settings=settings, redact=redactor().text)
 
 
-def _write_html(source: str, option: str | None, out: str) -> int:
+def _write_html(source: str, store: Store | None, out: str) -> int:
     from acorn.web.page import files, run_index
 
-    with as_usage_error():
-        if choose_store(option) is not None and not Path(source).is_file():
-            store = open_chosen_store(option)
-            view = run_index.StoreRunIndex(store).view(find_run_id(store, source))
-        elif Path(source).is_file():
-            view = run_index.load_saved_run(Path(source), Path(source).stem)
-        else:
-            raise missing_source(source)
+    view = (
+        run_index.load_saved_run(Path(source), Path(source).stem)
+        if store is None
+        else run_index.StoreRunIndex(store).view(find_run_id(store, source))
+    )
     if view is None:
         raise CommandError(f"`{source}` is a branch. Use the id of the root run, which contains the branch.")
     try:
@@ -410,20 +350,3 @@ def _write_html(source: str, option: str | None, out: str) -> int:
         raise CommandError(f"Cannot write `{out}`: {error.strerror or error}") from error
     write_line(f"Wrote {one_line(out)}.")
     return SUCCESS
-
-
-def missing_source(source: str) -> CommandError:
-    return CommandError(
-        f"There is no file `{source}`, and there is no store here. If `{source}` is a stored run, use `--store`."
-    )
-
-
-def read_run_file(file: str) -> Run:
-    """Read a run from a file that `acorn run --save` or `run.to_json()` wrote."""
-    try:
-        return Run.from_json(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"Cannot read `{file}`: {error.strerror or error}") from error
-    except (StoreError, UnicodeDecodeError) as error:
-        reason = str(error).removeprefix("Cannot read the saved run: ")
-        raise CommandError(f"`{file}` is not a saved run: {reason}") from error

@@ -15,18 +15,19 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from socket import socket as Socket  # noqa: N812 - the class of the socket module
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from acorn import AcornError, StoreError
-from acorn.cli.options import OPTION_HELP
+from acorn import AcornError
+from acorn.cli.options import DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
 from acorn.cli.output import FAILED, SUCCESS, CommandError, error_message, write_line
 from acorn.cli.targets import (
     DEFAULT_STORE,
-    STORE_HELP,
     Agent,
+    change_settings,
     choose_store,
     load_agent,
     open_checked_store,
@@ -41,76 +42,57 @@ KEYS_VARIABLE = "ACORN_SERVE_KEYS"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MIN_KEY_LENGTH = 8
 
-Host = Annotated[str, typer.Option("--host", help="The network address to listen on.")]
+HostOption = Annotated[str, typer.Option(help="The network address to listen on.")]
+AllowHostOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Another host name under which clients reach the server.")
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        help=f"The port, or 0 for any free port. Default: {SERVICE_PORT} for `serve` and {PAGE_PORT} for `web`, or the "
+        f"next free port.",
+    ),
+]
 
 
 def serve(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]", help="The Python file or module with the agent, such as `agent.py`."
-        ),
-    ],
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            help=f"The port, or 0 for any free port. Default: {SERVICE_PORT}, or the next free port.",
-        ),
-    ] = None,
+    target: Target,
+    port: PortOption = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key",
-            help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key.",
-        ),
+        typer.Option(help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key."),
     ] = None,
     no_key: Annotated[
         bool, typer.Option("--no-key", help="Accept requests without a key. Works on this machine only.")
     ] = False,
-    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="The maximum duration of a run in seconds.")] = 600.0,
+    model: ModelOption = None,
+    store: StoreOption = None,
+    timeout: Annotated[float, typer.Option(help="The maximum duration of a run in seconds.")] = 600.0,
     concurrency: Annotated[
-        int,
-        typer.Option(
-            "--concurrency", min=1, help="The number of concurrent runs. Further requests get the status 429."
-        ),
+        int, typer.Option(min=1, help="The number of concurrent runs. Further requests get the status 429.")
     ] = 256,
-    host: Host = "127.0.0.1",
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Another host name under which clients reach the service."),
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    host: HostOption = "127.0.0.1",
+    allow_host: AllowHostOption = None,
+    debug: DebugOption = False,
 ) -> int:
     """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
     with _require_web_extra("serve"):
-        from acorn.web import guard, server
+        from acorn.web import server
         from acorn.web.serve import app, service
     if not timeout > 0:
         raise CommandError(f"`--timeout` must be a number of seconds greater than 0, got {timeout:g}.")
-    is_loopback = host in _LOOPBACK
-    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=is_loopback)
+    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=host in _LOOPBACK)
     keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
-    agent = _load_service_agent(target, model, store, debug)
-    try:
-        served = service.Service(agent, keys, timeout, concurrency)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
-    with _listen_errors(host, SERVICE_PORT if port is None else port):
-        socket = server.bind_socket(host, SERVICE_PORT if port is None else port, is_exact=port is not None)
-    bracketed = _bracket_ipv6(host)
-    names = [*guard.LOOPBACK, *(allow_host or []), *([] if is_loopback else [bracketed])]
-    shown_host = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else bracketed
-    write_line(f"acorn serve: http://{shown_host}:{socket.getsockname()[1]}")
-    if not is_loopback:
-        write_line(
-            f"warning: other machines can reach {host}. The service accepts requests to {', '.join(names)} with a key. "
-            f"The connection is not encrypted. Put a proxy with TLS in front of the service."
-        )
+    agent = load_agent(target)
+    chosen_store = choose_store(store, agent.store)
+    opened_store = None if chosen_store is None else open_checked_store(chosen_store)
+    agent = change_settings(agent, model=model, store=opened_store)
+    served = service.Service(agent, keys, timeout, concurrency)
+    socket, address = _listen(host, port, SERVICE_PORT)
+    write_line(f"acorn serve: {address}")
+    names = _accepted_names(host, allow_host)
     if keys and not configured_keys:
         write_line(f"key: {keys[0]}")
     write_line("Press Ctrl-C to stop.")
@@ -121,8 +103,6 @@ def serve(
     try:
         with agent:  # Open the tool sources once instead of once per request.
             server.serve(app.service_app(served, names, keys), served.close, socket, grace=service.GRACE + 2)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
     finally:
         logger.removeHandler(handler)
     return SUCCESS
@@ -146,17 +126,6 @@ def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> li
     return keys
 
 
-def _load_service_agent(target: str, model: str | None, store: str | None, debug: bool) -> Agent:
-    agent = load_agent(target, debug=debug)
-    chosen_store = choose_store(store, agent.store)
-    settings = {"model": model, "store": None if chosen_store is None else open_checked_store(chosen_store)}
-    changes = {name: value for name, value in settings.items() if value is not None}
-    try:
-        return agent.using(**changes) if changes else agent
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
-
-
 def web(
     targets: Annotated[
         list[str] | None,
@@ -165,32 +134,21 @@ def web(
             help="A module, or files with saved runs. Without a module or files, the page shows the runs of the store.",
         ),
     ] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=STORE_HELP)] = None,
+    store: StoredRunsOption = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Store the runs only in memory.")] = False,
-    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            help=f"The port, or 0 for any free port. Default: {PAGE_PORT}, or the next free port.",
-        ),
-    ] = None,
-    host: Host = "127.0.0.1",
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Another host name under which browsers reach the page."),
-    ] = None,
+    model: ModelOption = None,
+    port: PortOption = None,
+    host: HostOption = "127.0.0.1",
+    allow_host: AllowHostOption = None,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    debug: DebugOption = False,
 ) -> int:
     """Open a web page on which you run an agent and inspect its runs.
 
     Only browsers that open the printed address, which contains a key, can use the page.
     """
     with _require_web_extra("web"):
-        from acorn.web import guard, server
+        from acorn.web import server
         from acorn.web.page import routes, run_index
         from acorn.web.page.site import make_site
     if store is not None and no_store:
@@ -203,24 +161,16 @@ def web(
                 run_index.load_saved_run(files[0])  # Report an error in a single file before the server starts.
             site = make_site(None, None, files)
         else:
-            agent = None if not targets else _load_page_agent(targets, model, debug)
+            if targets:
+                agent = change_settings(load_agent(targets[0]), model=model)
             site = make_site(agent, MemoryStore() if no_store else _page_store(store, agent))
-    except (StoreError, OSError) as error:
-        raise CommandError(error_message(error), debug=debug) from error
+    except OSError as error:
+        raise CommandError(error_message(error)) from error
     key = secrets.token_urlsafe(32)
-    with _listen_errors(host, PAGE_PORT if port is None else port):
-        socket = server.bind_socket(host, PAGE_PORT if port is None else port, is_exact=port is not None)
-    is_loopback = host in _LOOPBACK
-    names = [*guard.LOOPBACK, *(allow_host or []), *([] if is_loopback else [_bracket_ipv6(host)])]
-    if not is_loopback:
-        write_line(
-            f"warning: other machines can reach the page on {host}. The page accepts requests to {', '.join(names)} "
-            f"with the key."
-        )
-    shown_host = "127.0.0.1" if is_loopback or host in ("0.0.0.0", "::") else _bracket_ipv6(host)
-    address = f"http://{shown_host}:{socket.getsockname()[1]}"
+    socket, address = _listen(host, port, PAGE_PORT)
     path = "/" if agent is not None else "/fleet" if site.has_fleet else "/runs/"
     write_line(f"acorn web: {address}/login?key={key}{'' if path == '/' else f'&next={quote(path)}'}")
+    names = _accepted_names(host, allow_host)
     write_line("Press Ctrl-C to stop.")
     redirect = _open_in_browser(f"{address}/login?key={key}&next={quote(path)}") if open_it else None
     try:
@@ -251,19 +201,11 @@ def _run_files(targets: Sequence[str]) -> list[Path]:
             files.append(path)
     if files and not all(target.endswith(".json") or Path(target).is_dir() for target in targets):
         raise CommandError("`acorn web` accepts either an agent or files with runs, but not both.")
+    if not files and len(targets) > 1:
+        raise CommandError("`acorn web` accepts only one agent. Start the command once for each agent.")
     if not files and targets and all(Path(target).is_dir() for target in targets):
         raise CommandError(f"There is no `.json` file in `{targets[0]}`. Use a directory with saved runs.")
     return files
-
-
-def _load_page_agent(targets: Sequence[str], model: str | None, debug: bool) -> Agent:
-    if len(targets) > 1:
-        raise CommandError("`acorn web` accepts only one agent. Start the command once for each agent.")
-    agent = load_agent(targets[0], debug=debug)
-    try:
-        return agent if model is None else agent.using(model=model)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
 
 
 def _page_store(option: str | None, agent: Agent | None) -> Store | str:
@@ -311,14 +253,13 @@ def mcp(
     http: Annotated[
         int | None,
         typer.Option(
-            "--http",
             min=0,
             max=65535,
             metavar="PORT",
             help="Serve over HTTP on this port of this machine instead. 0 chooses a free port.",
         ),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+    debug: DebugOption = False,
 ) -> int:
     """Serve modules to MCP clients, such as editors, chat programs and other agents.
 
@@ -329,11 +270,11 @@ def mcp(
     from acorn.mcp import serve_to
 
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
-    agents = [load_agent(target, debug=debug, once=True) for target in targets]
+    agents = [load_agent(target, once=True) for target in targets]
     try:
         serve_to(agents, http, out)
     except AcornError as error:
-        raise CommandError(error_message(error), FAILED, debug=debug) from error
+        raise CommandError(error_message(error), FAILED) from error
     return SUCCESS
 
 
@@ -350,13 +291,34 @@ def _require_web_extra(command: str) -> Generator[None]:
         ) from error
 
 
-@contextmanager
-def _listen_errors(host: str, port: int) -> Generator[None]:
-    """Convert an error of the server into a `CommandError` if the server cannot listen on the address."""
+def _listen(host: str, port: int | None, default: int) -> tuple[Socket, str]:
+    """Open the socket of a server, and return the socket and the address of the server.
+
+    Without a port, use the default port or the next free port.
+    """
+    from acorn.web.server import bind_socket
+
+    number = default if port is None else port
     try:
-        yield
+        socket = bind_socket(host, number, is_exact=port is not None)
     except OSError as error:
-        raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror or error}", FAILED) from error
+        raise CommandError(f"Cannot listen on {host}:{number}: {error.strerror or error}", FAILED) from error
+    shown_host = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else _bracket_ipv6(host)
+    return socket, f"http://{shown_host}:{socket.getsockname()[1]}"
+
+
+def _accepted_names(host: str, allowed: Sequence[str] | None) -> list[str]:
+    """Return the host names that requests may contain, and print a warning if other machines can reach the server."""
+    from acorn.web.guard import LOOPBACK
+
+    if host in _LOOPBACK:
+        return [*LOOPBACK, *(allowed or [])]
+    names = [*LOOPBACK, *(allowed or []), _bracket_ipv6(host)]
+    write_line(
+        f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key. "
+        f"The connection is not encrypted. Put a proxy with TLS in front of the server."
+    )
+    return names
 
 
 def _bracket_ipv6(host: str) -> str:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from acorn import AcornError
-from acorn.cli.options import OPTION_HELP
+from acorn.cli.options import ConcurrencyOption, DebugOption, StoredRunsOption
 from acorn.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -25,7 +24,7 @@ from acorn.cli.output import (
     seconds_text,
     write_line,
 )
-from acorn.cli.targets import STORE_HELP, STORE_VARIABLE, Agent, choose_store, load_agent, open_chosen_store, short_id
+from acorn.cli.targets import STORE_VARIABLE, Agent, choose_store, load_agent, open_chosen_store, short_id
 from acorn.types import JsonObject
 
 if TYPE_CHECKING:
@@ -41,17 +40,16 @@ def work(
         list[str],
         typer.Argument(metavar="FILE_OR_MODULE[:CLASS]...", help="The Python files or modules with the agents."),
     ],
-    store: Annotated[str | None, typer.Option("--store", metavar="URL", help=STORE_HELP)] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")] = 8,
+    store: StoredRunsOption = None,
+    concurrency: ConcurrencyOption = 8,
     health: Annotated[
         str | None,
         typer.Option(
-            "--health",
             metavar="[HOST:]PORT",
             help="Serve `GET /health` on this port, for all network addresses unless HOST is set.",
         ),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
+    debug: DebugOption = False,
 ) -> int:
     """Start a worker, which drives the runs of these modules that were submitted to a PostgreSQL store.
 
@@ -60,13 +58,11 @@ def work(
     """
     address = None if health is None else _parse_address(health)
     opened_store = _open_postgres(store)
-    agents = [load_agent(target, debug=debug, once=True) for target in targets]
+    agents = [load_agent(target, once=True) for target in targets]
     try:
         _work(agents, opened_store, concurrency, address)
-    except AcornError as error:
-        raise CommandError(error_message(error), debug=debug) from error
     except OSError as error:
-        raise CommandError(f"Cannot serve `--health {health}`: {error.strerror or error}", debug=debug) from error
+        raise CommandError(f"Cannot serve `--health {health}`: {error.strerror or error}") from error
     return SUCCESS
 
 

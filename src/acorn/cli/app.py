@@ -18,6 +18,7 @@ from acorn.cli.output import (
     FAILED,
     INTERRUPTED,
     SUCCESS,
+    USAGE_ERROR,
     CommandError,
     OutputClosedError,
     error_message,
@@ -53,6 +54,9 @@ COMMANDS = {
 }
 """A dict that maps each command to the file in `commands/` that contains its function, which has the same name."""
 
+_FAILING_COMMANDS = ("demo", "pull", "mcp")
+"""The commands whose errors are not wrong usage, because they depend on the network or on the server."""
+
 _SETTINGS: JsonObject = {"help_option_names": ["-h", "--help"]}
 _FREE_ARGUMENTS: JsonObject = {
     "allow_extra_args": True,
@@ -76,7 +80,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         raise_on_interrupt()
         return _run_command((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
-    except OutputClosedError:
+    except OutputClosedError:  # The reader has closed standard error, to which an error message was written.
         return SUCCESS
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -94,7 +98,8 @@ def _run_command(words: Sequence[str], streams: Streams) -> int:
             code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
             return code if isinstance(code, int) else SUCCESS
         except AcornError as error:
-            raise CommandError(error_message(error)) from error
+            code = FAILED if words[0] in _FAILING_COMMANDS else USAGE_ERROR
+            raise CommandError(error_message(error), code) from error
     except CommandError as error:
         return print_error(error, debug=debug)
     except _ClickError as error:
@@ -105,8 +110,8 @@ def _run_command(words: Sequence[str], streams: Streams) -> int:
         return print_error(
             CommandError(f"The agent's code ended the program: {error_text(error)}", FAILED), debug=False
         )
-    except (OutputClosedError, KeyboardInterrupt):
-        raise
+    except (OutputClosedError, BrokenPipeError):
+        return SUCCESS
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             return print_error(CommandError(write_error_text(error), FAILED), debug=False)

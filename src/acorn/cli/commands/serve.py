@@ -21,7 +21,6 @@ from urllib.parse import quote
 
 import typer
 
-from acorn import AcornError
 from acorn.cli.options import DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
 from acorn.cli.output import FAILED, SUCCESS, CommandError, error_message, write_line
 from acorn.cli.targets import (
@@ -271,10 +270,7 @@ def mcp(
 
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agents = [load_agent(target, once=True) for target in targets]
-    try:
-        serve_to(agents, http, out)
-    except AcornError as error:
-        raise CommandError(error_message(error), FAILED) from error
+    serve_to(agents, http, out)
     return SUCCESS
 
 

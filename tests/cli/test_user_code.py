@@ -66,5 +66,5 @@ def test_failing_input_validator_error_contains_file_and_line(acorn: Acorn, size
     line = ended.err.splitlines()[-1]
     assert line.startswith("error: ")
     assert "rude.py:" in line
-    assert line.endswith(f"Cannot validate `--size`: {error}")
+    assert line.endswith(f"Cannot validate the input: {error}")
     assert "bug in acorn" not in line

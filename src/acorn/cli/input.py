@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
 from acorn._inside import RESULT, Problem, shorten
 from acorn.cli.arguments import ParsedArguments
-from acorn.cli.options import Option, Options, SchemaNode, ValuePath
+from acorn.cli.options import Option, Options, SchemaNode
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
 from acorn.cli.streams import descriptor_of
 from acorn.errors import UnknownMediaTypeError
@@ -44,27 +43,24 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
 
     Raises a `CommandError` that describes each wrong option.
     """
-    source = arguments.acorn_options.input
-    values = {} if source is None else _rename_aliases(_read_input_file(source, options), options)
+    source, schema = arguments.acorn_options.input, options.shape.schema
+    values = {} if source is None else _read_input_file(source, options)
     names_in_file = set(values)
-    alternatives: dict[ValuePath, Any] = {}
-    for path, (option, texts) in _sort_by_path(arguments.options):
-        value, *alternative = parse_texts(texts, option.node, option.flag)
-        set_value(values, path, value, option.flag)
-        if alternative:
-            alternatives[path] = alternative[0]
+    # Set a value before the values inside it, and list items in the order of their indexes.
+    in_order = sorted(arguments.options, key=lambda path: [key if isinstance(key, int) else 0 for key in path])
+    for path in in_order:
+        option, texts = arguments.options[path]
+        set_value(values, path, parse_texts(texts, option.node, option.flag), option.flag)
     if source != "-" and (piped := read_piped_text(values, options)) is not None:
         set_value(values, piped[0].path, piped[1], piped[0].flag)
-    schema = options.shape.schema
     unknown = [name for name in values if name not in options.shape.accepted_names]
     if unknown and not options.shape.allows_extra:
-        field_names = _quote_names(schema.model_fields)
         raise CommandError(
             f"{_source_name(source)} contains unknown fields: {_quote_names(unknown)}. "
-            f"The input has these fields: {field_names}."
+            f"The input has these fields: {_quote_names(schema.model_fields)}."
         )
     try:
-        return _validate(schema, values, alternatives)
+        return schema.model_validate(values, by_alias=True, by_name=True)
     except ValidationError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
         problem_texts = [
@@ -73,112 +69,32 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
         ]
         raise CommandError(" ".join(problem_texts)) from error
     except (Exception, SystemExit) as error:  # A user's validator can raise any exception.
-        where = _find_failing_option(schema, values, type(error), options)
-        raise CommandError(f"{user_code_line(error)}Cannot validate {where}: {error_text(error)}") from error
-
-
-def _sort_by_path(
-    options: Mapping[ValuePath, tuple[Option, list[str | bool]]],
-) -> list[tuple[ValuePath, tuple[Option, list[str | bool]]]]:
-    """Sort options so that a value is set before the values inside it, and list items are set in index order.
-
-    Other options keep their order on the command line.
-    """
-    ranks: dict[str, int] = {}
-    for path in options:
-        for key in path:
-            if isinstance(key, str):
-                ranks.setdefault(key, len(ranks))
-    return sorted(options.items(), key=lambda item: [ranks[key] if isinstance(key, str) else key for key in item[0]])
-
-
-def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping[ValuePath, Any]) -> BaseModel:
-    """Validate the input. If Pydantic rejects a value that was parsed from an ambiguous text, try its second meaning.
-
-    `alternatives` is a dict that maps the paths of these values to their second meanings.
-    """
-    try:
-        return schema.model_validate(values, by_alias=True, by_name=True)
-    except ValidationError as error:
-        rejected = [detail["loc"] for detail in error.errors(include_url=False)]
-        retried = {
-            path: value for path, value in alternatives.items() if any(loc[: len(path)] == path for loc in rejected)
-        }
-        if not retried:
-            raise
-        for path, value in retried.items():
-            set_value(values, path, value, "")
-        return schema.model_validate(values, by_alias=True, by_name=True)
-
-
-def _find_failing_option(
-    schema: type[BaseModel], values: JsonObject, kind: type[BaseException], options: Options
-) -> str:
-    """Return the name of the option whose field has a validator that raised an exception.
-
-    Return `the input` if the validator does not belong to a single field.
-    """
-    if _raises(schema, {}, kind):
-        return "the input"
-    return next(
-        (_option_text([name], options) for name in values if _raises(schema, {name: values[name]}, kind)), "the input"
-    )
-
-
-def _raises(schema: type[BaseModel], values: JsonObject, kind: type[BaseException]) -> bool:
-    try:
-        schema.model_validate(values, by_alias=True, by_name=True)
-    except ValidationError:
-        return False
-    except (Exception, SystemExit) as error:
-        return type(error) is kind
-    return False
+        raise CommandError(f"{user_code_line(error)}Cannot validate the input: {error_text(error)}") from error
 
 
 # Files
 
 
 def _read_input_file(source: str, options: Options) -> JsonObject:
+    """Return the values in the file of `--input`, with field names as their keys.
+
+    With equal names, an option can replace a value from the file.
+    """
     try:
-        values = json.loads(_read_stdin() if source == "-" else Path(source).read_bytes())
+        # Read bytes and not text, because the JSON parser detects the encoding.
+        stdin = getattr(sys.stdin, "buffer", sys.stdin)
+        values = json.loads(stdin.read() if source == "-" else Path(source).read_bytes())
     except OSError as error:
         raise CommandError(f"Cannot read `--input {source}`: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{_source_name(source)} does not contain valid JSON: {error}") from error
-    if options.shape.wrapped and not (is_json_object(values) and set(values) == {RESULT}):
+    shape = options.shape
+    if shape.wrapped and not (is_json_object(values) and set(values) == {RESULT}):
         return {RESULT: values}
     if not is_json_object(values):
         raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")
-    return values
-
-
-def _read_stdin() -> str | bytes:
-    """Return standard input as bytes and not as text, because the JSON parser detects the encoding."""
-    if sys.stdin is None:
-        return ""
-    buffer = getattr(sys.stdin, "buffer", sys.stdin)
-    data: str | bytes = buffer.read()
-    return data
-
-
-def _rename_aliases(values: JsonObject, options: Options) -> JsonObject:
-    """Replace the aliases in the values with field names.
-
-    With equal names, an option can replace a value from the input file.
-    """
-    fields = options.shape.schema.model_fields
-    names = {alias: name for name, info in fields.items() for alias in _text_aliases(info)}
-    return {key if key in fields else names.get(key, key): value for key, value in values.items()}
-
-
-def _text_aliases(info: FieldInfo) -> list[str]:
-    """Return those aliases of a field that are plain names.
-
-    An alias may also be a path into another value (`AliasPath`). Such aliases are omitted.
-    """
-    alias = info.validation_alias if info.validation_alias is not None else info.alias
-    choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
-    return [choice for choice in choices if isinstance(choice, str)]
+    names = shape.schema.model_fields
+    return {key if key in names else shape.names_by_alias.get(key, key): value for key, value in values.items()}
 
 
 # Error messages
@@ -310,22 +226,18 @@ def _read_text() -> str:
 # Parsing option texts
 
 
-def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
-    """Convert the texts of an option to a value, and return a list with this value.
-
-    An option that occurs several times has several texts. If a text is ambiguous, the list contains a second value for
-    the other meaning.
-    """
+def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> Any:
+    """Convert the texts of an option to a value. An option that occurs several times has several texts."""
     if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
-        return [_parse_list(texts, node, flag)]
+        return _parse_list(texts, node, flag)
     text = texts[0]
     if isinstance(text, bool):
-        return [text]
+        return text
     value = _parse_one(text, node, flag)
-    if not node.is_repeatable or not isinstance(value, str):
-        return [value]
-    # The text `5` for `int | list[str]` is a number if Pydantic accepts the number, otherwise a list with one item.
-    return [value, [_parse_one(text, node.item(0), flag)]]
+    if node.is_repeatable and "string" not in node.kinds and value == text and _parse_json(text) is _MISSING:
+        # The text `5` for `int | list[str]` is a number, and the text `five` is a list with one item.
+        return [_parse_one(text, node.item(0), flag)]
+    return value
 
 
 def _parse_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any] | None:

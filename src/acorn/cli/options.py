@@ -429,22 +429,5 @@ def _members(schema: JsonSchema, root: JsonSchema) -> Iterator[JsonSchema]:
 
 
 def _kinds(member: JsonSchema) -> list[str]:
-    kind = member.get("type")
-    if kind is not None:
-        return kind if is_json_list(kind) else [kind]
-    values = [member["const"]] if "const" in member else member.get("enum", [])
-    return list(dict.fromkeys(_kind_of(value) for value in values))
-
-
-_KINDS: dict[type[object], str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-}
-
-
-def _kind_of(value: object) -> str:
-    return _KINDS.get(type(value), "object")
+    kind: str | list[str] = member.get("type", [])
+    return [kind] if isinstance(kind, str) else kind

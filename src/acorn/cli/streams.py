@@ -8,15 +8,14 @@ captures the text and prints it above the view.
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 from typing_extensions import Buffer
 
@@ -31,19 +30,17 @@ class Streams:
     def __init__(self) -> None:
         _open_descriptors()
         self._original = (sys.stdout, sys.stderr)
-        self._original_errors: str | None = None
         self._output_descriptor: int | None = None
-        for name in ("stdout", "stderr"):
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             if getattr(sys, name) is None:
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         self.out: TextIO = sys.stdout
         """The stream for the result of the command."""
-        if _is_text_file(sys.stdout) and sys.stdout.errors == "strict":
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             # Write a character that the terminal lacks as an escape sequence instead of raising an error.
-            self._original_errors = sys.stdout.errors
             sys.stdout.reconfigure(errors="backslashreplace")
         if descriptor_of(sys.stderr) == _ERR:
-            sys.stderr = open_forgiving(_ERR, sys.stderr.encoding, also_discards=self._redirected_descriptors)
+            sys.stderr = open_forgiving(_ERR, sys.stderr.encoding)
 
     def reserve_stdout(self) -> TextIO:
         """Reserve standard output for the result of the command, and return its stream.
@@ -70,11 +67,6 @@ class Streams:
             os.dup2(self._output_descriptor, _OUT)
             flush_or_discard(self.out)
             self.out.close()
-        if self._original_errors is not None and _is_text_file(sys.stdout):
-            sys.stdout.reconfigure(errors=self._original_errors)
-
-    def _redirected_descriptors(self) -> Sequence[int]:
-        return () if self._output_descriptor is None else (_OUT,)
 
 
 class StreamCapture:
@@ -107,58 +99,37 @@ class StreamCapture:
 
 
 def _pass_lines(reading: int, show: Callable[[str], None]) -> None:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    incomplete = ""
-    with open(reading, "rb", buffering=0) as pipe:
-        while data := pipe.read(65536):
-            *lines, incomplete = (incomplete + decoder.decode(data)).split("\n")
-            for line in lines:
-                show(line)
-    if incomplete:
-        show(incomplete)
+    with open(reading, encoding="utf-8", errors="replace", newline="\n") as pipe:
+        for line in pipe:
+            show(line.removesuffix("\n"))
 
 
-class _ForgivingWriter(io.RawIOBase):
+class _ForgivingWriter(io.FileIO):
     """A writer that never raises an error and discards all text after the first failed write."""
-
-    def __init__(self, descriptor: int, also_discards: Callable[[], Sequence[int]]) -> None:
-        self._descriptor = descriptor
-        self._also_discards = also_discards
-        """Returns the other descriptors that lead to the same file or terminal at the time of the call."""
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
 
     def write(self, data: Buffer, /) -> int:
         unwritten = memoryview(data).cast("B")
         length = len(unwritten)
         while unwritten:
             try:
-                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
-            except BlockingIOError:
-                select.select([], [self._descriptor], [])
+                count = super().write(unwritten)
             except OSError:
-                for descriptor in (self._descriptor, *self._also_discards()):
-                    redirect_to_null(descriptor)
+                redirect_to_null(self.fileno())
+                if sys.stdout is sys.stderr:  # Standard output is reserved, so its descriptor leads to the same file.
+                    redirect_to_null(_OUT)
                 break
+            if count is None:  # The descriptor does not block, and its reader is slow.
+                select.select([], [self], [])
+            else:
+                unwritten = unwritten[count:]
         return length
 
 
-def open_forgiving(descriptor: int, encoding: str | None, also_discards: Callable[[], Sequence[int]] = tuple) -> TextIO:
+def open_forgiving(descriptor: int, encoding: str | None) -> TextIO:
     """Return a text stream for a file descriptor. Writing to this stream never raises an error."""
     # The writer is unbuffered, although the type of `TextIOWrapper` requires a buffered writer.
-    writer: Any = _ForgivingWriter(descriptor, also_discards)
+    writer: Any = _ForgivingWriter(descriptor, "w", closefd=False)
     return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", write_through=True)
-
-
-def _is_text_file(stream: object) -> TypeGuard[io.TextIOWrapper]:
-    return isinstance(stream, io.TextIOWrapper)
 
 
 def descriptor_of(stream: Any) -> int | None:

@@ -28,7 +28,7 @@ from acorn import (
     Unfinished,
     capture,
 )
-from acorn._inside import AgentDescription, Redactor, find_secrets, to_json_data, tree_entries
+from acorn._inside import AgentDescription, Redactor, find_secrets, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -64,10 +64,6 @@ STDOUT = "-"
 """The value of `--save` for standard output."""
 
 
-class TerminatedError(BaseException):
-    """An exception that ends the run after the process has received SIGTERM, the signal of `kill`."""
-
-
 class WatchedRun:
     """A run that a command starts or resumes, with the settings for its view, its output and its errors."""
 
@@ -88,6 +84,7 @@ class WatchedRun:
         """Whether to print an output that is text without JSON quotes, as in a chat."""
         self.secrets = find_secrets(agent.model)
         self.runs: Sequence[Run] = ()
+        self._is_terminated = False
         if options.save not in (None, STDOUT):
             _check_save_path(options.save)
         self.prints_run = options.save == STDOUT
@@ -123,7 +120,7 @@ class WatchedRun:
         try:
             with (
                 capture() as self.runs,
-                _handle_sigterm(),
+                self._handle_sigterm(),
                 open_view(self.agent, self.description.max_steps, self.out, self._redact) as view,
             ):
                 view.add_past(past, were_shown=were_shown)
@@ -175,7 +172,7 @@ class WatchedRun:
                 if isinstance(output, Paused)
                 else "finished"
             )
-        except (KeyboardInterrupt, TerminatedError):
+        except KeyboardInterrupt:
             outcome = "interrupted"
             raise
         finally:
@@ -199,13 +196,12 @@ class WatchedRun:
 
     def _report_failure(self, error: BaseException) -> int:
         if isinstance(error, KeyboardInterrupt):
-            self._print_json_error({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
+            kind, message, code = ("KeyboardInterrupt", "The run was interrupted.", INTERRUPTED)
+            if self._is_terminated:
+                kind, message, code = ("Terminated", "A signal ended the run.", TERMINATED)
+            self._print_json_error({"type": kind, "message": message})
             self._print_resume_hint()
-            return INTERRUPTED
-        if isinstance(error, TerminatedError):
-            self._print_json_error({"type": "Terminated", "message": "A signal ended the run."})
-            self._print_resume_hint()
-            return TERMINATED
+            return code
         is_ours = isinstance(error, AcornError)
         line = error_message(error, self.secrets) if is_ours else error_text(error, self.secrets)
         message = error_message(error, self.secrets)
@@ -277,7 +273,27 @@ class WatchedRun:
         write(sys.stderr, f"{question}{clean(choices)} ")
         return _read_line()
 
-    # Errors
+    # Errors and signals
+
+    @contextmanager
+    def _handle_sigterm(self) -> Generator[None]:
+        """Raise `KeyboardInterrupt` inside the `with` block if the process receives SIGTERM, the signal of `kill`.
+
+        As after Ctrl-C, the run is then saved and the terminal is restored.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def end(*_: object) -> None:
+            self._is_terminated = True
+            raise KeyboardInterrupt
+
+        previous = signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)
 
     def _print_json_error(self, error: JsonObject) -> None:
         """Print the error as JSON if `--json` is set.
@@ -324,7 +340,7 @@ def single_text(output: object) -> str | None:
 
 
 def _has_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _read_line() -> str:
@@ -334,35 +350,14 @@ def _read_line() -> str:
     return line.rstrip("\n")
 
 
-@contextmanager
-def _handle_sigterm() -> Generator[None]:
-    """Raise `TerminatedError` inside the `with` block if the process receives SIGTERM.
-
-    As after Ctrl-C, the run is then saved and the terminal is restored.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise TerminatedError
-
-    previous = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 # Reports for `--json`
 
 
 def run_report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
     """Return the JSON object that `--json` prints for a run."""
-    usage = {} if run is None else {name: getattr(run.usage, name) for name in run.usage.__slots__}
     return {
         "output": None if run is None or error is not None or isinstance(run.output, Paused) else run.output,
-        "usage": usage,
+        "usage": {} if run is None else record_to_json(run.usage),
         "cost": None if run is None else run.cost,
         "steps": 0 if run is None else run.steps,
         "stop_reason": "error" if run is None else run.stop_reason,

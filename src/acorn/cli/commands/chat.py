@@ -172,10 +172,10 @@ def _text_field(agent: Agent) -> Option:
 
 
 def _read_line() -> str | None:
-    if sys.stdin is not None and sys.stdin.isatty():
+    if sys.stdin.isatty():
         write(sys.stderr, "> ")
     try:
-        line = sys.stdin.readline() if sys.stdin is not None else ""
+        line = sys.stdin.readline()
     except KeyboardInterrupt:
         write_line("")
         return None

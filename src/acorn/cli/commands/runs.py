@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO, cast
@@ -16,7 +15,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import read_stored_entries, stored_instance, tree_entries
+from acorn._inside import read_stored_entries, record_to_json, stored_instance, tree_entries
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import (
@@ -93,9 +92,8 @@ def runs(
 
 
 def _facts_to_json(facts: RunFacts) -> JsonObject:
-    values = {field.name: getattr(facts, field.name) for field in fields(facts)}
-    usage = {name: getattr(facts.usage, name) for name in facts.usage.__slots__}
-    return {**values, "usage": usage, "started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
+    times = {"started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
+    return {**record_to_json(facts), **times, "usage": record_to_json(facts.usage)}
 
 
 def _run_row(facts: RunFacts) -> list[str | Text]:

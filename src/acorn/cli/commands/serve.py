@@ -40,25 +40,19 @@ PAGE_PORT = 2678
 KEYS_VARIABLE = "ACORN_SERVE_KEYS"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MIN_KEY_LENGTH = 8
+_PORT_HELP = "The port, or 0 for any free port. Default: {}, or the next free port."
 
 HostOption = Annotated[str, typer.Option(help="The network address to listen on.")]
 AllowHostOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Another host name under which clients reach the server.")
 ]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=65535,
-        help=f"The port, or 0 for any free port. Default: {SERVICE_PORT} for `serve` and {PAGE_PORT} for `web`, or the "
-        f"next free port.",
-    ),
-]
+ServicePort = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=_PORT_HELP.format(SERVICE_PORT))]
+PagePort = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=_PORT_HELP.format(PAGE_PORT))]
 
 
 def serve(
     target: Target,
-    port: PortOption = None,
+    port: ServicePort = None,
     key: Annotated[
         list[str] | None,
         typer.Option(help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key."),
@@ -136,7 +130,7 @@ def web(
     store: StoredRunsOption = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Store the runs only in memory.")] = False,
     model: ModelOption = None,
-    port: PortOption = None,
+    port: PagePort = None,
     host: HostOption = "127.0.0.1",
     allow_host: AllowHostOption = None,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -287,27 +287,22 @@ def test_slow_commit_of_one_run_does_not_block_other_runs() -> None:
 
 def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     class Slow(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.count = 0
+        """A store that writes commits later, in the order of the calls, as the interface `Store` demands."""
+
+        count = 0
 
         def commit(self, commit: Commit) -> Future[None]:
             self.count += 1
-            if self.count != 2:
-                return super().commit(commit)
-            later: Future[None] = Future()
+            return writer.submit(self._write, commit, self.count)
 
-            def act() -> None:
+        def _write(self, commit: Commit, number: int) -> None:
+            if number == 2:
                 began.set()
                 assert may_go_on.wait(PATIENCE)
-                super(Slow, self).commit(commit)
-                later.set_result(None)
-
-            threading.Thread(target=act).start()
-            return later
+            super().commit(commit).result()
 
     began, may_go_on = threading.Event(), threading.Event()
-    store = Slow()
+    store, writer = Slow(), ThreadPoolExecutor(1)
     agent = Desk(model=model(*SCRIPT), store=store).using(run_id="a")
 
     async def cancelled() -> None:
@@ -322,6 +317,7 @@ def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     asyncio.run(cancelled())
     assert acorn.runs(store).list()[0].status == "stopped"
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
+    writer.shutdown()
 
 
 def test_store_failure_in_claim_of_already_cancelled_task_is_ignored() -> None:

@@ -25,7 +25,7 @@ import acorn
 from acorn import ModelError, Step, StoreError, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit, Process, StoredRun
+from acorn.stores.port import Commit, PendingCommit, Process, StoredRun
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -37,7 +37,7 @@ class Brittle(MemoryStore):
         self.most, self._error, self._at_once = most, error, at_once
         self.tried = 0
 
-    def commit(self, commit: Commit) -> Future[None]:
+    def commit(self, commit: Commit) -> PendingCommit:
         self.tried += 1
         if self.tried <= self.most:
             return super().commit(commit)
@@ -175,7 +175,7 @@ def test_store_failure_at_end_of_last_branch_raises_error_with_record_of_top_lev
     at_its_end, held = threading.Event(), Future[None]()
 
     class Full(MemoryStore):
-        def commit(self, commit: Commit) -> Future[None]:
+        def commit(self, commit: Commit) -> PendingCommit:
             if any(change.run_id != "a" and change.status == "done" for change in commit.changes):
                 at_its_end.set()
                 return held
@@ -262,7 +262,7 @@ def test_full_disk_raises_store_error_and_file_is_intact(tmp_path: Path) -> None
 
 def test_slow_commit_of_one_run_does_not_block_other_runs() -> None:
     class Slow(MemoryStore):
-        def commit(self, commit: Commit) -> Future[None]:
+        def commit(self, commit: Commit) -> PendingCommit:
             later: Future[None] = Future()
 
             def act() -> None:
@@ -291,7 +291,7 @@ def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
 
         count = 0
 
-        def commit(self, commit: Commit) -> Future[None]:
+        def commit(self, commit: Commit) -> PendingCommit:
             self.count += 1
             return writer.submit(self._write, commit, self.count)
 

@@ -121,6 +121,7 @@ def test_mcp_tool_name_that_providers_reject_is_mapped_to_valid_name(call: Call,
 def test_mcp_call_with_invalid_arguments_returns_tool_error_without_calling_server(
     call: Call, script: Script, odd: Odd
 ) -> None:
+    call.run(Worker(model=script(finish("done")), tools=[odd.server]), "x")  # This starts the server.
     before = len(odd.lines())
     model = script(calling("echo", text=5), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")

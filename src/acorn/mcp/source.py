@@ -244,12 +244,11 @@ class MCPServer:
 
         is_process = not self.address.is_web
         while True:
-            times = (self.connect_timeout, self.timeout)
-            connection = Connection(self.address, *times, can_ask=can_ask, on_progress=self.on_progress)
+            connection = Connection(self.address, self.connect_timeout, can_ask=can_ask, on_progress=self.on_progress)
             try:
                 await connection.open(is_legacy=self._is_legacy)
             except AcornError:
-                self._is_legacy = is_process and connection.has_ended and not self._is_legacy
+                self._is_legacy = is_process and connection.ended_early and not self._is_legacy
                 if not self._is_legacy:
                     raise
             else:
@@ -295,7 +294,9 @@ class MCPServer:
 
         def call(**arguments: Any) -> Any:
             return _ServerCall(
-                lambda loop: partial(self._call, definition, arguments, Caller.here(name, arguments, loop))
+                lambda loop: partial(
+                    self._call, definition, arguments, Caller.here(name, arguments, self.timeout, loop)
+                )
             )
 
         call.__name__ = call.__qualname__ = name

@@ -378,9 +378,9 @@ def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: P
 
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of tool names"),
-    ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
-    ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
+    ({"approve": "delete"}, r"`approve` of `MCPServer\('server'\)` must be a set of tool names"),
+    ({"allow": "echo"}, r"`allow` of `MCPServer\('server'\)` must be a list of strings"),
+    ({"args": "--help"}, r"`args` of `MCPServer\('server'\)` must be a list of strings"),
     ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
     ({"timeout": 0}, "`timeout` of .* must be a number greater than 0"),
     ({"headers": {"a": "b"}}, "`headers` of .* can only be used if the server is a URL"),

@@ -26,7 +26,7 @@ from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
 from acorn.mcp.address import ServerAddress
 from acorn.mcp.elicitation import Caller, Progress, answer_form, answer_url
-from acorn.mcp.tools import Definition, NotCalledError, ServerError, check_unique, clean, define_tool, truncate
+from acorn.mcp.tools import Definition, NotCalledError, ServerError, by_unique_name, clean, define_tool, truncate
 from acorn.mcp.transport import SESSION_LOST, TransportState, error_message, open_transport
 from acorn.types import JsonObject
 
@@ -144,8 +144,8 @@ class Connection:
 
     # Listing and calling tools
 
-    async def list_tools(self) -> list[Definition]:
-        """Request the current list of tools from the server, and return the tool definitions."""
+    async def list_tools(self) -> None:
+        """Request the current list of tools from the server, and store the tool definitions."""
         assert self._client is not None
         definitions: list[Definition] = []
         cursor: str | None = None
@@ -154,19 +154,18 @@ class Connection:
             definitions += [define_tool(tool, self.address.redact) for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None:
-                check_unique(definitions, self.address.label)
-                self.definitions = {definition.name: definition for definition in definitions}
-                return definitions
+                self.definitions = by_unique_name(definitions, self.address.label)
+                return
         raise AcornError(
             f"The MCP server `{self.address.label}` lists too many pages of tools (more than {_MAX_PAGES}), so acorn "
             f"does not use the server. Remove the server, or report the problem to its author."
         )
 
-    async def list_again(self) -> list[Definition]:
+    async def list_again(self) -> None:
         """Request the list of tools again in an open session. It must arrive within the connect timeout."""
         try:
             async with asyncio.timeout(self._connect_timeout):
-                return await self.list_tools()
+                await self.list_tools()
         except AcornError:
             raise
         except Exception as error:

@@ -179,12 +179,10 @@ async def _start_process(address: ServerAddress, state: TransportState) -> Async
         _ServerProcess, command, *address.args,
         stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, cwd=address.cwd, start_new_session=True,
     )  # fmt: skip
-    process.transport = transport
-    atexit.register(process.terminate_at_exit)
-    state.log_reader = asyncio.create_task(_read_log(process.stderr, address, state))
+    state.log_reader = asyncio.create_task(_read_log(process.log, address, state))
     exit_timeout = _FAST_EXIT_TIMEOUT
     try:
-        yield _MessageStream(_read_messages(process.stdout, state), state, set()), process
+        yield _MessageStream(_read_messages(process.output, state), state, set()), process
         exit_timeout = _EXIT_TIMEOUT
     finally:
         with anyio.CancelScope(shield=True):
@@ -197,21 +195,26 @@ async def _start_process(address: ServerAddress, state: TransportState) -> Async
 class _ServerProcess(SubprocessStreamProtocol):
     """A running server process and the stream to it, with the methods that the SDK expects from a stream."""
 
-    stdin: asyncio.StreamWriter
-    stdout: asyncio.StreamReader
-    stderr: asyncio.StreamReader
-
     def __init__(self) -> None:
         super().__init__(limit=_MAX_MESSAGE, loop=asyncio.get_running_loop())
-        self.transport: asyncio.SubprocessTransport
         self._exited = asyncio.Event()
         self._owner = os.getpid()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        assert self.stdin is not None
+        assert self.stdout is not None
+        assert self.stderr is not None
+        self._transport = transport
+        self._input, self.output, self.log = self.stdin, self.stdout, self.stderr
+        atexit.register(self.terminate_at_exit)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         super().pipe_connection_lost(fd, exc)
         if fd == 0:  # A server that closed only its input has ended too, because it cannot receive a request.
             loop = asyncio.get_running_loop()
-            loop.call_later(_FAST_EXIT_TIMEOUT, self.stdout.set_exception, BrokenPipeError())
+            loop.call_later(_FAST_EXIT_TIMEOUT, self.output.set_exception, BrokenPipeError())
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -219,8 +222,8 @@ class _ServerProcess(SubprocessStreamProtocol):
 
     async def send(self, item: SessionMessage) -> None:
         try:
-            self.stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-            await self.stdin.drain()
+            self._input.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await self._input.drain()
         except OSError as error:
             raise anyio.BrokenResourceError from error
 
@@ -232,7 +235,7 @@ class _ServerProcess(SubprocessStreamProtocol):
 
     async def stop(self, seconds: float) -> None:
         """Stop the process as MCP specifies: close its input, then send SIGTERM, then SIGKILL."""
-        self.stdin.close()
+        self._input.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._exited.wait(), seconds)
@@ -249,9 +252,9 @@ class _ServerProcess(SubprocessStreamProtocol):
         """Send a signal to the process and its child processes. On Windows, kill the process."""
         with suppress(ProcessLookupError, PermissionError):
             if os.name == "posix":
-                os.killpg(self.transport.get_pid(), number)
+                os.killpg(self._transport.get_pid(), number)
             else:
-                self.transport.kill()
+                self._transport.kill()
 
 
 async def _read_log(stream: asyncio.StreamReader, address: ServerAddress, state: TransportState) -> None:

@@ -98,7 +98,7 @@ def copy_json(value: T) -> T:
     """Return a copy of JSON data with new dicts and lists. Strings and other values are not copied."""
     data = cast(JsonValue, value)
     if isinstance(data, dict):
-        data = {key: copy_json(item) for key, item in data.items()}
+        data = {key: item if type(item) is str else copy_json(item) for key, item in data.items()}
     elif isinstance(data, list):
         data = [copy_json(item) for item in data]
     return cast(T, data)

@@ -311,19 +311,13 @@ class _Compiler:
 
         The parser applies the metadata only to complete values.
         """
-        match self.compile(inner):
-            case TextExpectation():
-                return TextExpectation(kind, self.config)
-            case ListExpectation(item=item):
-                return ListExpectation(kind, self.config, item)
-            case DictExpectation(item=item, keys=keys):
-                return DictExpectation(kind, self.config, item, keys)
-            case UnionExpectation(members=members):
-                return UnionExpectation(kind, self.config, members)
-            case ModelExpectation() | RootModelExpectation() as expectation:
-                return expectation
-            case _:
-                return LeafExpectation(kind, self.config)
+        expectation = self.compile(inner)
+        if isinstance(expectation, ModelExpectation | RootModelExpectation):
+            return expectation
+        if not isinstance(expectation, LeafExpectation):
+            return LeafExpectation(kind, self.config)
+        expectation.kind = kind
+        return expectation
 
     def _root(self, kind: type[RootModel[Any]]) -> Expectation:
         if kind in self.models:

@@ -44,7 +44,7 @@ async def _measured(words: list[str]) -> dict[str, float]:
             MCPServer(sys.executable, words, allow=["echo"]) as server,
         ):
             (listed,) = await server.tools()
-            ours: Callable[..., Awaitable[Any]] = listed.__acorn_as_tool__("", "").function
+            ours: Callable[..., Awaitable[Any]] = listed.function
 
             async def bare() -> None:
                 for _ in range(CALLS):

@@ -82,7 +82,7 @@ class SavedTree(Tree):
                 each: at for each, at in open_asks.items() if not each.startswith(TOOL_ASK_PREFIX)
             }
             new = load(plan, saved, old.run.deps)
-            was, made = old.run._history.messages, new.run._history.messages  # Not `history`, which would hand it out.
+            was, made = old.run._history.current, new.run._history.current  # Not `history`, which would hand it out.
             assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))
             self._keep_the_record(old, new)
             self.machines[run_id] = new

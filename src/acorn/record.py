@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._formats.json import describe_error, excerpt, to_json_data
-from acorn._history.ownership import HistoryOwnership
+from acorn._history.history import History, own_messages
 from acorn.errors import AcornError
 from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
@@ -45,7 +45,7 @@ def call_key(run_id: str, step: int, call_id: str) -> str:
     return f"{run_id}:{step}:{call_id}"
 
 
-def history_of_run(run: Run) -> HistoryOwnership:
+def history_of_run(run: Run) -> History:
     """Return the internal history object of a run, for acorn's own code.
 
     acorn does not read `run.history` for this, because acorn must then assume that user code has the list and changes
@@ -80,7 +80,7 @@ class _HistoryField:
         return self if run is None else run._history.hand_out()
 
     def __set__(self, run: object, value: Any) -> None:
-        history: HistoryOwnership = vars(run).setdefault("_history", HistoryOwnership())
+        history: History = vars(run).setdefault("_history", History())
         if value is not self:  # A dataclass sets its default, this descriptor, if `history` is not passed.
             history.replace(value)
 
@@ -88,7 +88,7 @@ class _HistoryField:
 class _RunState:
     """The base class of `Run`, which declares an attribute that must not become a field of the dataclass."""
 
-    _history: HistoryOwnership
+    _history: History
 
 
 @dataclass(eq=False)
@@ -151,8 +151,6 @@ class Run(_RunState, Generic[Out, Deps]):
         run = agent.using(history=conversation).run(question="And in 1990?")
         conversation += run.new_messages()
         """
-        from acorn._history.history import own_messages
-
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
@@ -226,7 +224,7 @@ class Run(_RunState, Generic[Out, Deps]):
             "deps": None,
             "input": _picklable(self.input),
             "output": _picklable(self.output),
-            "history": _picklable(self._history.messages),
+            "history": _picklable(self._history.current),
             "error": _picklable_error(self.error),
             "journal": journal,
         }

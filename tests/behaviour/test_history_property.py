@@ -23,6 +23,7 @@ from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
+from acorn._history.history import History
 from acorn._history.request_messages import RequestMessages
 from acorn.models import ModelRequest, ModelResponse
 from acorn.thread.xml import ThreadMessage
@@ -256,7 +257,7 @@ class Watch:
 
     def answer(self, request: ModelRequest) -> ModelResponse:
         # Not `history`, which would hand it out: a run may skip work while no code has it.
-        part = RequestMessages().prepare(self.runs[0]._history.messages, [self.opening])
+        part = RequestMessages().prepare(History(self.runs[0]._history.messages), [self.opening])
         messages = part.messages()
         if self.is_threaded:
             messages = ThreadMessage().wrap(messages)

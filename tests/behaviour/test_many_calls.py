@@ -6,7 +6,6 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +18,7 @@ from tests.long_version import IS_LONG
 import acorn
 from acorn import module, tool
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit
+from acorn.stores.port import Commit, PendingCommit
 from acorn.stores.sqlite import SQLiteStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
@@ -116,7 +115,7 @@ class Weighing(MemoryStore):
         super().__init__()
         self.size = 0
 
-    def commit(self, commit: Commit) -> Future[None]:
+    def commit(self, commit: Commit) -> PendingCommit:
         for change in commit.changes:
             self.size += sum(map(len, change.entries)) + len(change.state or "") + len(change.record or "")
         return super().commit(commit)

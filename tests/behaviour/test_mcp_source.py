@@ -121,6 +121,7 @@ def test_mcp_tool_name_that_providers_reject_is_mapped_to_valid_name(call: Call,
 def test_mcp_call_with_invalid_arguments_returns_tool_error_without_calling_server(
     call: Call, script: Script, odd: Odd
 ) -> None:
+    call.run(Worker(model=script(finish("done")), tools=[odd.server]), "x")  # This starts the server.
     before = len(odd.lines())
     model = script(calling("echo", text=5), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -377,9 +378,9 @@ def test_mcp_lock_file_that_cannot_be_written_raises_error_with_path(tmp_path: P
 
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of tool names"),
-    ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
-    ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
+    ({"approve": "delete"}, r"`approve` of `MCPServer\('server'\)` must be a set of tool names"),
+    ({"allow": "echo"}, r"`allow` of `MCPServer\('server'\)` must be a list of strings"),
+    ({"args": "--help"}, r"`args` of `MCPServer\('server'\)` must be a list of strings"),
     ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
     ({"timeout": 0}, "`timeout` of .* must be a number greater than 0"),
     ({"headers": {"a": "b"}}, "`headers` of .* can only be used if the server is a URL"),

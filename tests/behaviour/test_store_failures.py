@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import acorn
 from acorn import ModelError, Step, StoreError, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit, Process, StoredRun
+from acorn.stores.port import Commit, PendingCommit, Process, StoredRun
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -37,7 +37,7 @@ class Brittle(MemoryStore):
         self.most, self._error, self._at_once = most, error, at_once
         self.tried = 0
 
-    def commit(self, commit: Commit) -> Future[None]:
+    def commit(self, commit: Commit) -> PendingCommit:
         self.tried += 1
         if self.tried <= self.most:
             return super().commit(commit)
@@ -175,7 +175,7 @@ def test_store_failure_at_end_of_last_branch_raises_error_with_record_of_top_lev
     at_its_end, held = threading.Event(), Future[None]()
 
     class Full(MemoryStore):
-        def commit(self, commit: Commit) -> Future[None]:
+        def commit(self, commit: Commit) -> PendingCommit:
             if any(change.run_id != "a" and change.status == "done" for change in commit.changes):
                 at_its_end.set()
                 return held
@@ -262,7 +262,7 @@ def test_full_disk_raises_store_error_and_file_is_intact(tmp_path: Path) -> None
 
 def test_slow_commit_of_one_run_does_not_block_other_runs() -> None:
     class Slow(MemoryStore):
-        def commit(self, commit: Commit) -> Future[None]:
+        def commit(self, commit: Commit) -> PendingCommit:
             later: Future[None] = Future()
 
             def act() -> None:
@@ -287,27 +287,22 @@ def test_slow_commit_of_one_run_does_not_block_other_runs() -> None:
 
 def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     class Slow(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.count = 0
+        """A store that writes commits later, in the order of the calls, as the interface `Store` demands."""
 
-        def commit(self, commit: Commit) -> Future[None]:
+        count = 0
+
+        def commit(self, commit: Commit) -> PendingCommit:
             self.count += 1
-            if self.count != 2:
-                return super().commit(commit)
-            later: Future[None] = Future()
+            return writer.submit(self._write, commit, self.count)
 
-            def act() -> None:
+        def _write(self, commit: Commit, number: int) -> None:
+            if number == 2:
                 began.set()
                 assert may_go_on.wait(PATIENCE)
-                super(Slow, self).commit(commit)
-                later.set_result(None)
-
-            threading.Thread(target=act).start()
-            return later
+            super().commit(commit).result()
 
     began, may_go_on = threading.Event(), threading.Event()
-    store = Slow()
+    store, writer = Slow(), ThreadPoolExecutor(1)
     agent = Desk(model=model(*SCRIPT), store=store).using(run_id="a")
 
     async def cancelled() -> None:
@@ -322,6 +317,7 @@ def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     asyncio.run(cancelled())
     assert acorn.runs(store).list()[0].status == "stopped"
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
+    writer.shutdown()
 
 
 def test_store_failure_in_claim_of_already_cancelled_task_is_ignored() -> None:

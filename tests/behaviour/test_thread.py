@@ -1012,8 +1012,9 @@ def test_thread_contains_all_events_although_hook_replaced_history_by_non_list(c
     assert short(caught.value.run.thread)[-1] == ("error", 1)  # type: ignore[attr-defined]
     form = "<output><answer>nowhere</answer></output>"
     kind = type("Ending", (Looker,), {"on_finish": end})
-    run = call.run(kind(model=call.scripted([calls("look"), form], forces=False), max_steps=1), question="?")
-    assert short(run.thread)[-1] == ("completion", 2)
+    with pytest.raises(Exception, match="`history` must be a list of messages") as caught:
+        call.run(kind(model=call.scripted([calls("look"), form], forces=False), max_steps=1), question="?")
+    assert short(caught.value.run.thread)[-1] == ("error", 2)  # type: ignore[attr-defined]
 
 
 # Pickled records

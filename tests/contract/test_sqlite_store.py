@@ -164,10 +164,14 @@ def test_commits_to_broken_file_each_raise_their_own_error_object(tmp_path: Path
     (tmp_path / "text.db").write_text("This is no database at all. " * 50)
     broken = SQLiteStore(tmp_path / "text.db")
     late = [broken.commit(Commit("r", this_process(), [change("r", ["0"], born=birth())])) for _ in range(20)]
-    errors = [each.exception() for each in late]
+    errors: list[StoreError] = []
+    for commit in late:
+        with pytest.raises(StoreError) as caught:
+            commit.result()
+        errors.append(caught.value)
     assert {type(each) for each in errors} == {StoreError}
     assert len({id(each) for each in errors}) == len(errors)
-    assert all(each is not None and each.__cause__ is not None for each in errors)
+    assert all(each.__cause__ is not None for each in errors)
 
 
 def test_damaged_file_raises_error_with_path_and_is_not_changed(store: SQLiteStore, path: Path) -> None:

@@ -311,4 +311,5 @@ def test_run_of_process_on_other_machine_is_claimable_after_lease_expires(store:
     store.renew_lease(elsewhere(), 0)
     assert store.claim("r", this_process())
     late = store.commit(Commit("r", elsewhere(), [change("b", [], born=birth("r"))]))
-    assert isinstance(late.exception(), StoreError)
+    with pytest.raises(StoreError, match="taken over"):
+        late.result()

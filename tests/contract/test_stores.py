@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,17 @@ from tests.waiting import PATIENCE, comes_true
 from acorn import StoreError, Usage
 from acorn.stores import MemoryStore
 from acorn.stores.lease import start_heartbeat, stop_heartbeat, this_process, wake_heartbeat
-from acorn.stores.port import Commit, MediaBlob, Process, QueuedRun, RunCancelledError, RunClaimedError, Status, Store
+from acorn.stores.port import (
+    Commit,
+    MediaBlob,
+    PendingCommit,
+    Process,
+    QueuedRun,
+    RunCancelledError,
+    RunClaimedError,
+    Status,
+    Store,
+)
 from acorn.stores.postgres import PostgresStore
 from acorn.stores.sqlite import SQLiteStore
 
@@ -175,9 +184,17 @@ def test_run_with_lone_surrogate_or_nul_character_in_commit_is_still_readable(st
 
 
 def refusal(store: Store, commit: Commit) -> StoreError:
-    with pytest.raises(StoreError) as caught:
-        store.commit(commit).result()
-    return caught.value
+    error = error_of(store.commit(commit))
+    assert error is not None
+    return error
+
+
+def error_of(commit: PendingCommit) -> StoreError | None:
+    try:
+        commit.result()
+    except StoreError as error:
+        return error
+    return None
 
 
 def test_commit_that_creates_existing_run_is_rejected(store: Store) -> None:
@@ -399,6 +416,11 @@ def test_commit_after_cancel_of_running_run_raises_run_cancelled_error(store: St
     assert isinstance(refusal(store, more), RunCancelledError)
     below = Commit("r", this_process(), [change("b", ["1"], born=birth("r"))])
     assert isinstance(refusal(store, below), RunCancelledError)
+    assert [list(run.entries) for run in store.read("r")] == [["0", "1"], ["1"]]
+    assert status_of(store, "r") == "running"
+    paused = Commit("r", this_process(), [change("r", [], since=2, status="waiting")], [request("q", "r")])
+    assert isinstance(refusal(store, paused), RunCancelledError)
+    assert store.requests() == []
     store.release("r", this_process(), "stopped")
     assert status_of(store, "r") == "cancelled"
     assert store.renew_lease(this_process(), 20) == []
@@ -620,8 +642,7 @@ def test_commits_without_awaited_results_are_written_in_call_order(store: Store)
     futures = [
         store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)])) for since in range(1, 100)
     ]
-    assert futures[-1].result(PATIENCE) is None
-    assert all(future.done() for future in futures)
+    futures[-1].result()
     assert list(store.read("r")[0].entries) == [str(number) for number in range(100)]
 
 
@@ -629,24 +650,32 @@ def test_rejected_commit_does_not_affect_other_commits(store: Store) -> None:
     for number in range(8):
         begin(store, f"r{number}")
     store.cancel("r2")
-    futures: list[Future[None]] = []
+    pending: list[PendingCommit] = []
     for number in range(8):
         who = elsewhere() if number == 5 else this_process()
         since = 3 if number == 6 else 1
-        futures.append(store.commit(Commit(f"r{number}", who, [change(f"r{number}", ["x"], since=since)])))
-    refused = [number for number, future in enumerate(futures) if future.exception(PATIENCE) is not None]
-    assert refused == [2, 5, 6]
+        pending.append(store.commit(Commit(f"r{number}", who, [change(f"r{number}", ["x"], since=since)])))
+    errors = {number: error_of(commit) for number, commit in enumerate(pending)}
+    assert [number for number, error in errors.items() if error is not None] == [2, 5, 6]
     for number in range(8):
-        assert len(store.read(f"r{number}")[0].entries) == (1 if number in refused else 2)
+        assert len(store.read(f"r{number}")[0].entries) == (1 if number in (5, 6) else 2)
 
 
 async def awaited(store: Store) -> None:
     commit = Commit("r", this_process(), [change("r", ["1"], since=1)])
-    task = asyncio.ensure_future(asyncio.wrap_future(store.commit(commit)))
+    task = asyncio.ensure_future(stored(store.commit(commit)))
+    await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
     more = Commit("r", this_process(), [change("r", ["2"], since=2)])
-    await asyncio.wrap_future(store.commit(more))
+    await stored(store.commit(more))
+
+
+async def stored(commit: PendingCommit) -> None:
+    loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
+    commit.add_done_callback(lambda _: loop.call_soon_threadsafe(is_stored.set))
+    await is_stored.wait()
+    commit.result()
 
 
 def test_commit_continues_after_its_waiting_task_is_cancelled(store: Store) -> None:
@@ -659,9 +688,9 @@ def test_closed_store_is_reopened_by_next_call(store: Store) -> None:
     begin(store, "r")
     late = store.commit(Commit("r", this_process(), [change("r", ["1"], since=1)]))
     store.close()
-    assert late.done()
     store.close()
     assert list(store.read("r")[0].entries) == ["0", "1"]
+    late.result()
     go_on(store, "r", 2)
     assert len(store.read("r")[0].entries) == 3
 

@@ -17,7 +17,6 @@ import os
 import sys
 import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from tests.crash.copies import copy
 from acorn import Step, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import PostgresStore, SQLiteStore
-from acorn.stores.port import Commit, Store
+from acorn.stores.port import Commit, PendingCommit, Store
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -161,9 +160,9 @@ def copied(store: str, directory: Path) -> Store:
     numbers, lock = itertools.count(), threading.Lock()
 
     class Copied(base):  # type: ignore[misc]
-        def commit(self, commit: Commit) -> Future[None]:
+        def commit(self, commit: Commit) -> PendingCommit:
             with lock:
-                done: Future[None] = super().commit(commit)
+                done: PendingCommit = super().commit(commit)
                 done.result()
                 copy(store, directory / f"{next(numbers):04}")
             return done

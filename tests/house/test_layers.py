@@ -31,7 +31,6 @@ LAYERS: list[tuple[str, list[str]]] = [
             "models/assemble",
             "stores/port",
             "_history/history",
-            "_history/ownership",
             "_history/saved_form",
         ],
     ),

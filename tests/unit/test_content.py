@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dis
 import json
 import pickle
-import sys
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +16,7 @@ from tests.cases import case
 from tests.parts import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._formats.content import PartCollector, _active_collector, restore_parts, save_parts, text_of, to_content
+from acorn._formats.content import PartCollector, restore_parts, save_parts, text_of, to_content
 from acorn._formats.json import to_json_data, to_json_text
 from acorn._formats.xml.encode import XmlStyle, encode_xml
 
@@ -255,12 +250,19 @@ def test_media_value_is_equal_after_serialization_and_pickling(part: Any) -> Non
     assert pickle.loads(pickle.dumps(part)) == part
 
 
-def test_part_collector_is_inactive_after_its_with_block() -> None:
-    with PartCollector() as outer:
-        with suppress(ZeroDivisionError), PartCollector() as inner:
-            assert to_json_data(A) == {"media": 1, "kind": "image"}
-            raise ZeroDivisionError
-        assert to_json_data([B]) == [{"media": 1, "kind": "image"}]
+def test_part_collector_is_inactive_after_collecting() -> None:
+    outer, inner = PartCollector(), PartCollector()
+
+    def fail() -> None:
+        assert to_json_data(A) == {"media": 1, "kind": "image"}
+        raise ZeroDivisionError
+
+    def serialize() -> Any:
+        with suppress(ZeroDivisionError):
+            inner.collect(fail)
+        return to_json_data([B])
+
+    assert outer.collect(serialize) == [{"media": 1, "kind": "image"}]
     assert to_json_data(A) == {"url": "a"}
     assert outer.parts == [(image("b"), {"kind": "image"})]
     assert inner.parts == [(image("a"), {"kind": "image"})]
@@ -315,44 +317,3 @@ def test_value_with_media_is_equal_after_save_and_restore() -> None:
 
 def test_value_without_media_is_saved_unchanged() -> None:
     assert save_parts({"__part__": 1}) == ('{"__part__":1}', None)
-
-
-def test_ctrl_c_while_part_collector_is_entered_leaves_no_active_collector() -> None:
-    def strike(at: int) -> bool:
-        """Raise Ctrl-C before an instruction of `__enter__`; return whether there is one."""
-        count = 0
-
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal count
-            if frame.f_code is not PartCollector.__enter__.__code__:
-                return None
-            frame.f_trace_opcodes = True
-            is_leaving = (
-                frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_VALUE"]
-            )  # Python handles no signal there.
-            if event == "opcode" and not is_leaving:
-                count += 1
-                if count == at:
-                    raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            to_content("words")
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        return count == at
-
-    at = 1
-    while copy_context().run(strike_and_look, strike, at):
-        at += 1
-    assert at > 5
-
-
-def strike_and_look(strike: Callable[[int], bool], at: int) -> bool:
-    is_inside = strike(at)
-    assert _active_collector.get() is None, at
-    return is_inside

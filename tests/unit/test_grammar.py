@@ -156,14 +156,11 @@ def test_generated_string_matches_pattern_and_length_limits() -> None:
 def test_generated_string_matches_pattern_in_pydantic_regex_dialect() -> None:
     for regex in (
         *(r"^\W+$", r"^[^\w]+$", r"^[^\W\d_]+$", r"^\D\W\S$", r"^[^\x00-\x7f]+$"),
-        *(r"^[[:alpha:]]+$", r"^[[:^alpha:]_]+$", r"^[x[:digit:]]+$"),
         *(r"(?i)^abc$", r"^(?i:abc)$", r"(?i)^[^a]+$", r"^(?s:.)$"),
-        *(r"^\p{L}+$", r"^\p{Lu}\p{Ll}*$", r"^\pL$", r"^\P{L}+$", r"^[\d\p{L}]+$"),
-        *(r"^\x{41}\u{42}$", r"^\Aa\z$", r"^a++$", r"^a{1,2}+$", r"^(a*)*$"),
-        *("a**", r"(?i)abc", r"\p{L}+"),
+        *(r"^\x41\u0042$", r"^\Aa\z$", r"^(a*)*$", r"(?i)abc"),
     ):
         assert_read(Annotated[str, Field(pattern=regex)])
-        if regex not in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
+        if regex not in (r"^(?s:.)$", r"^\x41\u0042$", r"^\Aa\z$"):
             assert_read(Annotated[str, Field(pattern=regex, min_length=3, max_length=6)])
 
 
@@ -171,6 +168,7 @@ def test_pattern_that_grammar_cannot_express_allows_any_string() -> None:
     for regex in (
         *(r"^(?=a)b$", r"^(?!x)a+$", r"(a)\1", r"\bword\b", "("),
         *("^[+--]$", "^[a&&b]$", "^[a-z&&[^aeiou]]+$", "^[a~~b]$", "^[a--b]$", "^[a[bc]]$", r"^\p{Greek}$"),
+        *(r"^[[:alpha:]]+$", r"^[x[:digit:]]+$", r"^\pL$", r"^[\d\p{L}]+$", r"^\x{41}$", "^a++$", "a**"),
         *("(" * 500 + ")" * 500, "a" + "{2}" * 500, "a{5,2}", f"a{{{'9' * 5000}}}", "[z-a]"),
     ):
         with case(regex):
@@ -324,7 +322,7 @@ def test_invalid_schema_raises_error_with_location_in_schema() -> None:
 
 
 def test_schema_that_no_value_satisfies_raises_no_valid_value_error() -> None:
-    patterns = (r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$")
+    patterns = (r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$", r"^\x41\u0042$", r"^\Aa\z$")
     schemas: tuple[Any, ...] = (
         *({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6} for regex in patterns),
         {"type": "string", "pattern": "^a{999999999}$"},

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.cases import case
 
+from acorn._history.history import History
 from acorn._history.request_messages import RequestMessages
 
 Message = Any  # A message as a user may write it: any dict.
@@ -68,9 +69,23 @@ TAILS: dict[str, list[Message]] = {
 }
 
 
-def sent(wire: RequestMessages, history: list[Message], written: list[Message] | None = None) -> list[Message]:
+def history_with(*messages: Message) -> History:
+    """Return the history of a run whose user added the messages."""
+    history = History()
+    history.hand_out().extend(messages)
+    history.take_edits()
+    return history
+
+
+def add(history: History, messages: list[Message]) -> None:
+    """Add messages of acorn, as after a response and its results."""
+    history.needs_repair = False
+    history.splice(len(history.messages), 0, messages)
+
+
+def sent(wire: RequestMessages, history: History) -> list[Message]:
     """Return the sent messages, and check that their JSON is equal."""
-    part = wire.prepare(history, OPENINGS, written)
+    part = wire.prepare(history, OPENINGS)
     messages = part.messages()
     assert len(part) == len(messages)
     said = [{key: value for key, value in message.items() if value is not None} for message in messages]
@@ -79,62 +94,61 @@ def sent(wire: RequestMessages, history: list[Message], written: list[Message] |
     return copy.deepcopy(messages)
 
 
-def afresh(history: list[Message]) -> list[Message]:
-    return sent(RequestMessages(), history)
+def afresh(history: History) -> list[Message]:
+    return sent(RequestMessages(), History(history.messages))
 
 
 PAIRS = list(itertools.product(BASES, TAILS))
 
 
-def test_request_after_appended_messages_equals_request_built_from_whole_history() -> None:
+def test_request_after_messages_appended_by_user_equals_request_built_from_whole_history() -> None:
     for base, tail in PAIRS:
         with case(base, tail):
-            wire, history = RequestMessages(), list(BASES[base])
+            wire, history = RequestMessages(), history_with(*BASES[base])
             assert sent(wire, history) == afresh(history)
             assert sent(wire, history) == afresh(history)
-            history += TAILS[tail]
-            assert sent(wire, history) == afresh(history)
-            history += TAILS["a step"]
-            assert sent(wire, history) == afresh(history)
+            for messages in (TAILS[tail], TAILS["a step"]):
+                history.hand_out().extend(messages)
+                history.take_edits()
+                assert sent(wire, history) == afresh(history)
 
 
 def test_request_after_messages_of_acorn_equals_request_built_from_whole_history() -> None:
     for base, tail in PAIRS:
         with case(base, tail):
-            wire, history = RequestMessages(), list(BASES[base])
+            wire, history = RequestMessages(), history_with(*BASES[base])
             sent(wire, history)
             if not TAILS[tail]:
                 continue
-            history += TAILS[tail]
-            assert sent(wire, history, copy.deepcopy(TAILS[tail])) == afresh(history)
-            history += turn("z"), said("z")
-            assert sent(wire, history, [turn("z"), said("z")]) == afresh(history)
+            add(history, TAILS[tail])
+            assert sent(wire, history) == afresh(history)
+            add(history, [turn("z"), said("z")])
+            assert sent(wire, history) == afresh(history)
 
 
 def test_request_of_branch_equals_request_built_from_whole_history() -> None:
     for base, tail in PAIRS:
         with case(base, tail):
-            wire, history = RequestMessages(), list(BASES[base])
+            wire, history = RequestMessages(), history_with(*BASES[base])
             before = sent(wire, history)
-            copies = wire.copies_of(history)
-            branch = wire.fork(copies)
-            own = [*copies, *TAILS[tail]]
-            assert sent(branch, own) == afresh(own)
+            inherited = list(history.messages)
+            own = History()
+            own.start([*inherited, *TAILS[tail]], len(inherited))
+            assert sent(wire.fork(history, inherited), own) == afresh(own)
             assert sent(wire, history) == before
-            assert wire.copies_of(history) == branch.copies_of(own)[: len(history)]
 
 
 def test_request_of_branch_with_other_prompt_equals_request_built_from_whole_history() -> None:
     for base, tail in PAIRS:
         with case(base, tail):
-            wire, history = RequestMessages(), list(BASES[base])
+            wire, history = RequestMessages(), history_with(*BASES[base])
             sent(wire, history)
-            copies = wire.copies_of(history)
-            branch = wire.fork(copies)
+            inherited = list(history.messages)
+            branch, own = wire.fork(history, inherited), History()
             prompt: Message = {"role": "system", "content": "Do otherwise."}
-            branch.change_first(prompt)
-            has_one = bool(copies) and copies[0]["role"] in ("system", "developer")
-            own = [prompt, *copies[has_one:], *TAILS[tail]]
+            has_one = bool(inherited) and inherited[0]["role"] == "system"
+            branch.change_first(prompt, inherited[0] if has_one else None)
+            own.start([prompt, *inherited[has_one:], *TAILS[tail]], len(inherited) + (not has_one))
             assert sent(branch, own) == afresh(own)
 
 
@@ -150,15 +164,16 @@ def test_request_after_history_edit_equals_request_built_from_whole_history() ->
     for edit in EDITS:
         for tail in TAILS:
             with case(edit, tail):
-                wire, history = RequestMessages(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
+                wire, history = RequestMessages(), history_with(*BASES["a step"], *TAILS["a step"])
                 sent(wire, history)
-                EDITS[edit](history)
-                history += TAILS[tail]
+                EDITS[edit](history.hand_out())
+                history.hand_out().extend(TAILS[tail])
+                history.take_edits()
                 assert sent(wire, history) == afresh(history)
 
 
 def test_tool_result_belongs_to_nearest_preceding_call_with_its_id() -> None:
-    history = [ASKED, turn("a"), ASKED, turn("a"), said("a", "late")]
+    history = History([ASKED, turn("a"), ASKED, turn("a"), said("a", "late")])
     assert [message.get("content") for message in afresh(history) if message["role"] == "tool"][-1] == "late"
     first = next(message for message in afresh(history) if message["role"] == "tool")
     assert first["content"] != "late"
@@ -166,13 +181,14 @@ def test_tool_result_belongs_to_nearest_preceding_call_with_its_id() -> None:
 
 @pytest.mark.parametrize("base", ["the model's turn", "a system message at the end"])
 def test_request_for_history_that_ends_with_assistant_ends_with_user_message(base: str) -> None:
-    made = afresh(BASES[base])
+    made = afresh(History(BASES[base]))
     assert [message["role"] for message in made if message["role"] != "system"] == ["user", "assistant", "user"]
 
 
 def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
     call = {"id": "a", "function": {"name": "functions.search" + "x" * 80, "arguments": '{"x": NaN}'}}
-    made = afresh([ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}, said("a")])
+    asked: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    made = afresh(History([ASKED, asked, said("a")]))
     function = made[1]["tool_calls"][0]["function"]
     assert function["name"] == ("functions_search" + "x" * 80)[:64]
     assert function["arguments"] == "{}"
@@ -180,5 +196,5 @@ def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
 
 def test_input_message_missing_in_history_is_restored_in_request() -> None:
     other: Message = {"role": "user", "content": "And you?"}
-    part = RequestMessages().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
+    part = RequestMessages().prepare(History([SYSTEM, turn("a"), said("a"), ASKED]), [ASKED, other])
     assert part.messages()[1] == other

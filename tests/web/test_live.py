@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, 
 import acorn
 from acorn import ask_human, module
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit
+from acorn.stores.port import Commit, PendingCommit
 from acorn.testing import ScriptedModel, call, finish
 
 
@@ -125,7 +124,7 @@ def test_running_run_can_be_stopped_and_resumed(app: Any) -> None:
 class SlowStore(MemoryStore):
     """A store that commits nothing before the test says so."""
 
-    def commit(self, commit: Commit) -> Future[None]:
+    def commit(self, commit: Commit) -> PendingCommit:
         GATES["slow store"].wait(PATIENCE)
         return super().commit(commit)
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._base.interrupts import next_item
-from acorn._drive.bridge import result_of, start_thread
+from acorn._drive.bridge import start_thread
 from acorn._drive.load import build_in_thread
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
@@ -303,7 +303,7 @@ class ThreadedBatch(Generic[Out]):
                 tree.stop(run_id, stop)
                 commit = tree.commit()
                 if commit is not None:
-                    result_of(commit)
+                    commit.result()
 
 
 class AsyncBatch(Generic[Out]):

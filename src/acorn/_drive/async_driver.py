@@ -300,10 +300,18 @@ class AsyncDriver:
 
     async def _commit(self) -> None:
         """Commit all changes of the run and its branches, and wait until the store has saved them."""
-        future = self.tree.commit()
-        if future is not None:
+        pending = self.tree.commit()
+        if pending is not None:
+            loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
+
+            def wake(_: object) -> None:
+                with suppress(RuntimeError):  # The loop may be closed.
+                    loop.call_soon_threadsafe(is_stored.set)
+
+            pending.add_done_callback(wake)
+            await is_stored.wait()
             try:
-                await asyncio.shield(asyncio.wrap_future(future))
+                pending.result()
             except Exception as error:
                 self.tree.fail_commit(error)
 

@@ -104,19 +104,6 @@ def wait_for(awaitable: Awaitable[T]) -> T:
         future.cancel()
 
 
-def result_of(future: Future[T]) -> T:
-    """Wait for a future and return its result.
-
-    An ordinary `Future` is awaited with a queue, because Ctrl-C could leave its lock locked. A subclass, such as the
-    future of a store, has its own safe `result` method, which is called instead.
-    """
-    if future.done() or type(future) is not Future:
-        return future.result()
-    done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
-    future.add_done_callback(done.put)
-    return next_item(done).result()
-
-
 def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | None) -> list[T]:
     """Call the functions in threads, at most `concurrency` at a time, and return their results in the same order.
 

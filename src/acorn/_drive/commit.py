@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -26,11 +25,19 @@ from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores.errors import claim_lost_error
 from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
-from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
+from acorn.stores.port import (
+    Change,
+    Commit,
+    MediaBlob,
+    PendingCommit,
+    RunCancelledError,
+    RunHeader,
+    Status,
+    Store,
+    StoredRun,
+)
 from acorn.types import JsonObject, JsonValue
 
-_SECONDS_TO_COMMIT = 5.0
-"""The seconds that a healthy store needs at most for a commit."""
 _SECONDS_TO_NOTICE = 0.5
 """The seconds that the driver of a cancelled run needs at most to notice the cancellation."""
 _SECONDS_TO_END = 15.0
@@ -68,10 +75,8 @@ class RunCommitter:
         self._media: set[str] = set()
         """The hashes of the binary data that this process has committed."""
         self._new_media: list[MediaBlob] = []
-        self._first: Future[None] | None = None
-        """The future of the commit that creates the run, if the run is new."""
-        self._recent: list[tuple[Future[None], Commit]] = []
-        """The last commits and their futures, which may not be done."""
+        self._first: PendingCommit | None = None
+        """The first commit, which creates the run if the run is new."""
         self._is_over = False
         self._is_claimed = bool(stored)
         self._claim = shared_claim(store, root)
@@ -89,8 +94,8 @@ class RunCommitter:
         """
         start_heartbeat(self.store, self._root, on_cancel)
 
-    def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
-        """Start a commit of all changes since the last commit, and return its future.
+    def commit(self, machines: Mapping[str, Machine]) -> PendingCommit | None:
+        """Pass all changes since the last commit to the store, and return the commit that the caller must wait for.
 
         Return None if nothing has changed.
         """
@@ -108,31 +113,9 @@ class RunCommitter:
         with self._claim.lock:
             if self._generation != self._claim.generation:
                 raise claim_lost_error(self._root)
-            future = self.store.commit(commit)
-        self._first = self._first or future
-        if self._recent:
-            self._recent = [pending for pending in self._recent if not pending[0].done()]
-        self._recent.append((future, commit))
-        return future
-
-    def requeue_rejected(self) -> None:
-        """Mark the changes in rejected commits as not stored, so that the next commit contains them again.
-
-        After another process has cancelled a run, the store rejects every commit except the one with the end of the
-        run.
-        """
-        for future, commit in self._recent:
-            with suppress(TimeoutError):  # After a timeout, only the status of the run is stored, not its end.
-                if future.exception(_SECONDS_TO_COMMIT) is None:
-                    continue
-                for change in commit.changes:
-                    self.changed.add(change.run_id)
-                    self._progress.pop(change.run_id, None)
-                    self._entry_counts[change.run_id] = min(change.offset, self._entry_counts.get(change.run_id, 0))
-                    if change.header is not None:
-                        del self._entry_counts[change.run_id]
-                self._new_media += commit.media
-        self._recent = []
+            pending = self.store.commit(commit)
+        self._first = self._first or pending
+        return pending
 
     def end(self, fatal_error: Exception | None) -> None:
         """Stop the heartbeat of the run, and after a fatal error also release the claim on the run.
@@ -183,15 +166,17 @@ class RunCommitter:
         return failure
 
     def _release(self, status: Status) -> None:
-        # Another thread of this process may have started a run with this id. Do not release the claim of that run.
-        first = self._first
-        if self._is_claimed or (first is not None and first.done() and first.exception() is None):
-            with (
-                self._claim.lock,
-                suppress(Exception),
-            ):  # The store has already failed, and the run reports its first error.
-                if self._generation == self._claim.generation:
-                    self.store.release(self._root, self._claim.process, status)
+        with (
+            self._claim.lock,
+            suppress(Exception),
+        ):  # The store has already failed, and the run reports its first error.
+            if not self._is_claimed:
+                if self._first is None:
+                    return
+                # If the commit failed, another thread of this process may have started a run with this id.
+                self._first.result()
+            if self._generation == self._claim.generation:
+                self.store.release(self._root, self._claim.process, status)
 
     def _change(self, machine: Machine) -> Change:
         run, since = machine.run, self._entry_counts.get(machine.run.id)

@@ -27,7 +27,6 @@ from acorn._drive.bridge import (
     await_value,
     call_sync,
     is_async,
-    result_of,
     start_on_loop,
     start_thread,
 )
@@ -383,10 +382,10 @@ class SyncDriver:
 
     def _commit(self) -> None:
         """Commit all changes of the run and its branches, and wait until the store has saved them."""
-        future = self.tree.commit()
-        if future is not None:
+        pending = self.tree.commit()
+        if pending is not None:
             try:
-                result_of(future)
+                pending.result()
             except Exception as error:
                 self.tree.fail_commit(error)
 

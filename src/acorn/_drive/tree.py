@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from math import inf
@@ -37,6 +36,7 @@ from acorn._telemetry import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, add_to_captures, current_call_site, current_subscribers
 from acorn.stores.errors import run_cancelled_error
+from acorn.stores.port import PendingCommit
 from acorn.types import JsonObject, ToolCall
 
 if TYPE_CHECKING:
@@ -401,8 +401,8 @@ class Tree:
 
     # Storing
 
-    def commit(self) -> Future[None] | None:
-        """Start a commit of all changes, and return its future, which must be done before the next operation begins.
+    def commit(self) -> PendingCommit | None:
+        """Pass all changes to the store, and return the commit, which must be stored before the next operation begins.
 
         Return None if the run has no store or has no changes.
         """
@@ -413,8 +413,6 @@ class Tree:
             return None
         with self._lock:
             try:
-                if self.fatal_error is not None:
-                    committer.requeue_rejected()
                 return committer.commit(self.machines)
             except Exception as error:  # The store may be user code.
                 self.fail_commit(error)

@@ -14,14 +14,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, to_json
 
-from acorn._formats.json import to_json_data
+from acorn._formats.json import Collector, map_json, to_json_data
 from acorn.errors import StoreError
-from acorn.types import JsonValue, is_json_object, is_list_or_tuple
+from acorn.types import JsonValue
 
 _MEDIA = "__media__"
 """The JSON key that marks a saved text with placeholders. Its value lists the blobs of the text."""
@@ -97,29 +97,18 @@ def format_size(size: int) -> str:
 # Replacing blobs with placeholders, and placeholders with blobs.
 
 
-class BlobCollector:
-    """A context manager that collects blobs while Pydantic serializes values.
+_active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
 
-    In the serialized text, a placeholder replaces each blob.
-    """
 
-    __slots__ = ("_prefix", "_token", "blobs")
+class BlobCollector(Collector):
+    """A collector of the blobs in serialized values. In the serialized text, a placeholder replaces each blob."""
+
+    __slots__ = ("_prefix", "blobs")
+    active = _active_collector
 
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
         self._prefix = ""
-
-    def __enter__(self) -> BlobCollector:
-        outer = _active_collector.get()
-        try:
-            self._token: Token[BlobCollector | None] = _active_collector.set(self)
-            return self
-        except BaseException:  # Ctrl-C may arrive after the variable is set. Python would not call `__exit__`.
-            _active_collector.set(outer)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        _active_collector.reset(self._token)
 
     @property
     def prefix(self) -> str:
@@ -135,20 +124,9 @@ class BlobCollector:
             self.blobs.append(blob)
         return f"{self.prefix}{index}"
 
-    def replace(self, data: object) -> object:
-        """Return a copy of JSON data with a placeholder in place of each blob."""
-        if isinstance(data, Blob):
-            return self.placeholder(data)
-        if is_json_object(data):
-            return {key: self.replace(item) for key, item in data.items()}
-        return [self.replace(item) for item in data] if is_list_or_tuple(data) else data
-
-
-_active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
-
 
 def is_saving() -> bool:
-    """Return True inside a `with BlobCollector()` block, in which acorn serializes a run to save it.
+    """Return True while a `BlobCollector` is active, because acorn serializes a run to save it.
 
     Serializers use this to decide between complete data (saving) and a short description (for example, logging).
     """
@@ -162,8 +140,8 @@ def to_saved_data(value: object) -> Any:
     """
     if is_saving():
         return to_json_data(value)
-    with BlobCollector() as collector:
-        data = to_json_data(value)
+    collector = BlobCollector()
+    data = collector.collect(lambda: to_json_data(value))
     return _restore(data, collector.prefix, collector.blobs) if collector.blobs else data
 
 
@@ -182,12 +160,8 @@ def describe_blobs(data: JsonValue) -> Any:
     return data
 
 
-def _restore(data: JsonValue, prefix: str, blobs: Sequence[str]) -> object:
-    if isinstance(data, str):
-        return blobs[int(data[len(prefix) :])] if data.startswith(prefix) else data
-    if isinstance(data, dict):
-        return {key: _restore(item, prefix, blobs) for key, item in data.items()}
-    return [_restore(item, prefix, blobs) for item in data] if isinstance(data, list) else data
+def _restore(data: JsonValue, prefix: str, blobs: Sequence[str]) -> Any:
+    return map_json(data, lambda text: blobs[int(text[len(prefix) :])] if text.startswith(prefix) else text)
 
 
 # Saved texts whose blobs are stored in a separate table.
@@ -207,8 +181,8 @@ def save_texts(values: Sequence[object]) -> list[SavedText]:
     Most values have no blobs. Therefore the function first serializes all values with one collector. Only if this
     collector receives a blob, the function serializes each value again with a separate collector.
     """
-    with BlobCollector() as collector:
-        texts = [_json_text(value, collector) for value in values]
+    collector = BlobCollector()
+    texts = collector.collect(lambda: [_json_text(value, collector) for value in values])
     if collector.blobs or any(type(value) is dict and _MEDIA in value for value in values):
         return [save_text(value) for value in values]
     return [SavedText(text, ()) for text in texts]
@@ -216,8 +190,8 @@ def save_texts(values: Sequence[object]) -> list[SavedText]:
 
 def save_text(data: object) -> SavedText:
     """Convert JSON data to a saved text, which `BlobReader.read` converts back to the data."""
-    with BlobCollector() as collector:
-        text = _json_text(data, collector)
+    collector = BlobCollector()
+    text = collector.collect(lambda: _json_text(data, collector))
     if not collector.blobs and not (isinstance(data, dict) and _MEDIA in data):
         return SavedText(text, ())
     index = json.dumps([collector.prefix, _index(collector.blobs)])
@@ -232,7 +206,8 @@ def _json_text(data: object, collector: BlobCollector) -> str:
     try:
         return to_json(data, inf_nan_mode="constants").decode()
     except PydanticSerializationError:  # A model's response may contain a lone surrogate, which Pydantic rejects.
-        return json.dumps(collector.replace(data), separators=(",", ":"))
+        plain = map_json(data, lambda text: collector.placeholder(text) if isinstance(text, Blob) else text)
+        return json.dumps(plain, separators=(",", ":"))
 
 
 class BlobReader:
@@ -282,8 +257,8 @@ def to_single_text(build: Callable[[], object]) -> str:
     The text contains the data of equal blobs only once, at its beginning. `build` is a function, because the blobs must
     be collected while it creates the value.
     """
-    with BlobCollector() as collector:
-        data = build()
+    collector = BlobCollector()
+    data = collector.collect(build)
     if collector.blobs:
         contents = {blob.sha256: blob[len(blob.head) :] for blob in collector.blobs}
         data = {_MEDIA: [collector.prefix, _index(collector.blobs), contents], _CONTENT: data}

@@ -13,7 +13,7 @@ part inside the value to the collector. If a value has no content parts, the con
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import PydanticSerializationUnexpectedValue, SchemaSerializer, core_schema
 
-from acorn._formats.json import to_json_text
+from acorn._formats.json import Collector, to_json_text
 from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_mapping
 
 PLACEHOLDER_KEY = "media"
@@ -30,7 +30,7 @@ PLACEHOLDER_KEY = "media"
 
 
 def _serialize(part: ContentPart) -> object:
-    """Return the placeholder of a content part inside a `with PartCollector()` block, and otherwise its JSON data."""
+    """Return the placeholder of a content part while a `PartCollector` is active, and otherwise its JSON data."""
     collector = _active_collector.get()
     kind: Any = type(part)
     return _adapter(kind).dump_python(part, mode="json") if collector is None else collector.placeholder(part)
@@ -94,27 +94,20 @@ def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core
     return result
 
 
-class PartCollector:
-    """A context manager that collects and numbers the content parts of the values serialized in its `with` block."""
+_active_collector: ContextVar[PartCollector | None] = ContextVar("acorn_parts", default=None)
+"""The collector for the message that is currently serialized, or None outside of messages."""
 
-    __slots__ = ("_key", "_token", "parts")
+
+class PartCollector(Collector):
+    """A collector that numbers the content parts of serialized values."""
+
+    __slots__ = ("_key", "parts")
+    active = _active_collector
 
     def __init__(self, key: str = PLACEHOLDER_KEY) -> None:
         self.parts: list[tuple[JsonObject, dict[str, str]]] = []
         """A list of (content part in the format of OpenAI, placeholder attributes), in the order of appearance."""
         self._key = key
-
-    def __enter__(self) -> PartCollector:
-        outer = _active_collector.get()
-        try:
-            self._token: Token[PartCollector | None] = _active_collector.set(self)
-            return self
-        except BaseException:  # Ctrl-C may arrive after the variable is set. Python would not call `__exit__`.
-            _active_collector.set(outer)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        _active_collector.reset(self._token)
 
     def placeholder(self, part: ContentPart) -> JsonObject:
         """Collect a content part and return the placeholder for the message text.
@@ -135,18 +128,13 @@ class PartCollector:
         return [{"type": "text", "text": text}, *(part for part, _ in self.parts)]
 
 
-_active_collector: ContextVar[PartCollector | None] = ContextVar("acorn_parts", default=None)
-"""The collector for the message that is currently serialized, or None outside of messages."""
-
-
 def to_content(value: object) -> Content:
     """Convert a value to message content: the JSON text of the value, followed by its content parts.
 
     Do not pass a string, because its JSON text has quotes.
     """
-    with PartCollector() as collector:
-        text = to_json_text(value)
-    return collector.content(text)
+    collector = PartCollector()
+    return collector.content(collector.collect(lambda: to_json_text(value)))
 
 
 def text_of(content: object) -> str:
@@ -184,16 +172,15 @@ def save_parts(value: object) -> tuple[str, JsonObject | None]:
 
     The second item of the tuple is None if the value has no content parts.
     """
-    with PartCollector() as collector:
-        text = to_json_text(value)
+    collector = PartCollector()
+    text = collector.collect(lambda: to_json_text(value))
     if not collector.parts:
         return text, None
     key = f"__{PLACEHOLDER_KEY}__"
     while key in text:  # No text in a tool result may look like a placeholder.
         key += "_"
-    with PartCollector(key) as collector:
-        text = to_json_text(value)
-    return text, {"mark": key, "found": collector.parts}
+    collector = PartCollector(key)
+    return collector.collect(lambda: to_json_text(value)), {"mark": key, "found": collector.parts}
 
 
 def restore_parts(data: JsonValue, saved: Mapping[str, Any]) -> Any:

@@ -11,9 +11,10 @@ import base64
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar, copy_context
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
@@ -98,27 +99,52 @@ def copy_json(value: T) -> T:
     """Return a copy of JSON data with new dicts and lists. Strings and other values are not copied."""
     data = cast(JsonValue, value)
     if isinstance(data, dict):
-        data = {key: copy_json(item) for key, item in data.items()}
+        data = {key: item if type(item) is str else copy_json(item) for key, item in data.items()}
     elif isinstance(data, list):
         data = [copy_json(item) for item in data]
     return cast(T, data)
 
 
+def map_json(data: Any, change: Callable[[str], object]) -> Any:
+    """Return a copy of JSON data in which `change` has replaced every string, also the keys of objects."""
+    if isinstance(data, str):
+        return change(data)
+    if is_json_object(data):
+        return {change(key): map_json(item, change) for key, item in data.items()}
+    return [map_json(item, change) for item in data] if is_list_or_tuple(data) else data
+
+
 def replace_surrogates(value: Any) -> Any:
     """Replace each lone surrogate in JSON data with U+FFFD, so that every string can be encoded as UTF-8."""
-    if isinstance(value, str):
-        if value.isascii():
-            return value
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return value
-    if is_json_object(value):
-        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
-    if is_list_or_tuple(value):
-        return [replace_surrogates(item) for item in value]
-    return value
+    return map_json(value, _replace_surrogates)
+
+
+def _replace_surrogates(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+class Collector:
+    """The base class of collectors, which receive certain objects while Pydantic serializes the values around them.
+
+    `active` is a context variable that contains the current collector. The serializers of the objects read it.
+    """
+
+    __slots__ = ()
+    active: ClassVar[ContextVar[Any]]
+
+    def collect(self, serialize: Callable[[], T]) -> T:
+        """Call `serialize`, collect the objects that it serializes, and return its result."""
+        return copy_context().run(self._activate, serialize)
+
+    def _activate(self, serialize: Callable[[], T]) -> T:
+        self.active.set(self)  # Only in the copied context, so that nothing must be reset.
+        return serialize()
 
 
 def field_values(value: Any) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from acorn._formats.content import text_of
 from acorn._formats.json import to_json_text
 from acorn._history.history import SYSTEM_ROLES, call_ids, user_message
-from acorn.types import Message, is_json_list, is_json_object
+from acorn.types import Message, is_json_object
 
 _PRESERVED_TURNS = 2
 """The number of model responses at the end of the history that stay unchanged, together with their tool results."""
@@ -56,13 +56,11 @@ def _text_length(message: object) -> int:
     return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_json_text(calls)) if calls else 0)
 
 
-def range_to_compact(history: object, openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:
+def range_to_compact(history: Sequence[object], openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:
     """Return the range of history indexes that a summary should replace, or None if it would save too little.
 
     `openings` are the input messages of the run and its parents, which stay in the history.
     """
-    if not is_json_list(history):  # The user may assign any value to `history`.
-        return None
     turns = [index for index, message in enumerate(history) if _role(message) == "assistant"]
     if len(turns) <= _PRESERVED_TURNS:
         return None

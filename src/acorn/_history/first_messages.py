@@ -9,17 +9,17 @@ from pydantic import BaseModel
 from typing_extensions import TypeIs
 
 from acorn._declare.spec import Spec
-from acorn._formats.blobs import format_size
+from acorn._formats.blobs import format_size, to_saved_data
 from acorn._formats.content import PartCollector
-from acorn._formats.json import copy_json, excerpt, find_path, safe_repr, shorten
+from acorn._formats.json import excerpt, find_path, safe_repr, shorten
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES
-from acorn._history.repair import NO_RESULT, close_calls
+from acorn._history.repair import NO_RESULT, missing_results
 from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
 from acorn.models.request import SentMedium, media_of
-from acorn.record import Run
+from acorn.record import Run, history_of_run
 from acorn.types import Message, is_json_object, is_list_or_tuple
 
 
@@ -83,11 +83,11 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
     """
     messages: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
     if prior:
-        earlier = [copy_json(message) for message in prior]
-        close_calls(earlier, NO_RESULT)
+        earlier = [to_saved_data(message) for message in prior]  # The user may change the prior messages later.
+        for index, results in missing_results(earlier, NO_RESULT):
+            earlier[index:index] = results
         messages += earlier
-    messages.append(copy_json(opening))
-    return messages
+    return [*messages, opening]
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
@@ -98,7 +98,7 @@ def prior_messages(history: object, owner: str) -> list[Message]:
     """
     if history is None:
         return []
-    messages: object = history.history if _is_run(history) else history
+    messages: object = history_of_run(history).current if _is_run(history) else history
     if not is_list_or_tuple(messages):
         raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
     for index, message in enumerate(messages):

@@ -1,21 +1,18 @@
-"""The history of a run: its messages, their reconstruction from the journal, and the detection of edits by user code.
-
-User code may change the history at any time, and acorn is not notified. Therefore acorn compares the history with
-copies, and records each edit in the journal.
-"""
+"""The history of a run: its messages, their reconstruction from the journal, and the edits by user code."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any, Protocol, cast
+from threading import RLock
+from typing import Any, cast
 
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import copy_json, to_compact_json, to_json_text
-from acorn._history.ownership import HistoryOwnership
+from acorn.errors import AcornError
 from acorn.journal import CalledTool, Compacted, Entry, HistoryEdited, MessagesAdded, ModelResponded, ToolResultsAdded
-from acorn.types import Content, JsonObject, JsonValue, Message, is_json_list, is_json_object, is_list_or_tuple
+from acorn.types import Content, JsonObject, Message, is_json_list, is_json_object, is_list_or_tuple
 
 SYSTEM_ROLES = ("system", "developer")
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
@@ -56,7 +53,7 @@ def call_ids(message: object) -> list[str]:
 
 
 def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """Rebuild the history from journal entries, and return it as a list of new messages."""
+    """Rebuild the history from journal entries. The entries share the messages, which must not change."""
     history: list[Message] = []
     for entry in entries:
         change = change_of(entry, len(history))
@@ -74,16 +71,16 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
     """
     match entry:
         case MessagesAdded():
-            return (length if entry.where is None else entry.where), 0, copy_json(list(entry.messages))
+            return (length if entry.where is None else entry.where), 0, list(entry.messages)
         case ModelResponded() if entry.refusal is None:
-            return length, 0, [assistant_message(entry.content, entry.calls, copy_json(entry.extra))]
+            return length, 0, [assistant_message(entry.content, entry.calls, entry.extra)]
         case ToolResultsAdded():
             results = () if entry.where is None else entry.results
-            added = [tool_message(result.call_id, copy_json(result.content)) for result in results]
-            added += [] if entry.context is None else [user_message(copy_json(entry.context))]
+            added = [tool_message(result.call_id, result.content) for result in results]
+            added += [] if entry.context is None else [user_message(entry.context)]
             return (length if entry.where is None else entry.where), 0, added
         case HistoryEdited() | Compacted():
-            return entry.where, entry.removed, copy_json(list(entry.messages))
+            return entry.where, entry.removed, list(entry.messages)
         case _:
             return None
 
@@ -105,10 +102,8 @@ def steps_of(entries: Iterable[Entry]) -> list[int]:
 # The messages that a run added itself
 
 
-def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
+def own_messages(history: Sequence[Message], entries: Iterable[Entry]) -> list[Message]:
     """Return the messages that a run added to its history, without the prompt and messages of other runs."""
-    if not is_json_list(history):  # The user may assign any value to `history`.
-        return []
     known: list[Message] = []
     is_own: list[bool] = []
     has_started = False
@@ -174,84 +169,131 @@ def _is_edited_copy(message: object, other: object) -> bool:
     return message["role"] == "tool" and message.get("tool_call_id") == other.get("tool_call_id")
 
 
-# Edits of the history by user code
+# The history of a run in progress
+
+Edit = tuple[int, int, tuple[Message, ...], tuple[int, ...]]
+"""An edit by user code: the last four fields of a `HistoryEdited` entry."""
 
 
-class EntryList(Protocol):
-    """The interface of a journal for `HistoryEdits`, which appends an entry for each edit of the history."""
+class History:
+    """The conversation of one run: acorn's own messages, and the list of copies that user code reads and edits.
 
-    entries: list[Entry]
-    step: int
-    now: float
+    acorn's messages never change in place, so the journal, the requests and the branches share them. User code may
+    change its list at any time, and acorn is not notified. Therefore acorn compares the user's list with its own
+    messages before it uses them. While no user code has received the list, there is nothing to compare.
+    """
 
+    __slots__ = ("_known", "_lock", "_shown", "messages", "needs_repair", "turn", "unchanged")
 
-class HistoryEdits:
-    """The detector of edits that user code makes in a history. It adds a journal entry for each edit."""
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.messages = list(messages)
+        """acorn's messages, which contain the edits that `take_moves` and `take_edits` have found."""
+        self.turn: Message | None = None
+        """The last response of the model, which is one of the messages unless the user removed it."""
+        self.unchanged = 0
+        """The number of messages at the start that have not changed since the last request."""
+        self.needs_repair = True
+        """Whether a message since the last request may need repair before it is sent."""
+        self._shown: list[Message] | None = None
+        """The user's list, or None while no user code has received it."""
+        self._known: list[Message] = []
+        """The items of the user's list without the user's later edits, in the order of `messages`."""
+        self._lock = RLock()  # Tools in other threads may request the history while acorn adds messages.
 
-    def __init__(self, run_id: str, journal: EntryList, history: HistoryOwnership) -> None:
-        self._run_id, self._journal, self._history = run_id, journal, history
-        self._rebuilt: list[Message] = []
-        """The history, rebuilt from the first `_entries_read` journal entries."""
-        self._entries_read = 0
+    @property
+    def is_private(self) -> bool:
+        """Whether no user code has received the history."""
+        return self._shown is None
 
-    def record_moves(self) -> None:
-        """Add a journal entry if user code added, removed, replaced or moved messages in the history."""
-        history: JsonValue = self._history.messages
-        snapshot = self._history.snapshot
-        if snapshot is None:  # No user code has received the history.
-            return
-        try:
-            # Equal messages are not enough: a copy equals its original, but user code may edit the copy later.
-            if history == snapshot and (not snapshot or (history[-1] is snapshot[-1] and history[0] is snapshot[0])):
-                return
-        except Exception:  # A user-defined `__eq__` may raise.
-            pass
-        if not isinstance(history, list):  # The user may assign any value to `history`.
-            return
-        start = _first_difference(history, snapshot)
-        same_at_end = _first_difference(history[start:][::-1], snapshot[start:][::-1])
-        added = [index for index in _added_indexes(history, snapshot) if _is_message(history[index])]
+    @property
+    def current(self) -> list[Message]:
+        """The messages with all edits by user code. Only acorn's code reads them, and it does not change them."""
+        return self.messages if self._shown is None else self._shown
+
+    def hand_out(self) -> list[Message]:
+        """Return the list for user code, which may change it at any time."""
+        if self._shown is None:
+            with self._lock:
+                if self._shown is None:  # Another thread may have created the list in the meantime.
+                    self._known = copy_json(self.messages)
+                    self._shown = list(self._known)
+        return self._shown
+
+    def replace(self, messages: object) -> None:
+        """Use the list that the user assigned to `history` as the user's list."""
+        if not is_json_list(messages):
+            raise AcornError(f"`history` must be a list of messages, got `{type(messages).__name__}`.")
+        self.hand_out()
+        self._shown = messages
+
+    def start(self, messages: list[Message], inherited: int = 0) -> None:
+        """Replace all messages. A branch shares the first `inherited` messages with its parent."""
+        self.splice(0, len(self.messages), messages)
+        self.unchanged = inherited
+
+    def splice(self, start: int, removed: int, messages: Sequence[Message]) -> None:
+        """Replace `removed` messages at the index `start`, in acorn's messages and in the user's list."""
+        with self._lock:
+            end = start + removed
+            if self._shown is not None:
+                items = {id(old): self._known[start + index] for index, old in enumerate(self.messages[start:end])}
+                copies = [items.get(id(message)) or copy_json(message) for message in messages]
+                # The user may have added messages at the end, which the next message of acorn follows.
+                first = len(self._shown) if start == len(self.messages) else start
+                self._shown[first : first + removed] = copies
+                self._known[start:end] = copies
+            self.messages[start:end] = messages
+        if start < self.unchanged:
+            self.unchanged = start
+
+    def take_moves(self) -> list[Edit]:
+        """Apply the additions, removals, replacements and moves in the user's list, and return them as edits."""
+        shown, known = self._shown, self._known
+        if shown is None or _is_equal(shown, known):
+            return []
+        start = _first_difference(shown, known)
+        same_at_end = _first_difference(shown[start:][::-1], known[start:][::-1])
+        added = [index for index in _added_indexes(shown, known) if _is_message(shown[index])]
         if added:  # If a message now occurs twice, its second occurrence may be in the range that seems unchanged.
-            start, same_at_end = min(start, added[0]), min(same_at_end, len(history) - added[-1] - 1)
-        end, snapshot_end = len(history) - same_at_end, len(snapshot) - same_at_end
-        self._add_entry(start, snapshot_end - start, history[start:end], [index - start for index in added])
-        self._history.snapshot = history.copy()
+            start, same_at_end = min(start, added[0]), min(same_at_end, len(shown) - added[-1] - 1)
+        end, known_end = len(shown) - same_at_end, len(known) - same_at_end
+        own = {id(item): message for item, message in zip(known, self.messages, strict=True)}
+        messages = [self._updated(own.get(id(item)), item) for item in shown[start:end]]
+        self._known = list(shown)
+        return [self._apply(start, known_end - start, messages, [index - start for index in added])]
 
-    def record_all(self) -> None:
-        """Add journal entries for all edits by user code, including changes inside messages.
+    def take_edits(self) -> list[Edit]:
+        """Apply all changes in the user's list, including changes inside messages, and return them as edits."""
+        edits = self.take_moves()
+        if self._shown is not None and not _is_equal(self._shown, self.messages):
+            for index, (item, message) in enumerate(zip(self._shown, self.messages, strict=False)):
+                updated = self._updated(message, item)
+                if updated is not message:
+                    edits.append(self._apply(index, 1, [updated], []))
+        return edits
 
-        The duration depends on the number of journal entries since the last call.
-        """
-        if self._history.snapshot is None:
-            return
-        self.record_moves()
-        entries, rebuilt = self._journal.entries, self._rebuilt
-        for entry in entries[self._entries_read :]:
-            change = change_of(entry, len(rebuilt))
-            if change is not None:
-                start, removed, added = change
-                rebuilt[start : start + removed] = added
-        self._entries_read = len(entries)
-        try:
-            if self._history.messages == rebuilt:
-                return
-        except Exception:  # A user-defined `__eq__` may raise.
-            pass
-        if isinstance(self._history.messages, list):  # The user may assign any value to `history`.
-            self.record_changed(rebuilt)
+    def _apply(self, start: int, removed: int, messages: list[Message], added: list[int]) -> Edit:
+        self.messages[start : start + removed] = messages
+        self.unchanged, self.needs_repair = min(self.unchanged, start), True
+        return start, removed, tuple(messages), tuple(added)
 
-    def record_changed(self, copies: Sequence[Message]) -> None:
-        """Add a journal entry for each message that differs from its earlier copy in `copies`."""
-        for index, (message, copy) in enumerate(zip(self._history.messages, copies, strict=False)):
-            if _differs(message, copy):
-                self._add_entry(index, 1, [message], [])
+    def _updated(self, message: Message | None, item: Message) -> Message:
+        """Return a message of acorn, or a new message if the user changed the item of the user's list."""
+        if message is not None and _is_equal(item, message):
+            return message
+        updated: Message = to_saved_data(item)
+        if message is None or updated != message:
+            if message is not None and message is self.turn:
+                self.turn = updated
+            return updated
+        return message
 
-    def _add_entry(self, start: int, removed: int, messages: Sequence[Any], added: Sequence[int]) -> None:
-        journal = self._journal
-        saved = tuple([to_saved_data(message) for message in messages])
-        journal.entries.append(
-            HistoryEdited(self._run_id, journal.step, journal.now, start, removed, saved, tuple(added))
-        )
+
+def _is_equal(one: object, other: object) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # A user-defined `__eq__` may raise.
+        return False
 
 
 def _is_message(message: object) -> bool:
@@ -260,15 +302,6 @@ def _is_message(message: object) -> bool:
     If the history contains any other value, the next request raises an error.
     """
     return is_json_object(message) and message.get("role") in ROLES
-
-
-def _differs(message: object, copy: Message) -> bool:
-    try:
-        if message == copy:
-            return False
-    except Exception:  # A user-defined `__eq__` may raise.
-        pass
-    return bool(to_saved_data(message) != copy)
 
 
 def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -211,13 +211,16 @@ def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
     return open_messages
 
 
-def close_calls(history: list[Message], content: str) -> None:
-    """Insert a tool message with the text `content` for every tool call that has no result."""
+def missing_results(history: Sequence[object], content: str) -> Iterator[tuple[int, list[Message]]]:
+    """Yield an index and tool messages with the text `content` for each response with calls that have no result.
+
+    The last index comes first, so that the caller can insert the messages immediately.
+    """
     for index, ids in reversed(open_calls(history)):
         end = index + 1
         while end < len(history) and _answered_id(history[end]) is not None:
             end += 1
-        history[end:end] = [tool_message(call_id, content) for call_id in ids]
+        yield end, [tool_message(call_id, content) for call_id in ids]
 
 
 def _answered_id(message: object) -> str | None:

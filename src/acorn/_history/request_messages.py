@@ -4,9 +4,8 @@ The user may change the history in any way, so acorn checks it before each reque
 follows its call, a call without a result gets a placeholder result, and a result without a call is left out. The user's
 list does not change.
 
-To save time, acorn stores private copies of the messages in the last request. If the history still starts with equal
-messages, acorn repairs only the messages after them. If no user code has received the history, acorn does not compare
-the messages at all.
+To save time, acorn stores the repaired messages of the last request. As long as these messages do not change in the
+history, acorn repairs only the messages after them.
 """
 
 from __future__ import annotations
@@ -16,31 +15,20 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import is_
-from typing import Any, cast
-
-from pydantic_core import from_json, to_json
+from typing import TypeVar, cast
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.blobs import Blob
-from acorn._formats.json import replace_surrogates, safe_repr, shorten, to_json_text
-from acorn._history.history import ROLES, SYSTEM_ROLES, user_message
-from acorn._history.repair import (
-    match_results,
-    repair_content,
-    repair_text_message,
-    repair_turn,
-    unique_ids,
-)
+from acorn._formats.json import replace_surrogates, safe_repr, shorten
+from acorn._history.history import ROLES, SYSTEM_ROLES, History, user_message
+from acorn._history.repair import match_results, repair_content, repair_text_message, repair_turn, unique_ids
 from acorn.errors import AcornError
 from acorn.models.request import SentMessages, SentPart, media_of
-from acorn.types import JsonObject, Message, MessageCall, is_json_object
+from acorn.types import JsonValue, Message, MessageCall, is_json_object
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MAX_DEPTH = 100
-NOT_COMPARABLE: Any = object()
-"""Stands for a message with values that cannot be compared. It is not equal to any message."""
+T = TypeVar("T")
 
 
 class RequestMessages:
@@ -48,92 +36,61 @@ class RequestMessages:
 
     def __init__(self) -> None:
         self.reset()
-        self.discarded_copies: list[Message] = []
-        """The copies that the last call of `prepare` discarded because the user had changed the history."""
 
     def reset(self) -> None:
         """Remove all stored messages, so that the next request repairs the whole history again."""
-        self._copies: list[Message] = []
-        """Private copies of the messages that the last request processed."""
+        self._count = 0
+        """The number of messages in the history that earlier requests contain."""
         self._sent = SentMessages()
         self._stray_ids: set[str] = set()
         """The ids of tool results that do not follow their call."""
         self._call_ids: set[str] = set()
-        self._has_incomparable = False
         self._starts_with_user = False
         """Whether the first sent message after the system messages is a user message, as providers require."""
-        self._starts_with_copies = False
-        """Whether the history starts with the copies, if no user code has received and changed the history."""
 
-    def copies_of(self, history: list[Message], *, is_private: bool = False) -> list[Message]:
-        """Return private copies of the messages in the history.
+    def fork(self, history: History, inherited: Sequence[Message]) -> RequestMessages:
+        """Return the request messages for a branch, whose history starts with the messages in `inherited`.
 
-        If a message has not changed since the last request, the stored copy is returned.
+        `history` is the history of the parent run. If it has changed since the last request, the branch repairs all
+        messages again.
         """
-        copies = list(self._copies) if self._check_starts_with_copies(history, is_private) else []
-        copies += [_private_copy(message) for message in history[len(copies) :]]
-        if self._has_incomparable:
-            copies = [
-                _private_copy(message) if copy is NOT_COMPARABLE else copy
-                for message, copy in zip(history, copies, strict=True)
-            ]
-        return copies
-
-    def fork(self, copies: Sequence[Message]) -> RequestMessages:
-        """Return an independent copy of this object for a branch. The branch's history starts with `copies`."""
-        other = RequestMessages()
-        other._copies, other._sent = list(self._copies), self._sent.copy()
-        other._stray_ids, other._call_ids = set(self._stray_ids), set(self._call_ids)
-        other._has_incomparable = self._has_incomparable
-        other._starts_with_copies = (
-            bool(self._copies) and len(copies) >= len(self._copies) and all(map(is_, copies, self._copies))
-        )
+        other, count = RequestMessages(), self._count
+        if history.unchanged >= count and all(map(is_, history.messages[:count], inherited)):
+            other._count, other._sent = count, self._sent.copy()
+            other._stray_ids, other._call_ids = set(self._stray_ids), set(self._call_ids)
         return other
 
-    def change_first(self, message: Message) -> None:
-        """Replace the stored system message, or insert the message if no system message is stored.
+    def change_first(self, message: Message, before: Message | None) -> None:
+        """Replace the system message `before`, or insert a system message if `before` is None.
 
         A branch needs this, because its system message contains the prompt of its parent and its own prompt.
         """
-        is_known, self._starts_with_copies = self._starts_with_copies, False
-        sent = self._sent.messages
-        copy, readable = _copy_message(message, 0)
+        sent, readable = self._sent.messages, _encodable(message)
         content = repair_content(readable.get("content"))
-        if not sent or copy is NOT_COMPARABLE or message["role"] != "system" or content is None:
-            return  # The next request processes the whole history again.
-        had_system = self._copies[0] is NOT_COMPARABLE or self._copies[0]["role"] in SYSTEM_ROLES
-        sent_system = sent[0]["role"] == "system"
-        if had_system != sent_system:
+        was_sent = bool(sent) and sent[0]["role"] == "system"
+        if not sent or content is None or was_sent == (before is None):
+            self.reset()  # The next request repairs the whole history again.
             return
-        self._copies[:had_system] = [copy]
-        self._sent = self._sent.with_first(repair_text_message(readable, content), is_new=not sent_system)
-        self._starts_with_copies = is_known
+        self._count += before is None
+        self._sent = self._sent.with_first(repair_text_message(readable, content), is_new=before is None)
 
-    def prepare(
-        self,
-        history: list[Message],
-        openings: Sequence[Message],
-        unsent: list[Message] | None = None,
-        *,
-        is_private: bool = False,
-    ) -> SentPart:
+    def prepare(self, history: History, openings: Sequence[Message]) -> SentPart:
         """Return the repaired messages to send in the next request.
 
         `openings` are the input messages of the run and its parents, of which one is sent if the history has lost its
-        first user message. `unsent` contains copies of the messages that acorn added since the last request: the first
-        messages, or a response and its results. `is_private` is True if no user code has received the history.
+        first user message.
         """
-        self.discarded_copies = []
-        if unsent is not None and self._append_unsent(history, unsent, is_private):
-            self._starts_with_copies = True
-            if self._starts_with_user:  # The new messages end with a tool result, so no reminder is necessary.
-                return SentPart(self._sent, len(self._sent.messages))
-        elif not (self._check_starts_with_copies(history, is_private) and self._repair_new(history, len(self._copies))):
-            self.discarded_copies = self._copies
+        if history.unchanged < self._count:
             self.reset()
-            self._repair_new(history, 0)
-        self._starts_with_copies = not self._has_incomparable
-        return self._complete(openings)
+        messages, is_complete = history.messages, False
+        if not history.needs_repair and self._append_sendable(messages):
+            is_complete = self._starts_with_user  # The new messages end with a tool result: no reminder is necessary.
+        elif not self._repair_new(messages):
+            self.reset()
+            self._repair_new(messages)
+        self._count = history.unchanged = len(messages)
+        history.needs_repair = False
+        return SentPart(self._sent, len(self._sent.messages)) if is_complete else self._complete(openings)
 
     def _complete(self, openings: Sequence[Message]) -> SentPart:
         """Return the messages to send. Add a first user message or a final reminder if one is missing.
@@ -156,63 +113,34 @@ class RequestMessages:
         # Providers do not accept a conversation that ends with a response of the model.
         return SentPart(self._sent, count, first, inserted, user_message(REMINDER) if ends_with_response else None)
 
-    def _append_unsent(self, history: list[Message], unsent: list[Message], is_private: bool) -> bool:
-        """Append the messages in `unsent` without repair, and return whether this was possible.
+    def _append_sendable(self, messages: list[Message]) -> bool:
+        """Append the new messages of acorn without repair, and return whether this was possible.
 
-        Return False if the history contains other changes, or if a message needs repair. Nearly every step uses this
-        fast path.
+        Return False if a message needs repair. Nearly every step uses this fast path.
         """
-        seen = self._copies
-        if is_private and (self._starts_with_copies or not seen):
-            if len(history) != len(seen) + len(unsent):
-                return False
-        else:
-            try:
-                if history != seen + unsent:
-                    return False
-            except Exception:  # A user-defined `__eq__` may raise.
-                return False
-        if self._stray_ids:
+        count = self._count
+        if self._stray_ids or count == len(messages):
             return False
-        sendable = _sendable_turn(unsent, self._call_ids, self._position(len(seen))) if seen else _sendable(unsent)
+        new = messages[count:]
+        sendable = _sendable_turn(new, self._call_ids, _position(messages[0], count)) if count else _sendable(new)
         if sendable is None:
             return False
-        seen += unsent
         self._sent.messages += sendable
         return True
 
-    def _check_starts_with_copies(self, history: list[Message], is_private: bool) -> bool:
-        """Return whether the history still starts with the messages of the last request."""
-        if is_private and self._starts_with_copies:
-            return True
-        try:
-            return bool(self._copies) and history[: len(self._copies)] == self._copies
-        except Exception:  # A user-defined `__eq__` may raise.
-            return False
-
-    def _position(self, index: int) -> int:
-        """Return the index that a message would have if the history started with a system message.
-
-        New call ids contain this index. So they stay the same if a branch inserts a system message later.
-        """
-        first = self._copies[0] if self._copies else None
-        return index if isinstance(first, dict) and first["role"] in SYSTEM_ROLES else index + 1
-
-    def _repair_new(self, history: Sequence[Any], known: int) -> bool:
-        """Repair and append the messages after the first `known` messages.
+    def _repair_new(self, messages: Sequence[Message]) -> bool:
+        """Repair and append the messages that earlier requests do not contain.
 
         Return False if a new message contains the result of an earlier call, because earlier messages must then be
         repaired again.
         """
-        pairs = [_copy_message(message, index) for index, message in enumerate(history[known:], start=known)]
-        new = [readable for _, readable in pairs]
+        known = self._count
+        new = [_readable(message, index) for index, message in enumerate(messages[known:], start=known)]
         results, misplaced, unanswered = match_results(new)
         if known and (misplaced or not self._stray_ids.isdisjoint(unanswered)):
             return False
         self._stray_ids |= misplaced
-        self._copies += [copy for copy, _ in pairs]
-        self._has_incomparable = self._has_incomparable or any(copy is NOT_COMPARABLE for copy, _ in pairs)
-        position, sent = self._position(known), self._sent.messages
+        position, sent = _position(messages[0], known) if messages else 0, self._sent.messages
         count = len(sent)
         for index, message in enumerate(new):
             if message["role"] == "assistant":
@@ -225,34 +153,37 @@ class RequestMessages:
         return True
 
 
-def _private_copy(message: object) -> Message:
-    copy, readable = _copy_message(message, 0)
-    return cast(Message, readable if copy is NOT_COMPARABLE else copy)
+def _position(first: Message, index: int) -> int:
+    """Return the index that a message would have if the history started with a system message.
+
+    New call ids contain this index. So they stay the same if a branch inserts a system message later.
+    """
+    return index if first["role"] in SYSTEM_ROLES else index + 1
 
 
-def _sendable(unsent: list[Message]) -> list[Message] | None:
+def _sendable(new: list[Message]) -> list[Message] | None:
     """Return the first messages of a run unchanged, or None if one of them needs repair."""
-    for message in unsent:
+    for message in new:
         content = message.get("content")
         if len(message) != 2 or message["role"] not in ("system", "user"):
             return None
         if type(content) is not str or not _is_encodable(content) or not content.strip():
             return None
-    return unsent or None
+    return new
 
 
-def _sendable_turn(unsent: list[Message], used: set[str], position: int) -> list[Message] | None:
+def _sendable_turn(new: list[Message], used: set[str], position: int) -> list[Message] | None:
     """Return a response and its tool results as messages to send, or None if they need repair.
 
     Repeated call ids are replaced.
     """
-    turn = unsent[0]
+    turn = new[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
-    if not calls or len(calls) != len(unsent) - 1 or type(content) is not str or not _is_encodable(content):
+    if not calls or len(calls) != len(new) - 1 or type(content) is not str or not _is_encodable(content):
         return None
     ids: list[str] = []
     for index, call in enumerate(calls, start=1):
-        result, function, call_id = unsent[index], call["function"], call["id"]
+        result, function, call_id = new[index], call["function"], call["id"]
         text = result["content"]
         if not (type(call_id) is type(text) is str and _is_name(function["name"])):
             return None
@@ -263,12 +194,10 @@ def _sendable_turn(unsent: list[Message], used: set[str], position: int) -> list
         ids.append(call_id)
     if used.isdisjoint(ids) and (len(ids) == 1 or len(set(ids)) == len(ids)):
         used.update(ids)
-        return unsent if content.strip() else [{**turn, "content": None}, *unsent[1:]]
+        return new if content.strip() else [{**turn, "content": None}, *new[1:]]
     ids = unique_ids(ids, position, used)
     new_calls: list[MessageCall] = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
-    results: list[Message] = [
-        {**result, "tool_call_id": call_id} for result, call_id in zip(unsent[1:], ids, strict=True)
-    ]
+    results: list[Message] = [{**result, "tool_call_id": call_id} for result, call_id in zip(new[1:], ids, strict=True)]
     return [{**turn, "content": content if content.strip() else None, "tool_calls": new_calls}, *results]
 
 
@@ -288,63 +217,28 @@ def _is_name(name: object) -> bool:
     return type(name) is str and _NAME.fullmatch(name) is not None
 
 
-def _copy_message(message: object, index: int) -> tuple[Any, Any]:
-    """Return two copies of a message: one for later comparisons, and one that can be encoded as UTF-8 JSON.
+def _readable(message: object, index: int) -> Message:
+    """Return a message of the history in a form that can be encoded as UTF-8 JSON.
 
-    The first copy is `NOT_COMPARABLE` if the message contains values that are not JSON data.
+    Raise `AcornError` if the user added a value that is not a message.
     """
     if not is_json_object(message) or message.get("role") not in ROLES:
         raise AcornError(
             f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
         )
-    if type(message) is dict and _is_all_ascii_text(message):
-        copy = message.copy()
-        return copy, copy
-    if isinstance(message.get("content"), list):
-        try:
-            copy = _copy_json_data(message, _MAX_DEPTH)  # This shares the data of an image. JSON would copy the data.
-            return copy, replace_surrogates(copy)
-        except TypeError:
-            pass
-    try:
-        copy = from_json(to_json(message, inf_nan_mode="null"))
-        if copy == message:
-            return copy, copy
-    except ValueError:
-        pass
-    try:
-        copy = _copy_json_data(message, _MAX_DEPTH)
-    except TypeError:  # The message contains objects that may change in place, so every request copies it again.
-        return NOT_COMPARABLE, from_json(to_json_text(message))
-    return copy, replace_surrogates(copy)
+    return _encodable(cast(Message, message))
 
 
-def _is_all_ascii_text(message: JsonObject) -> bool:
-    """Return whether all keys and values of a message are ASCII text, as in most messages."""
-    for key, value in message.items():
-        if type(value) is not str or type(key) is not str or not value.isascii() or not key.isascii():
-            return False
-    return True
-
-
-def _copy_json_data(value: Any, depth: int) -> Any:
-    """Return a copy of JSON data.
-
-    Raise `TypeError` if the data contains values that are not JSON, or if it is nested too deeply.
-    """
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType] - The value may be of any type.
-    if (
-        kind is str
-        or kind is Blob
-        or kind is int
-        or kind is bool
-        or value is None
-        or (kind is float and math.isfinite(value))
-    ):
-        return value
-    if kind is dict and depth and all(type(key) is str for key in value):
-        return {key: _copy_json_data(item, depth - 1) for key, item in value.items()}
-    if kind is list and depth:
-        return [_copy_json_data(item, depth - 1) for item in value]
-    raise TypeError
+def _encodable(value: T) -> T:
+    """Return JSON data with U+FFFD in place of lone surrogates, and None in place of NaN and infinity."""
+    data = cast(JsonValue, value)
+    if isinstance(data, dict):
+        data = {replace_surrogates(key): _encodable(item) for key, item in data.items()}
+    elif isinstance(data, list):
+        data = [_encodable(item) for item in data]
+    elif isinstance(data, str):
+        data = replace_surrogates(data)
+    elif isinstance(data, float) and not math.isfinite(data):
+        data = None
+    return cast(T, data)

@@ -56,7 +56,7 @@ def _encode_tree(run: Any) -> JsonObject:
         "format": FORMAT,
         "module": find_module_name(entries),
         "run": encode_record(run),
-        "history": to_json_data(run._history.messages),
+        "history": to_json_data(run._history.current),
         "journal": [to_json_data(encode_entry(entry)) for entry in entries],
         "branches": [_encode_tree(branch) for branch in list(run.branches)],
     }
@@ -164,7 +164,7 @@ def decode_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Sh
         _expect(str, fields["id"]),
         fields["input"] if shapes is None else decode_instance(shapes.input.schema, fields["input"], "input"),
         output=decode_output(fields, None if shapes is None else shapes.output),
-        history=saved["history"] if "history" in saved else history_of(entries),
+        history=_expect(list, saved["history"]) if "history" in saved else history_of(entries),
         usage=Usage(**fields["usage"]),
         cost=_expect((int, float, type(None)), fields["cost"]),
         model=_expect((str, type(None)), fields["model"]),

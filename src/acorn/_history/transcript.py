@@ -7,53 +7,25 @@ history from the journal alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec
 
 from pydantic_core import from_json
 
+from acorn import journal
 from acorn._formats.content import text_of, to_content
 from acorn._formats.json import copy_json, describe_error
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
-from acorn._history.history import (
-    HistoryEdits,
-    assistant_message,
-    call_ids,
-    history_of,
-    steps_of,
-    tool_message,
-    user_message,
-)
-from acorn._history.repair import close_calls, open_calls, unique_ids
-from acorn.errors import AcornError
-from acorn.journal import (
-    CalledTool,
-    Compacted,
-    Entry,
-    Form,
-    MessagesAdded,
-    ModelResponded,
-    ResultMessage,
-    RunFailed,
-    RunFinished,
-    RunInterrupted,
-    RunPaused,
-    ToolFinished,
-    ToolResultsAdded,
-)
+from acorn._history.history import assistant_message, call_ids, history_of, steps_of, tool_message, user_message
+from acorn._history.repair import missing_results, open_calls, unique_ids
+from acorn.journal import CalledTool, Entry, Form, ResultMessage
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Run, history_of_run
-from acorn.types import (
-    TOOL_ERROR,
-    Content,
-    JsonValue,
-    Message,
-    ToolCall,
-    ToolResult,
-    Unfinished,
-)
+from acorn.types import TOOL_ERROR, Content, JsonValue, Message, ToolCall, ToolResult, Unfinished
+
+P = ParamSpec("P")
 
 _STOPPED = "This call was not completed: the run was stopped."
 _WAITING = "This call has not returned yet: it waits for a person."
@@ -66,23 +38,18 @@ class Transcript:
         self.run = run
         self.journal = run.journal
         self.history = history_of_run(run)
-        self.turn: Message | None = None
-        """The last response of the model: the message object in the history."""
-        self.unsent: list[Message] | None = None
-        """Copies of the messages added since the last request, or None if a message may need repair."""
         self._run_id = run.id
         self._unanswered: list[ToolCall] = []
         """The tool calls of the last response that have no result in the history."""
         self._last_result: tuple[ToolResult, Content] | None = None
         """The last tool result, and its content for the model."""
 
-    @cached_property
-    def edits(self) -> HistoryEdits:
-        """The object that detects edits of the history by the user.
-
-        It is created when it is first needed. Most runs never need it, because no user code requests the history.
-        """
-        return HistoryEdits(self._run_id, self.journal, self.history)
+    def add_entry(
+        self, make: Callable[Concatenate[str, int, float, P], Entry], *fields: P.args, **named: P.kwargs
+    ) -> None:
+        """Add a journal entry with the id of the run, the current step and the current time."""
+        journal = self.journal
+        journal.entries.append(make(self._run_id, journal.step, journal.now, *fields, **named))
 
     @property
     def turn_index(self) -> int | None:
@@ -90,22 +57,28 @@ class Transcript:
 
         The index is None before the first response, or if the user removed the response.
         """
-        return None if self.turn is None else _find_turn(self.history.messages, self.turn)
+        history = self.history
+        return None if history.turn is None else _find_turn(history.messages, history.turn)
+
+    # Edits by user code
+
+    def record_moves(self) -> None:
+        """Add a journal entry if user code added, removed, replaced or moved messages in the history."""
+        for edit in self.history.take_moves():
+            self.add_entry(journal.HistoryEdited, *edit)
+
+    def record_edits(self) -> None:
+        """Add journal entries for all edits by user code, including changes inside messages."""
+        for edit in self.history.take_edits():
+            self.add_entry(journal.HistoryEdited, *edit)
 
     # The first messages, and later messages from acorn
 
-    def start(self, history: list[Message], inherited: Sequence[Message]) -> None:
-        """Add the first messages to the history and the journal.
-
-        `inherited` are copies of the messages that a branch shares with its parent. For other runs the list is empty.
-        """
-        self.unsent = None if inherited else [message.copy() for message in history]
-        self.history.start(history, len(inherited))
-        own = map(copy_json, history[len(inherited) :])
-        journal = self.journal
-        journal.entries.append(
-            MessagesAdded(self._run_id, journal.step, journal.now, (*inherited, *own), None, len(inherited))
-        )
+    def start(self, messages: list[Message], inherited: int = 0) -> None:
+        """Add the first messages. A branch shares the first `inherited` messages with its parent."""
+        self.history.start(messages, inherited)
+        self.history.needs_repair = inherited > 0
+        self.add_entry(journal.MessagesAdded, tuple(messages), None, inherited)
 
     def start_fork(self, entries: Sequence[Entry]) -> None:
         """Add the journal entries that a forked run copies from another run, and rebuild the history from them."""
@@ -114,11 +87,10 @@ class Transcript:
 
     def add_user_message(self, content: Content) -> None:
         """Add a user message from acorn, such as a reminder, at the end of the history."""
-        journal = self.journal
-        self.history.insert(len(self.history.messages), [user_message(copy_json(content))])
-        self.unsent = None
-        messages = (user_message(content),)
-        journal.entries.append(MessagesAdded(self._run_id, journal.step, journal.now, messages, None, 0))
+        message = user_message(content)
+        self.history.splice(len(self.history.messages), 0, [message])
+        self.history.needs_repair = True
+        self.add_entry(journal.MessagesAdded, (message,))
 
     # Model responses
 
@@ -128,45 +100,40 @@ class Transcript:
         `asked` is the time of the request. If the model refused to answer, `refusal` is its text. A refusal is added
         only to the journal.
         """
-        journal = self.journal
-        calls = read_calls(response.tool_calls, len(self.history.messages)) if response.tool_calls else []
-        journal.step = self.run.steps + 1  # A response starts a new step.
-        content, extra = response.content, response.extra
+        history = self.history
+        calls = read_calls(response.tool_calls, len(history.messages)) if response.tool_calls else []
+        self.journal.step = self.run.steps + 1  # A response starts a new step.
+        extra = copy_json(response.extra) if response.extra else {}
         needs_repair = bool(extra) or not calls
         called: list[CalledTool] = []
         for call in calls:
             called.append(CalledTool(call.id, call.name, call.raw_arguments))
             needs_repair = needs_repair or not _has_json_object(call)
-        journal.entries.append(
-            ModelResponded(
-                self._run_id,
-                journal.step,
-                journal.now,
-                asked,
-                self.run.model or "",
-                content,
-                response.reasoning,
-                tuple(called),
-                copy_json(extra) if extra else {},
-                response.stop_reason,
-                refusal,
-                response.usage.copy(),
-                response.cost,
-                response.attempts,
-                response.waits,
-                response.fallbacks,
-            )
+        self.add_entry(
+            journal.ModelResponded,
+            asked,
+            self.run.model or "",
+            response.content,
+            response.reasoning,
+            tuple(called),
+            extra,
+            response.stop_reason,
+            refusal,
+            response.usage.copy(),
+            response.cost,
+            response.attempts,
+            response.waits,
+            response.fallbacks,
         )
         if refusal is None:
-            turn = assistant_message(content, called, copy_json(extra) if extra else extra)
-            self.unsent = None if needs_repair else [assistant_message(content, called, {})]
-            self.turn, self._unanswered = turn, calls
-            self.history.insert(len(self.history.messages), [turn])
+            self._unanswered, history.turn = calls, assistant_message(response.content, called, extra)
+            history.needs_repair = history.needs_repair or needs_repair
+            history.splice(len(history.messages), 0, [history.turn])
         return calls
 
     def resume_turn(self, turn: Message, unanswered: list[ToolCall]) -> None:
         """Set the last response of a loaded run, and the tool calls of this response that have no result."""
-        self.turn, self._unanswered = turn, unanswered
+        self.history.turn, self._unanswered = turn, unanswered
 
     # Tool results
 
@@ -175,13 +142,10 @@ class Transcript:
 
         At the end of the step, `add_results` adds the results of all calls to the history.
         """
-        journal = self.journal
         content = result_content(result)
         self._last_result = result, content
         error = None if result.error is None else str(result.error)
-        journal.entries.append(
-            ToolFinished(self._run_id, journal.step, journal.now, result.id, result.name, began, content, error)
-        )
+        self.add_entry(journal.ToolFinished, result.id, result.name, began, content, error)
 
     def answer_calls(self, texts: Mapping[str, str], otherwise: str) -> None:
         """Add a result that acorn wrote to each tool call that has no result.
@@ -217,33 +181,19 @@ class Transcript:
         return messages
 
     def _insert_results(self, results: Sequence[ResultMessage], context: Content | None) -> None:
-        assert self.turn is not None
-        if self.history.snapshot is not None:
-            self.edits.record_moves()
-        history = self.history.messages
-        if type(history) is list and history and history[-1] is self.turn:
-            index: int | None = len(history)
-        else:
-            index = _index_after(history, self.turn)
-        added: list[Message] = []
-        for result in results if index is not None else ():
-            content = result.content
-            if isinstance(content, str):
-                added.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
-                if self.unsent is not None:
-                    self.unsent.append(added[-1].copy())
-            else:  # The user may change the parts in the history.
-                added.append(tool_message(result.call_id, copy_json(content)))
-                self.unsent = None
+        history = self.history
+        if not history.is_private:
+            self.record_moves()
+        count = len(history.messages)
+        turn_index = count - 1 if count and history.messages[-1] is history.turn else self.turn_index
+        index = None if turn_index is None else turn_index + 1
+        added = [] if index is None else [tool_message(result.call_id, result.content) for result in results]
         if context is not None:
-            added.append(user_message(copy_json(context)))
-            self.unsent = None
-        self.history.insert(len(history) if index is None else index, added)
+            added.append(user_message(context))
+            history.needs_repair = True
+        history.splice(count if index is None else index, 0, added)
         self._unanswered = []
-        journal = self.journal
-        journal.entries.append(
-            ToolResultsAdded(self._run_id, journal.step, journal.now, tuple(results), context, index)
-        )
+        self.add_entry(journal.ToolResultsAdded, tuple(results), context, index)
 
     # Compaction
 
@@ -252,44 +202,40 @@ class Transcript:
 
         If `text` is empty, the history stays, and the entry only records the usage of the request.
         """
-        journal, history = self.journal, self.run.history
-        start, removed, added, steps = compacted.start, 0, list[Message](), tuple[int, ...]()
+        history, start = self.history, compacted.start
+        removed, added, steps = 0, list[Message](), tuple[int, ...]()
         if text:
-            removed, added = compacted.end - start, compact_messages(history, compacted, text)
-            message_steps = steps_of(journal.entries)
+            removed, added = compacted.end - start, compact_messages(history.messages, compacted, text)
+            message_steps = steps_of(self.journal.entries)
             replaced = {message_steps[index] for index in compacted.replaced_indexes()}
             steps = tuple(sorted(replaced - set(message_steps[compacted.end :])))
-            history[start : compacted.end] = added
-            self.history.snapshot = history.copy()
-            self.unsent = None
-        journal.entries.append(
-            Compacted(
-                self._run_id,
-                journal.step,
-                journal.now,
-                asked,
-                self.run.model or "",
-                text,
-                start,
-                removed,
-                tuple(copy_json(added)),
-                steps,
-                response.usage.copy(),
-                response.cost,
-            )
+            history.splice(start, removed, added)
+            history.needs_repair = True
+        self.add_entry(
+            journal.Compacted,
+            asked,
+            self.run.model or "",
+            text,
+            start,
+            removed,
+            tuple(added),
+            steps,
+            response.usage.copy(),
+            response.cost,
         )
 
     # The end of the run
 
     def rebuild(self) -> None:
         """Rebuild the history from the journal, because Ctrl-C may have interrupted an update of the history."""
-        self.history.start(history_of(self.journal.entries))
-        self.turn, self._unanswered = None, []
+        history = self.history
+        history.start(history_of(self.journal.entries))
+        history.turn, self._unanswered = None, []
         for entry in self.journal.entries:
-            if isinstance(entry, ModelResponded) and entry.refusal is None:
-                self.turn = assistant_message(entry.content, entry.calls, entry.extra)
+            if isinstance(entry, journal.ModelResponded) and entry.refusal is None:
+                history.turn = assistant_message(entry.content, entry.calls, entry.extra)
                 self._unanswered = [ToolCall(call.id, call.name, {}, call.arguments) for call in entry.calls]
-            elif isinstance(entry, ToolResultsAdded):
+            elif isinstance(entry, journal.ToolResultsAdded):
                 self._unanswered = []
 
     def finish(self, output: object, reason: str, *, may_be_edited: bool) -> None:
@@ -297,11 +243,10 @@ class Transcript:
 
         `may_be_edited` is True if a hook or a tool may have changed the content of messages.
         """
-        if self.history.snapshot is not None:
-            if may_be_edited:
-                self.edits.record_all()
-            else:
-                self.edits.record_moves()
+        if may_be_edited:
+            self.record_edits()
+        else:
+            self.record_moves()
         form: Form = "json"
         if isinstance(output, str):
             form, text = "text", str.__str__(output)
@@ -312,8 +257,7 @@ class Transcript:
             text = text_of(
                 to_content(output)
             )  # `on_finish` may return an image. The journal does not contain its data.
-        journal = self.journal
-        journal.entries.append(RunFinished(self._run_id, journal.step, journal.now, reason, text, form))
+        self.add_entry(journal.RunFinished, reason, text, form)
 
     def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:
         """Add a result to each unanswered tool call in the history, and record the error in the journal.
@@ -322,37 +266,30 @@ class Transcript:
         contain these results, because an interrupted run resumes from the state before this entry.
         """
         closed = self._close(results, _STOPPED)
-        kind = RunFailed if is_final else RunInterrupted
         message = Redactor(find_secrets(model)).text(describe_error(error))
-        journal = self.journal
-        journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
+        self.add_entry(journal.RunFailed if is_final else journal.RunInterrupted, message, closed)
 
     def pause(self, results: Sequence[ToolResult]) -> None:
         """Add a result to each unanswered tool call in the history, and record the pause in the journal."""
-        closed = self._close(results, _WAITING)
-        self.journal.entries.append(RunPaused(self._run_id, self.journal.step, self.journal.now, closed))
+        self.add_entry(journal.RunPaused, self._close(results, _WAITING))
 
     def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultMessage, ...]:
         """Add a result to each tool call in the history that has no result.
 
         Return the results that were added for the last response.
         """
-        self.edits.record_all()
-        open_calls, history = self._unanswered, self.run.history
-        closed: list[ResultMessage] = []
-        if not isinstance(history, list):  # The user may assign any value to `history`.
-            self.turn = None
-        if open_calls and self.turn is not None:
-            open_ids = dict.fromkeys(call.id for call in open_calls)
+        self.record_edits()
+        history, closed = self.history, list[ResultMessage]()
+        if self._unanswered:
+            open_ids = dict.fromkeys(call.id for call in self._unanswered)
             result_ids = {result.id for result in results}
-            finished = [_result_message(result, result_content(result)) for result in results if result.id in open_ids]
+            closed = [_result_message(result, result_content(result)) for result in results if result.id in open_ids]
+            if (index := self.turn_index) is not None:
+                history.splice(index + 1, 0, [tool_message(result.call_id, result.content) for result in closed])
             unfinished = [call_id for call_id in open_ids if call_id not in result_ids]
-            closed = [*finished, *(ResultMessage(call_id, otherwise, "stopped", None) for call_id in unfinished)]
-            index = _index_after(history, self.turn)
-            if index is not None:
-                history[index:index] = [tool_message(result.call_id, copy_json(result.content)) for result in finished]
-        if isinstance(history, list):
-            close_calls(history, otherwise)
+            closed += [ResultMessage(call_id, otherwise, "stopped", None) for call_id in unfinished]
+        for index, messages in missing_results(history.messages, otherwise):
+            history.splice(index, 0, messages)
         return tuple(closed)
 
 
@@ -399,22 +336,6 @@ def _result_message(result: ToolResult, content: Content) -> ResultMessage:
     is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))
     form: Form = "error" if result.error is not None else "text" if is_text else "json"
     return ResultMessage(result.id, content, form, result.seconds)
-
-
-def _index_after(history: list[Message], turn: Message) -> int | None:
-    """Return the history index after a response, or None if the user removed the response.
-
-    The user may also have moved or copied the response.
-    """
-    check_is_list(history)
-    index = _find_turn(history, turn)
-    return None if index is None else index + 1
-
-
-def check_is_list(history: object) -> None:
-    """Raise `AcornError` if the user assigned a value other than a list to `history`."""
-    if not isinstance(history, list):
-        raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
 
 
 def _find_turn(history: Sequence[object], message: Message) -> int | None:

@@ -18,7 +18,7 @@ from acorn._declare.generics import check_deps
 from acorn._declare.settings import merge_settings, without_overridden
 from acorn._declare.spec import Spec
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import copy_json, describe_error
+from acorn._formats.json import describe_error
 from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
 from acorn._history.transcript import Transcript, result_content
@@ -102,9 +102,7 @@ class Branches:
         if inherits:
             is_in_step = self.state.phase in ("tools", "branches", "step", "judge")
             turn_index = self.transcript.turn_index if is_in_step else None
-            messages = self.transcript.history
-            copies = self.builder.messages.copies_of(messages.messages, is_private=messages.snapshot is None)
-            history = _close_turn(copies, turn_index, self.hook.results(), started)
+            history = _close_turn(self.transcript.history.messages, turn_index, self.hook.results(), started)
         return BranchContext(
             branch_id(self.run.id, place),
             self.run.id,
@@ -247,24 +245,25 @@ def inherited_spec(
 
 
 def _close_turn(
-    copies: list[Message], turn_index: int | None, results: Iterable[ToolResult], started: Mapping[str, str]
+    messages: Sequence[Message], turn_index: int | None, results: Iterable[ToolResult], started: Mapping[str, str]
 ) -> list[Message]:
-    """Insert a result for every unanswered call of the last response into copies of the parent's messages.
+    """Return the parent's messages with a result for every unanswered call of the last response.
 
     Earlier responses do not change, because the branch must send the same messages as its parent.
     """
+    messages = list(messages)
     if turn_index is not None:
         first = turn_index + 1
         answers: dict[str, Content] = {call_id: f"The branch `{name}` has begun." for call_id, name in started.items()}
         answers |= {result.id: result_content(result) for result in results}
-        tool_messages = takewhile(lambda message: message.get("role") == "tool", copies[first:])
+        tool_messages = takewhile(lambda message: message.get("role") == "tool", messages[first:])
         answered = {message.get("tool_call_id") for message in tool_messages}
-        copies[first:first] = [
+        messages[first:first] = [
             tool_message(call_id, answers.get(call_id, _NO_RESULT_YET))
-            for call_id in call_ids(copies[turn_index])
+            for call_id in call_ids(messages[turn_index])
             if call_id not in answered
         ]
-    return copies
+    return messages
 
 
 def first_branch_messages(
@@ -272,8 +271,7 @@ def first_branch_messages(
 ) -> tuple[list[Message], int]:
     """Return the first messages of a branch, and the number of inherited messages among them.
 
-    The branch's prompt is appended to the prompt of the parent, and the branch's input is the last message. The list
-    contains the inherited message objects themselves, not copies.
+    The branch's prompt is appended to the prompt of the parent, and the branch's input is the last message.
     """
     messages = list(history)
     if prompt.strip():
@@ -282,7 +280,7 @@ def first_branch_messages(
         else:
             messages.insert(0, {"role": "system", "content": prompt})
     inherited = len(messages)
-    return (messages if opening is None else [*messages, copy_json(opening)]), inherited
+    return (messages if opening is None else [*messages, opening]), inherited
 
 
 def _join_prompts(parent: Any, prompt: str) -> Content:

@@ -22,11 +22,11 @@ from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import copy_json, to_json_text
+from acorn._formats.json import to_json_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.saved_form import decode_instance
-from acorn._history.transcript import Transcript, check_is_list
+from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
 from acorn._machine.budgets import REPEATED, Budgets, Limits, add_step
@@ -295,14 +295,13 @@ class Machine:
             self._start_fork(prompt, now)
             return
         if context is None or not context.inherits:
-            self.transcript.start(first_messages(prompt, self.plan.prior, opening), ())
+            self.transcript.start(first_messages(prompt, self.plan.prior, opening))
         else:
-            history, count = first_branch_messages(context.history, prompt, opening if context.has_input else None)
-            inherited = context.history
-            if count > len(inherited) or (inherited and history[0] != inherited[0]):
-                inherited = (copy_json(history[0]), *inherited[count == len(inherited) :])
-                self.builder.messages.change_first(history[0])
-            self.transcript.start(history, inherited)
+            messages, inherited = first_branch_messages(context.history, prompt, opening if context.has_input else None)
+            if prompt.strip():
+                before = context.history[0] if inherited == len(context.history) else None
+                self.builder.messages.change_first(messages[0], before)
+            self.transcript.start(messages, inherited)
         if self.plan.on_start is None:
             self._prepare_request(now)
         else:
@@ -338,9 +337,8 @@ class Machine:
             )
         changes = changes_of(step)
         self.builder.apply(changes)
-        self.transcript.edits.record_all()
+        self.transcript.record_edits()
         if changes.context is not None:
-            check_is_list(self.transcript.history.messages)
             self.transcript.add_user_message(changes.context)
         self.state.meter.step_began = now
         if changes.output is None:
@@ -354,8 +352,8 @@ class Machine:
         """Choose the next request: a summary, a normal request, or a request that must end in an answer."""
         state, builder = self.state, self.builder
         state.phase = "model"
-        if self.transcript.history.snapshot is not None:
-            self.transcript.edits.record_moves()
+        if not self.transcript.history.is_private:
+            self.transcript.record_edits()
         if self.budgets.limited and not self._has_room(now) and not state.forced:
             state.forced, state.reason = True, "limit"
         builder.request, state.was_forced = None, False
@@ -363,8 +361,6 @@ class Machine:
             state.phase = "compact"
             return
         request = builder.build(now)
-        if builder.messages.discarded_copies:
-            self.transcript.edits.record_changed(builder.messages.discarded_copies)
         is_due = state.forced or (self._is_single_turn and not builder.has_tools and not thinks(builder.model))
         if is_due and not state.fallback:
             if builder.model.can_force_tool(request):
@@ -374,11 +370,11 @@ class Machine:
 
     def _has_room(self, now: float) -> bool:
         """Return whether the limits allow one more step and the final answer after that step."""
-        history, turn_index = self.transcript.history.messages, self.transcript.turn_index
-        if self.transcript.turn is None:
-            new: Sequence[Message] = history
+        history, turn_index = self.transcript.history, self.transcript.turn_index
+        if history.turn is None:
+            new: Sequence[Message] = history.messages
         else:
-            new = [] if turn_index is None else history[turn_index + 1 :]
+            new = [] if turn_index is None else history.messages[turn_index + 1 :]
         return not self.budgets.must_answer(new, self.builder.model, self.run.steps, now)
 
     def _fall_back_to_xml(self) -> None:
@@ -467,8 +463,6 @@ class Machine:
 
     def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
         self.calls.add_result(result, began)
-        if self.transcript.history.snapshot is not None:
-            self.transcript.edits.record_moves()
         self._end_tools_if_done(now)
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
@@ -484,7 +478,6 @@ class Machine:
     def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:
         """Apply the answer that `on_human` returned. None means that the hook does not answer the request."""
         (request,) = ask.arguments
-        self.transcript.edits.record_moves()
         if answer is not None:
             self._take_answer(self.calls.check_answer(request.id, answer), answer, now)
         elif (call_id := self.calls.call_waiting_for(request.id)) is not None:
@@ -664,7 +657,7 @@ class Machine:
         if not isinstance(branch_input, BaseModel):  # The context was saved.
             branch_input = decode_instance(plan.spec.input.schema, branch_input, "input of a branch")
         run: Run = Run(context.run_id, branch_input, deps=branch_plan.deps, branch=context.path)
-        messages = self.builder.messages.fork(context.history) if context.inherits else None
+        messages = self.builder.messages.fork(self.transcript.history, context.history) if context.inherits else None
         return Machine(branch_plan, run, messages=messages)
 
     def restore(self) -> None:

@@ -276,8 +276,7 @@ class RequestBuilder:
 
     def _new_request(self) -> ModelRequest:
         tools, transcript = self.toolset.definitions, self._transcript
-        history, unsent, transcript.unsent = transcript.history, transcript.unsent, None
-        sent = self.messages.prepare(history.messages, self.openings, unsent, is_private=history.snapshot is None)
+        sent = self.messages.prepare(transcript.history, self.openings)
         if media := sent.media:
             check_media(self._spec, media)
         forced = FINISH if self._state.was_forced else None
@@ -307,7 +306,7 @@ class RequestBuilder:
         size = last.total_tokens if last is not None and last.total_tokens else estimate_tokens(history.messages)
         if size <= max_size:
             return False
-        self._transcript.edits.record_all()
+        self._transcript.record_edits()
         return range_to_compact(history.messages, self.openings, max_size) is not None
 
     def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
@@ -315,7 +314,7 @@ class RequestBuilder:
         state, transcript, history = self._state, self._transcript, self._transcript.history
         self.request, state.compacted = None, state.turns
         self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
-        transcript.edits.record_all()
+        transcript.record_edits()
         compacted = range_to_compact(history.messages, self.openings, self._spec.compact_at or 1)
         is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
         text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
@@ -323,7 +322,6 @@ class RequestBuilder:
             compacted, text = CompactedRange(0, 0, (), 0), ""
         transcript.compact(compacted, text, asked, response)
         if text:
-            self.messages.reset()
             # This is an estimate until the next response reports the number of tokens.
             state.meter.last = Usage(estimate_tokens(history.messages))
 

@@ -162,7 +162,7 @@ def save_new(
     The returned state is None if the entries account for all its changes, so that it need not be saved.
     """
     if not machine.is_over:
-        machine.transcript.edits.record_all()
+        machine.transcript.record_edits()
     new, state, turn = machine.journal.entries[since:], machine.state, machine.transcript.turn_index
     if before is not None and not machine.is_over:
         progress = continue_progress(before, new, state, turn)

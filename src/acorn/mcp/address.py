@@ -6,14 +6,11 @@ SDK.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
 import os
 import re
-import threading
-from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +20,6 @@ from urllib.parse import urlsplit
 
 from acorn._inside import Redactor, find_secrets
 from acorn.errors import AcornError
-from acorn.mcp.tools import Redact, clean, truncate
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Matches a value that may be a key: 8 characters with a digit, or 16 characters, without slashes and whitespace."""
@@ -153,42 +149,3 @@ def _redact_urls(text: str) -> str:
         return _URL.sub(lambda match: _safe_url(match[0]), text)
     except ValueError:  # The text contains an invalid URL.
         return _URL.sub("***", text)
-
-
-class ServerLog:
-    """The standard error of a server process. An OS thread reads it line by line.
-
-    The OS thread passes the lines to the logger `acorn.mcp` at the level DEBUG, never to the terminal. It also stores
-    the last lines for error messages.
-    """
-
-    def __init__(self, server: str, redact: Redact) -> None:
-        reading, writing = os.pipe()
-        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - `close_writer` closes the file.
-        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
-        self._server = server
-        self._redact = redact
-        self._thread = threading.Thread(target=self._read, args=(reading,), name="acorn-mcp-stderr", daemon=True)
-        self._thread.start()
-
-    def _read(self, descriptor: int) -> None:
-        with open(descriptor, encoding="utf-8", errors="replace") as pipe:
-            while line := pipe.readline(_MAX_LINE * 10):
-                text = truncate(clean(line).rstrip(), _MAX_LINE)
-                if text:
-                    self._lines.append(text)
-                    if _logger.isEnabledFor(logging.DEBUG):
-                        _logger.debug("%s: %s", self._server, self._redact(text))
-
-    def close_writer(self) -> None:
-        """Close acorn's write end of the pipe. The server process has its own copy of the write end."""
-        self.file.close()
-
-    async def last_lines(self, seconds: float) -> list[str]:
-        """Return the last log lines of the server.
-
-        If the server is stopping, wait at most `seconds` until it has closed its log.
-        """
-        if seconds and self._thread.is_alive():
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
-        return list(self._lines)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeGuard
 
+import httpx2
 from mcp import Client, MCPError, types
 from mcp.client.session import ClientRequestContext
 from mcp_types import CONNECTION_CLOSED
@@ -21,10 +24,10 @@ from pydantic import ValidationError
 from acorn import __version__
 from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
-from acorn.mcp.address import ServerAddress, ServerLog
-from acorn.mcp.elicitation import Caller, CallTimeouts, Progress, answer_form, answer_url
-from acorn.mcp.tools import Definition, NotCalledError, ServerError, check_unique, clean, define_tool, truncate
-from acorn.mcp.transport import SESSION_LOST, ErrorRedactor, open_transport
+from acorn.mcp.address import ServerAddress
+from acorn.mcp.elicitation import Caller, Progress, answer_form, answer_url
+from acorn.mcp.tools import Definition, NotCalledError, ServerError, by_unique_name, clean, define_tool, truncate
+from acorn.mcp.transport import SESSION_LOST, TransportState, error_message, open_transport
 from acorn.types import JsonObject
 
 _logger = logging.getLogger("acorn.mcp")
@@ -44,38 +47,36 @@ class Connection:
     """An open session with one MCP server, which lists and calls the tools of the server."""
 
     def __init__(
-        self,
-        address: ServerAddress,
-        connect_timeout: float,
-        call_timeout: float,
-        *,
-        can_ask: bool,
-        on_progress: Progress | None,
+        self, address: ServerAddress, connect_timeout: float, *, can_ask: bool, on_progress: Progress | None
     ) -> None:
         self.address = address
         self.can_ask = can_ask
         """Whether the server may request human input."""
-        self.is_lost = False
-        """Whether the session has ended, so that no more calls are possible."""
-        self.has_ended = False
-        """Whether the server ended before the session was opened."""
         self.is_legacy = False
         """Whether the server uses the older protocol, which starts with a handshake."""
         self.definitions: dict[str, Definition] = {}
         """A dict that maps tool names to the definitions that the server listed last."""
         self._connect_timeout = connect_timeout
         """The maximum seconds for opening the session and listing the tools."""
-        self._timeouts = CallTimeouts(call_timeout)
         self._on_progress = on_progress
+        self._notifier = ThreadPoolExecutor(1, "acorn-mcp-progress")
+        """The OS thread that calls `on_progress` for sync runs. It starts with the first notification."""
+        self._transport = TransportState()
         self._client: Client | None = None
-        self._log: ServerLog | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._is_closed = False
         self._calls: dict[asyncio.Task[Any], Caller] = {}
-        self._has_invalid_output = False
-        self._loss_reason: str | None = None
-        self._status = 0
-        """The status of the last HTTP response, or 0."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session has ended, so that no more calls are possible."""
+        return self._is_closed or self._transport.has_ended
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the server ended before the session was opened."""
+        return self._client is None and self._transport.has_ended
 
     # Opening and closing
 
@@ -84,41 +85,26 @@ class Connection:
 
         With `is_legacy`, acorn uses the older MCP protocol and does not try the newer protocol first.
         """
-        self.error_redactor = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run_session(opened, is_legacy))
+        session = self._task = asyncio.create_task(self._run_session(opened, is_legacy))
         try:
             async with asyncio.timeout(self._connect_timeout):
-                await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
-                if opened.done():
-                    await self.list_tools()
-                    return
-                await self._task
-        except TimeoutError as error:
-            await self._cancel_session()
-            problem = f"The MCP server `{self.address.label}` did not answer within {self._connect_timeout:g} s"
-            raise await self._session_error(problem, error) from error
-        except asyncio.CancelledError:
+                await asyncio.wait({session, opened}, return_when=asyncio.FIRST_COMPLETED)
+                if not opened.done():
+                    await session  # Raises the error of the session, if there is one.
+                    raise EOFError
+                await self.list_tools()
+        except BaseException as error:
+            await self._cancel_session(session)
             task = asyncio.current_task()
-            await self._cancel_session()
-            if task is not None and task.cancelling():
+            if isinstance(error, AcornError) or (task is not None and task.cancelling()):
                 raise
-            problem = f"The MCP server `{self.address.label}` disconnected while acorn opened the session"
-            raise await self._session_error(problem, None) from None
-        except AcornError:
-            await self._cancel_session()
-            raise
-        except Exception as error:
-            await self._cancel_session()
-            raise await self._session_error(*_explain_problem(error, self.address.label)) from error
-        problem = f"The MCP server `{self.address.label}` ended while acorn opened the session"
-        raise await self._session_error(problem, None)
+            raise await self._session_error(error) from error
 
     async def _run_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
-        self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.redact)
         try:
             client = Client(
-                open_transport(self.address, self._log, self, self._connect_timeout),
+                open_transport(self.address, self._transport, self._connect_timeout),
                 elicitation_callback=self._elicit if self.can_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
                 mode="legacy" if is_legacy else "auto",
@@ -129,49 +115,37 @@ class Connection:
                 opened.set_result(None)
                 await self._closing.wait()
         finally:
-            self.is_lost = True
+            self._is_closed = True
 
-    def on_lost(self, reason: str | None = None) -> None:
-        self.is_lost = True
-        self.has_ended = self.has_ended or self._client is None
-        self._loss_reason = self._loss_reason or reason
-
-    def on_invalid_message(self) -> None:
-        self._has_invalid_output = not self.address.is_web
-
-    def on_http_status(self, status: int) -> None:
-        self._status = status
-
-    async def _cancel_session(self) -> None:
-        assert self._task is not None
-        self.is_lost = True
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.exception()
+    async def _cancel_session(self, session: asyncio.Task[None]) -> None:
+        self._is_closed = True
+        session.cancel()
+        await asyncio.wait({session})
+        if not session.cancelled():
+            session.exception()
 
     async def close(self) -> None:
         """Cancel the unfinished tool calls, close the session, and stop the server process if acorn started one."""
-        self.is_lost = True
+        self._is_closed = True
         if self._calls:
             for task in self._calls:
                 task.cancel()
             await asyncio.wait(list(self._calls), timeout=_CANCEL_TIMEOUT)
-        self._timeouts.close()
+        self._notifier.shutdown(wait=False)
         self._closing.set()
         if self._task is not None:
             _, pending = await asyncio.wait(
                 {self._task}, timeout=_CANCEL_TIMEOUT if self.address.is_web else _CLOSE_TIMEOUT
             )
             if pending:
-                await self._cancel_session()
+                await self._cancel_session(self._task)
             elif not self._task.cancelled() and (error := self._task.exception()) is not None:
                 _logger.debug("Closing the MCP server `%s` failed: %s", self.address.label, self._describe_error(error))
 
     # Listing and calling tools
 
-    async def list_tools(self) -> list[Definition]:
-        """Request the current list of tools from the server, and return the tool definitions."""
+    async def list_tools(self) -> None:
+        """Request the current list of tools from the server, and store the tool definitions."""
         assert self._client is not None
         definitions: list[Definition] = []
         cursor: str | None = None
@@ -180,64 +154,58 @@ class Connection:
             definitions += [define_tool(tool, self.address.redact) for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None:
-                check_unique(definitions, self.address.label)
-                self.definitions = {definition.name: definition for definition in definitions}
-                return definitions
+                self.definitions = by_unique_name(definitions, self.address.label)
+                return
         raise AcornError(
             f"The MCP server `{self.address.label}` lists too many pages of tools (more than {_MAX_PAGES}), so acorn "
             f"does not use the server. Remove the server, or report the problem to its author."
         )
 
-    async def list_again(self) -> list[Definition]:
+    async def list_again(self) -> None:
         """Request the list of tools again in an open session. It must arrive within the connect timeout."""
         try:
             async with asyncio.timeout(self._connect_timeout):
-                return await self.list_tools()
+                await self.list_tools()
         except AcornError:
             raise
         except Exception as error:
-            self.is_lost = True
-            raise await self._session_error(*_explain_problem(error, self.address.label)) from error
+            self._is_closed = True
+            raise await self._session_error(error) from error
 
     async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         """Send one tool call to the server and return its result, or raise `ServerError` if the call fails."""
         client, task = self._client, asyncio.current_task()
         assert client is not None
         assert task is not None
-        timeouts = caller.timeouts = self._timeouts
-        caller.call = task
         self._calls[task] = caller
         _current_caller.set(caller)
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            timeouts.restart(task)
+            caller.restart_timeout()
             self._report_progress(caller, progress, total, message)
 
-        timeouts.start(task)
         try:
-            result = await client.call_tool(definition.name, arguments, progress_callback=report)
-        except asyncio.CancelledError as error:
-            if not timeouts.is_expired(task):
-                raise
-            message = f"the server said nothing for {timeouts.seconds:g} s, and the call was cancelled"
-            raise ServerError(message + self._invalid_output_note()) from error
+            async with asyncio.timeout(caller.timeout) as caller.timer:
+                result = await client.call_tool(definition.name, arguments, progress_callback=report)
         except Exception as error:
             raise await self._call_error(caller, error) from error
         finally:
-            timeouts.finish(task)
             del self._calls[task]
         if caller.failure is not None:
             raise ServerError(caller.failure)
         return result
 
     async def _call_error(self, caller: Caller, error: Exception) -> ServerError:
+        if caller.timer.expired():
+            message = f"the server said nothing for {caller.timeout:g} s, and the call was cancelled"
+            return ServerError(message + self._invalid_output_note())
         if caller.failure is not None:
             return ServerError(caller.failure)
         cause = innermost_error(error)
-        original = self.error_redactor.restore(_error_message(cause)) or type(cause).__name__
+        original = _message_of(cause) or type(cause).__name__
         message = truncate(clean(self.address.redact(original)), _MAX_MESSAGE)
         if isinstance(cause, MCPError) and original == SESSION_LOST:
-            self.is_lost = True
+            self._is_closed = True
             return NotCalledError(message)
         # A result that does not fit its schema raises `RuntimeError` or `ValueError`, and the connection is still open.
         # Some servers use the SDK's error code for a closed connection in their own errors.
@@ -245,9 +213,10 @@ class Connection:
         if isinstance(cause, MCPError):
             is_answer = cause.code != CONNECTION_CLOSED or not original.startswith(_CLOSED)
         if is_answer and not self.is_lost:
-            return ServerError(f"{message} (HTTP status {self._status})" if original == _HTTP_ERROR else message)
-        self.is_lost = True
-        message = self._loss_reason or message
+            status = self._transport.http_status
+            return ServerError(f"{message} (HTTP status {status})" if original == _HTTP_ERROR else message)
+        self._is_closed = True
+        message = self._transport.end_reason or message
         return ServerError(
             f"the connection to the MCP server `{self.address.label}` was lost ({message}). The call may or may not "
             f"have taken effect and is not repeated; the next call opens a new connection.{await self._stderr_note()}"
@@ -256,8 +225,15 @@ class Connection:
     def _report_progress(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:
         text = None if message is None else truncate(clean(message), _MAX_MESSAGE)
         _logger.debug("MCP tool `%s` reports progress: %s of %s (%s)", caller.tool, done, total, text)
-        if self._on_progress is not None:
-            caller.notify(partial(_call_on_progress, self._on_progress, caller.tool, done, total, text))
+        if self._on_progress is None:
+            return
+        context = caller.context.copy()
+        callback = partial(_call_on_progress, self._on_progress, caller.tool, done, total, text)
+        with suppress(RuntimeError):  # The loop or the connection is closed, so the run is over.
+            if caller.owner_loop is None:
+                self._notifier.submit(context.run, callback)
+            else:
+                caller.owner_loop.loop.call_soon_threadsafe(callback, context=context)
 
     # Elicitation
 
@@ -291,27 +267,29 @@ class Connection:
 
     # Failures
 
-    async def _session_error(self, problem: str, error: BaseException | None) -> AcornError:
-        details = (
-            []
-            if error is None or isinstance(error, TimeoutError)
-            else [clean(self._describe_error(innermost_error(error)))]
-        )
-        details += [f"HTTP status {self._status}"] if self._status >= 400 else []
+    async def _session_error(self, error: BaseException) -> AcornError:
+        cause = innermost_error(error)
+        details = [] if isinstance(cause, _WITHOUT_DETAILS) else [clean(self._describe_error(cause))]
+        status = self._transport.http_status
+        details += [f"HTTP status {status}"] if status >= 400 else []
         note = self.address.redact(f" ({shorten('; '.join(details), 500)})") if details else ""
-        note += self._invalid_output_note() + _ADVICE.get(self._status, "")
+        note += self._invalid_output_note() + _ADVICE.get(status, "")
+        problem = f"The MCP server `{self.address.label}` {_explain_problem(cause, self._connect_timeout)}"
         return AcornError(f"{problem}{note}.{await self._stderr_note()}")
 
     def _describe_error(self, error: BaseException) -> str:
-        message = _error_message(error) if isinstance(error, ValidationError) else describe_error(error)
-        return self.address.redact(self.error_redactor.restore(message))
+        name = "" if isinstance(error, ValidationError) else type(error).__name__
+        return self.address.redact(": ".join(filter(None, (name, _message_of(error)))))
 
     def _invalid_output_note(self) -> str:
-        return "; it wrote lines to its standard output that are not MCP messages" if self._has_invalid_output else ""
+        has_invalid_output = self._transport.has_invalid_output
+        return "; it wrote lines to its standard output that are not MCP messages" if has_invalid_output else ""
 
     async def _stderr_note(self) -> str:
-        lines = [] if self._log is None else await self._log.last_lines(_CANCEL_TIMEOUT if self.is_lost else 0)
-        return f" It wrote:\n{self.address.redact(chr(10).join(lines))}" if lines else ""
+        log = self._transport
+        if log.log_reader is not None and self.is_lost:
+            await asyncio.wait({log.log_reader}, timeout=_CANCEL_TIMEOUT)
+        return f" It wrote:\n{self.address.redact(chr(10).join(log.log_lines))}" if log.log_lines else ""
 
 
 _HTTP_ERROR = "Server returned an error response"
@@ -332,30 +310,33 @@ def _call_on_progress(on_progress: Progress, tool: str, done: float, total: floa
         _logger.warning("The function `on_progress` of an MCP server raised an exception.", exc_info=True)
 
 
-def _error_message(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return the message of an error. For an invalid result, the message omits the data of the result."""
     if not isinstance(error, ValidationError):
-        return str(error)
+        return error_message(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:_MAX_PROBLEMS]]
     return f"the result of the server does not follow the MCP specification: {'; '.join(lines)}"
 
 
-def _explain_problem(error: Exception, server: str) -> tuple[str, BaseException]:
-    """Return a sentence about an error that occurred while acorn opened a server, and the original error."""
-    cause = innermost_error(error)
-    if isinstance(cause, FileNotFoundError | PermissionError):
-        return (
-            f"The MCP server `{server}` cannot be started. Check its name and whether it is installed, and use "
-            f"`args=[...]` for arguments",
-            cause,
-        )
-    if type(cause).__module__.partition(".")[0] == "httpx2":
-        return (
-            f"The MCP server `{server}` cannot be reached. Check the URL, and check that the server is running",
-            cause,
-        )
-    return f"The MCP server `{server}` could not be opened", cause
+_WITHOUT_DETAILS = (TimeoutError, asyncio.CancelledError, EOFError)
+
+
+def _explain_problem(cause: BaseException, seconds: float) -> str:
+    """Return the end of a sentence about an error that occurred while acorn opened a server."""
+    match cause:
+        case TimeoutError():
+            return f"did not answer within {seconds:g} s"
+        case asyncio.CancelledError():
+            return "disconnected while acorn opened the session"
+        case EOFError():
+            return "ended while acorn opened the session"
+        case FileNotFoundError() | PermissionError():
+            return "cannot be started. Check its name and whether it is installed, and use `args=[...]` for arguments"
+        case httpx2.HTTPError():
+            return "cannot be reached. Check the URL, and check that the server is running"
+        case _:
+            return "could not be opened"
 
 
 def innermost_error(error: BaseException) -> BaseException:

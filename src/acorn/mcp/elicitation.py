@@ -1,4 +1,4 @@
-"""Elicitation (an MCP server requests human input during a tool call), and the timeouts of tool calls.
+"""Elicitation: an MCP server requests human input during a tool call.
 
 acorn passes the request to the `on_human` of the run that made the tool call. It validates the answer against the
 server's form before it sends the answer to the server. While acorn waits for the answer, the timeout of the tool call
@@ -10,15 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-import math
 import os
-import queue
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Literal
 
 from jsonschema import Draft202012Validator
@@ -29,89 +25,11 @@ from acorn._inside.runs import OwnerLoop, call_on_loop, current_machine
 from acorn.mcp.tools import clean, has_invisible, truncate
 from acorn.types import JsonObject, Request, is_json_list, is_json_object
 
-Call = asyncio.Task[Any]
 Action = Literal["accept", "decline", "cancel"]
 Fields = dict[str, JsonObject]
 """A dict that maps the field names of a form to the JSON schemas of the fields."""
 Progress = Callable[[str, float, float | None, str | None], object]
 """A function that receives the tool name, the progress, the total and the server's message."""
-
-
-class _CallTimer:
-    __slots__ = ("deadline", "is_expired", "open_questions")
-
-    def __init__(self) -> None:
-        self.deadline = math.inf
-        self.open_questions = 0
-        self.is_expired = False
-
-
-class CallTimeouts:
-    """The timeouts of all tool calls of one connection, which share one timer of the event loop.
-
-    acorn cancels a tool call if the server sends nothing for `seconds`. All tool calls share one timer, because most of
-    them end before the timeout.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._timers: dict[Call, _CallTimer] = {}
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self, call: Call) -> None:
-        self._timers[call] = _CallTimer()
-        self._set_deadline(call, self.seconds)
-
-    def finish(self, call: Call) -> None:
-        del self._timers[call]
-
-    def restart(self, call: Call) -> None:
-        """Restart the timeout of a tool call from the beginning, because the server has reported progress."""
-        if (timer := self._timers.get(call)) is not None and not timer.open_questions:
-            self._set_deadline(call, self.seconds)
-
-    @contextmanager
-    def pause(self, call: Call) -> Generator[None]:
-        """Pause the timeout of a tool call during the `with` block, in which a person answers a question."""
-        timer = self._timers[call]
-        seconds_left = timer.deadline - self._loop.time()
-        timer.open_questions += 1
-        timer.deadline = math.inf
-        try:
-            yield
-        finally:
-            timer.open_questions -= 1
-            if not timer.open_questions and call in self._timers:
-                self._set_deadline(call, min(seconds_left, self.seconds))
-
-    def is_expired(self, call: Call) -> bool:
-        """Return True if a tool call was cancelled only by its timeout. If its run was cancelled too, return False."""
-        return self._timers[call].is_expired and call.uncancel() == 0
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _set_deadline(self, call: Call, seconds: float) -> None:
-        deadline = self._timers[call].deadline = self._loop.time() + seconds
-        if self._handle is None or deadline < self._handle.when():
-            self._schedule(deadline)
-
-    def _schedule(self, deadline: float) -> None:
-        self.close()
-        self._handle = self._loop.call_at(deadline, self._cancel_expired)
-
-    def _cancel_expired(self) -> None:
-        self._handle = None
-        now = self._loop.time()
-        for call, timer in self._timers.items():
-            if timer.deadline <= now:
-                timer.is_expired, timer.deadline = True, math.inf
-                call.cancel()
-        nearest = min((timer.deadline for timer in self._timers.values()), default=math.inf)
-        if nearest != math.inf:
-            self._schedule(nearest)
 
 
 _MAX_QUESTION = 4000
@@ -124,72 +42,55 @@ class Caller:
 
     tool: str
     arguments: JsonObject
+    timeout: float
+    """The maximum seconds of a call in which the server sends neither a result nor progress nor a question."""
     owner_loop: OwnerLoop | None
     """The event loop of the caller, or None if the caller waits in a thread."""
     context: contextvars.Context
     run_id: str = ""
     branch: str | None = None
     on_human: Callable[[Request], Any] | None = None
-    call: Call | None = None
-    """The task of the call, on the private event loop for MCP servers."""
-    timeouts: CallTimeouts | None = None
+    timer: asyncio.Timeout = field(init=False)
+    """The timer that ends the call after the timeout. It is set when the call starts."""
+    open_questions: int = 0
     failure: str | None = None
     """The reason why acorn could not use the person's answer, or None. The run reports it, but not to the server."""
 
     @classmethod
-    def here(cls, tool: str, arguments: JsonObject, owner_loop: OwnerLoop | None) -> Caller:
+    def here(cls, tool: str, arguments: JsonObject, timeout: float, owner_loop: OwnerLoop | None) -> Caller:
         """Create a `Caller` for the code that calls this method."""
-        context, machine = contextvars.copy_context(), current_machine()
-        if machine is None:
-            return cls(tool, arguments, owner_loop, context)
-        return cls(tool, arguments, owner_loop, context, machine.run.id, machine.path or None, machine.plan.on_human)
+        caller = cls(tool, arguments, timeout, owner_loop, contextvars.copy_context())
+        if (machine := current_machine()) is not None:
+            caller.run_id, caller.branch = machine.run.id, machine.path or None
+            caller.on_human = machine.plan.on_human
+        return caller
+
+    def restart_timeout(self) -> None:
+        """Restart the timeout of the tool call from the beginning, unless a person is answering a question."""
+        if not self.open_questions:
+            with suppress(RuntimeError):  # The call has ended.
+                self.timer.reschedule(asyncio.get_running_loop().time() + self.timeout)
 
     async def ask(self, question: str, choices: tuple[str, ...] | None) -> Any:
         """Pass a question to the `on_human` of the run, and return the answer.
 
         The timeout of the tool call is paused until the answer arrives.
         """
-        assert self.on_human is not None
         request = Request(
             os.urandom(16).hex(), self.run_id, "question", truncate(clean(question), _MAX_QUESTION), self.tool,
             self.arguments, self.branch, datetime.now(UTC), choices,
         )  # fmt: skip
-        assert self.timeouts is not None
-        assert self.call is not None
-        with self.timeouts.pause(self.call):
+        self.open_questions += 1
+        self.timer.reschedule(None)
+        try:
             return await asyncio.create_task(self._ask(request), context=self.context.copy())
+        finally:
+            self.open_questions -= 1
+            self.restart_timeout()
 
     async def _ask(self, request: Request) -> Any:
         assert self.on_human is not None
         return await call_on_loop(self.owner_loop, self.on_human, request)
-
-    def notify(self, callback: Callable[[], object]) -> None:
-        """Call a function on the caller's event loop, or in a separate OS thread if the caller has no event loop."""
-        context = self.context.copy()
-        if self.owner_loop is None:
-            _notifications.put((context, callback))
-            _start_notifier(os.getpid())
-            return
-        with suppress(RuntimeError):  # The loop is closed, so the run is over.
-            self.owner_loop.loop.call_soon_threadsafe(callback, context=context)
-
-
-_notifications: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object]]] = queue.SimpleQueue()
-
-
-@lru_cache(maxsize=1)
-def _start_notifier(process_id: int) -> None:
-    """Start the OS thread that calls the functions from `Caller.notify` for sync runs.
-
-    The cache of this function ensures that there is only one such OS thread in a process.
-    """
-    threading.Thread(target=_notify_all, name="acorn-mcp-progress", daemon=True).start()
-
-
-def _notify_all() -> None:
-    while True:
-        context, callback = _notifications.get()
-        context.run(callback)
 
 
 def can_ask_here() -> bool:

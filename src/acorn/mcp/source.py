@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -27,7 +28,6 @@ from acorn.mcp.elicitation import Caller, Progress, can_ask_here
 from acorn.mcp.tools import (
     Definition,
     NotCalledError,
-    SdkResult,
     ServerError,
     allowed_tools,
     check_offered,
@@ -37,14 +37,38 @@ from acorn.mcp.tools import (
     tool_names,
     tool_output,
 )
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_list_or_tuple, is_mapping
 
 if TYPE_CHECKING:
+    from mcp import types
+
     from acorn.mcp.connection import Connection
 
 _LINE_END = re.compile(r"[\x00\r\n]")
 Approve = Callable[[str, JsonObject], object]
 """A function that receives a tool name and the arguments of a call, and returns whether the call needs approval."""
+
+
+@dataclass(eq=False)
+class _ServerState:
+    """The changing state of an `MCPServer` in one process."""
+
+    process: int = field(default_factory=os.getpid)
+    users: int = 0
+    connections: dict[bool, Connection] = field(default_factory=dict[bool, "Connection"])
+    """The connection for runs with `on_human` (True), and the connection for runs without it (False).
+
+    A server learns at the start of a session whether it may request human input."""
+    is_legacy: bool = False
+    """Whether to use the older protocol, because some servers do not answer a request of the newer protocol."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A lock for opening a connection."""
+    tools: dict[str, Tool] = field(default_factory=dict[str, Tool])
+    """A dict that maps the fingerprints of definitions to tools."""
+
+    def usable_connection(self, can_ask: bool) -> Connection | None:
+        connection = self.connections.get(can_ask)
+        return None if connection is None or connection.is_lost else connection
 
 
 class MCPServer:
@@ -78,20 +102,28 @@ class MCPServer:
         max_description: int = 4_000,
         max_result: int = 100_000,
     ) -> None:
+        _check_server(server)
+        self.address = ServerAddress(server)
+        options: JsonObject = {
+            "args": _as_tuple(args), "env": env, "cwd": cwd, "headers": headers, "auth": auth, "prefix": prefix,
+            "allow": _as_tuple(allow), "approve": _as_tuple(approve), "pin": pin, "timeout": timeout,
+            "connect_timeout": connect_timeout, "on_progress": on_progress, "max_description": max_description,
+            "max_result": max_result,
+        }  # fmt: skip
+        self._check_options(options)
         folder = None if cwd is None else str(cwd)
-        self.address = ServerAddress(_check_server(server), _check_strings(args, "args"), env, folder, headers, auth)
+        self.address = ServerAddress(server, options["args"], env, folder, headers, auth)
         self.prefix = prefix
-        self.allow = None if allow is None else _check_strings(allow, "allow")
-        self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _check_strings(approve, "approve")
-        self.pin = None if pin is None else _pin_path(pin)
+        self.allow: tuple[str, ...] | None = options["allow"]
+        self.approve: tuple[str, ...] | Approve = options["approve"]
+        self.pin = None if pin is None else Path(pin)
         self.timeout = timeout
         """The maximum seconds of a call in which the server sends neither a result nor progress."""
         self.connect_timeout = connect_timeout
         self.on_progress = on_progress
         self.max_description = max_description
         self.max_result = max_result
-        self._check_arguments()
-        self._reset()
+        self._last_state = _ServerState()
 
     def __repr__(self) -> str:
         return f"MCPServer({self.address.label!r})"
@@ -104,59 +136,29 @@ class MCPServer:
         """
         return bool(self.approve)
 
-    def _check_arguments(self) -> None:
-        """Raise `DeclarationError` if an argument of `MCPServer` is invalid."""
-        address = self.address
-        for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
-            if getattr(address, option):
-                kind = "a URL" if option in ("headers", "auth") else "a command"
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise `DeclarationError` if an option is invalid. The message omits values that may be keys."""
+        other_kind, unusable = ("a command", _COMMAND_OPTIONS) if self.address.is_web else ("a URL", _URL_OPTIONS)
+        for option, value in options.items():
+            is_valid, rule = _RULES[option]
+            if not is_valid(value):
+                shown = f"a `{type(value).__name__}`" if option in _SECRET_OPTIONS else excerpt(value)
+                raise DeclarationError(f"`{option}` of `{self!r}` must {rule.format(got=f'got {shown}')}.")
+            if option in ("env", "headers") and is_mapping(value):
+                for name, text in value.items():
+                    self._check_text(option, name, text)
+            if option in unusable and value:
                 raise DeclarationError(
-                    f"`{option}` of `{self!r}` can only be used if the server is {kind}. Remove `{option}`."
+                    f"`{option}` of `{self!r}` can only be used if the server is {other_kind}. Remove `{option}`."
                 )
-        mappings: tuple[tuple[str, object], ...] = (("env", address.env), ("headers", address.headers))
-        for option, mapping in mappings:
-            if mapping is not None and not isinstance(mapping, Mapping):
-                raise DeclarationError(
-                    f"`{option}` of `{self!r}` must be a dict of strings, got a {_type_name(mapping)}."
-                )
-            for name, value in (mapping or {}).items():  # The values may be keys, so the message omits them.
-                if not isinstance(name, str) or not isinstance(value, str) or _LINE_END.search(name + value):
-                    problem = "contains a line end" if isinstance(value, str) else f"has the type {_type_name(value)}"
-                    raise DeclarationError(
-                        f"`{option}` of `{self!r}` must be a dict of strings without line ends, but the value of "
-                        f"{excerpt(name)} {problem}."
-                    )
-        auth_type = _type_name(address.auth)
-        if isinstance(address.auth, str | bytes | Mapping):
+
+    def _check_text(self, option: str, name: object, text: object) -> None:
+        if not isinstance(name, str) or not isinstance(text, str) or _LINE_END.search(name + text):
+            problem = "contains a line end" if isinstance(text, str) else f"has the type `{type(text).__name__}`"
             raise DeclarationError(
-                f"`auth` of `{self!r}` must be an object that signs requests, such as the SDK's `OAuthClientProvider`, "
-                f'got a {auth_type}. Set a key with `headers={{"Authorization": "Bearer ..."}}`.'
+                f"`{option}` of `{self!r}` must be a dict of strings without line ends, but the value of "
+                f"{excerpt(name)} {problem}."
             )
-        if address.cwd is not None and not os.path.isdir(address.cwd):
-            raise DeclarationError(f"`cwd` of `{self!r}` must be an existing folder, got {excerpt(address.cwd)}.")
-        if callable(self.approve) and not _accepts_name_and_arguments(self.approve):
-            raise DeclarationError(
-                f"`approve` of `{self!r}` must be a set of tool names, or a sync function that receives the tool name "
-                f"and the arguments, got "
-                f"{excerpt(self.approve)}."
-            )
-        prefix: object = self.prefix
-        if not isinstance(prefix, str) or (self.prefix and not is_tool_name(self.prefix)):
-            raise DeclarationError(
-                f"`prefix` of `{self!r}` must consist of letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
-            )
-        for option in ("max_description", "max_result"):
-            if not isinstance(getattr(self, option), int):
-                value = excerpt(getattr(self, option))
-                raise DeclarationError(f"`{option}` of `{self!r}` must be an integer, got {value}.")
-        for option in ("timeout", "connect_timeout", "max_description", "max_result"):
-            number: object = getattr(self, option)
-            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
-                raise DeclarationError(
-                    f"`{option}` of `{self!r}` must be a number greater than 0, got {excerpt(number)}."
-                )
-        if self.on_progress is not None and not callable(self.on_progress):
-            raise DeclarationError(f"`on_progress` of `{self!r}` must be a function, got {excerpt(self.on_progress)}.")
 
     # Opening and closing
 
@@ -174,30 +176,23 @@ class MCPServer:
     async def __aexit__(self, *_: object) -> None:
         await OwnerLoop.for_servers().run(self._release)
 
-    def _reset(self) -> None:
-        self._process = os.getpid()
-        self._users = 0
-        self._connections: dict[bool, Connection] = {}
-        """The connection for runs with `on_human` (True), and the connection for runs without it (False).
-
-        A server learns at the start of a session whether it may request human input."""
-        self._is_legacy = False
-        """Whether to use the older protocol, because some servers do not answer a request of the newer protocol."""
-        self._open_lock: asyncio.Lock | None = None
-        self._tools: dict[str, Tool] = {}
-        """A dict that maps the fingerprints of definitions to tools."""
+    @property
+    def _state(self) -> _ServerState:
+        """The connections and their users. A forked child has neither the event loop nor the connections."""
+        if self._last_state.process != os.getpid():
+            self._last_state = _ServerState()
+        return self._last_state
 
     async def _acquire(self) -> None:
-        if self._process != os.getpid():  # A forked child has neither the event loop nor the connections.
-            self._reset()
-        self._users += 1
+        self._state.users += 1
 
     async def _release(self) -> None:
-        if self._process != os.getpid() or self._users == 0:  # A forked child may exit the `with` of its parent.
+        state = self._state
+        if state.users == 0:  # A forked child may exit the `with` of its parent.
             return
-        self._users -= 1
-        if self._users == 0:
-            connections, self._connections = list(self._connections.values()), {}
+        state.users -= 1
+        if state.users == 0:
+            connections, state.connections = list(state.connections.values()), {}
             await asyncio.gather(*[connection.close() for connection in connections])
 
     async def _get_connection(self, can_ask: bool) -> Connection:
@@ -205,29 +200,24 @@ class MCPServer:
 
         There is one connection for runs with `on_human` (`can_ask` is True) and another one for runs without it.
         """
-        if self._process != os.getpid():
-            self._reset()
-        known = self._connections.get(can_ask)
-        if known is not None and not known.is_lost:
+        state = self._state
+        if (known := state.usable_connection(can_ask)) is not None:
             return known
-        if self._open_lock is None:
-            self._open_lock = asyncio.Lock()
-        async with self._open_lock:
-            known = self._connections.get(can_ask)  # Another call may have opened the connection meanwhile.
-            if known is not None and not known.is_lost:
+        async with state.lock:
+            if (known := state.usable_connection(can_ask)) is not None:  # Another call opened it meanwhile.
                 return known
             self._check_in_use()
-            if known is not None:
-                await known.close()
+            if (lost := state.connections.get(can_ask)) is not None:
+                await lost.close()
             connection = await self._open(can_ask)
-            if self._users == 0:  # All users have left meanwhile, so only this code can close the connection.
+            if state.users == 0:  # All users have left meanwhile, so only this code can close the connection.
                 await connection.close()
             self._check_in_use()
-            self._connections[can_ask] = connection
+            state.connections[can_ask] = connection
             return connection
 
     def _check_in_use(self) -> None:
-        if self._users == 0:
+        if self._state.users == 0:
             raise AcornError(
                 f"`{self!r}` is not open. Call its tools in a run of a module that has the server in `tools`, or "
                 f"inside of `with server:`."
@@ -242,30 +232,29 @@ class MCPServer:
         with loading_sdk():
             from acorn.mcp.connection import Connection
 
-        is_process = not self.address.is_web
+        state, is_process = self._state, not self.address.is_web
         while True:
-            times = (self.connect_timeout, self.timeout)
-            connection = Connection(self.address, *times, can_ask=can_ask, on_progress=self.on_progress)
+            connection = Connection(self.address, self.connect_timeout, can_ask=can_ask, on_progress=self.on_progress)
             try:
-                await connection.open(is_legacy=self._is_legacy)
+                await connection.open(is_legacy=state.is_legacy)
             except AcornError:
-                self._is_legacy = is_process and connection.has_ended and not self._is_legacy
-                if not self._is_legacy:
+                state.is_legacy = is_process and connection.ended_early and not state.is_legacy
+                if not state.is_legacy:
                     raise
             else:
-                self._is_legacy = is_process and connection.is_legacy
+                state.is_legacy = is_process and connection.is_legacy
                 return connection
 
     # Tools
 
-    async def tools(self) -> list[Any]:
+    async def tools(self) -> list[Tool]:
         """Request the list of tools from the server, and return the tools that the current run may call."""
         tools: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list_tools, can_ask_here()))
         _check_inherited_names(tools)
-        return [_ListedTool(tool) for tool in tools]
+        return tools
 
     async def _list_tools(self, can_ask: bool) -> list[Tool]:
-        known = self._connections.get(can_ask)
+        known = self._state.connections.get(can_ask)
         connection = await self._get_connection(can_ask)
         if connection is known:
             try:
@@ -274,28 +263,28 @@ class MCPServer:
                 if not connection.is_lost:
                     raise
                 connection = await self._get_connection(can_ask)  # The session may have ended meanwhile.
-        offered = list(connection.definitions.values())
         label = self.address.label
-        allowed = allowed_tools(offered, self.allow, label)
+        allowed = allowed_tools(list(connection.definitions.values()), self.allow, label)
         if not callable(self.approve):
             check_offered(self.approve, allowed, "approve", label)
         if self.pin is not None:
             check_pinned(self.pin, f"{self.prefix}{self.address.key}", allowed)
-        definitions = tool_names(allowed, self.prefix, label)
-        return [self._get_tool(name, definition) for name, definition in definitions.items()]
-
-    def _get_tool(self, name: str, definition: Definition) -> Tool:
-        """Return the tool for a definition. The tool is created once and reused until the definition changes."""
-        if definition.fingerprint not in self._tools:
-            self._tools[definition.fingerprint] = self._new_tool(name, definition)
-        return self._tools[definition.fingerprint]
+        known_tools = self._state.tools
+        tools: list[Tool] = []
+        for name, definition in tool_names(allowed, self.prefix, label).items():
+            if definition.fingerprint not in known_tools:
+                known_tools[definition.fingerprint] = self._new_tool(name, definition)
+            tools.append(known_tools[definition.fingerprint])
+        return tools
 
     def _new_tool(self, name: str, definition: Definition) -> Tool:
         label, approve = self.address.label, self.approve
 
         def call(**arguments: Any) -> Any:
             return _ServerCall(
-                lambda loop: partial(self._call, definition, arguments, Caller.here(name, arguments, loop))
+                lambda loop: partial(
+                    self._call, definition, arguments, Caller.here(name, arguments, self.timeout, loop)
+                )
             )
 
         call.__name__ = call.__qualname__ = name
@@ -323,7 +312,7 @@ class MCPServer:
             result = await self._call_once(definition, arguments, caller)
         return tool_output(result, definition, self.max_result, self.address.redact)
 
-    async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> SdkResult:
+    async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         connection = await self._get_connection(caller.on_human is not None)
         current = connection.definitions.get(definition.name)
         if current is None or current.fingerprint != definition.fingerprint:
@@ -349,16 +338,6 @@ class _ServerCall(LoopBoundCall):
         return OwnerLoop.for_servers().wait(self._make(None))
 
 
-class _ListedTool:
-    """A wrapper around a tool in the list that `MCPServer.tools` returns."""
-
-    def __init__(self, tool: Tool) -> None:
-        self._tool = tool
-
-    def __acorn_as_tool__(self, where: str, owner: str) -> Tool:
-        return self._tool
-
-
 def _check_inherited_names(tools: Sequence[Tool]) -> None:
     """Raise `ToolConflictError` if a tool of the server has the same name as a tool or branch that a branch inherits.
 
@@ -378,36 +357,39 @@ def _check_inherited_names(tools: Sequence[Tool]) -> None:
             )
 
 
-def _check_server(server: object) -> str:
+# The rules of the options
+
+
+def _check_server(server: object) -> None:
     if not isinstance(server, str) or not server.strip():
         raise DeclarationError(f"`server` of an `MCPServer` must be a command or a URL, got {excerpt(server)}.")
-    _check_url(server)
-    return server
-
-
-def _check_url(target: str) -> None:
-    scheme, mark, _ = target.partition("://")
-    if not mark:
-        return
+    scheme, mark, _ = server.partition("://")
     try:
-        is_web = scheme.lower() in ("http", "https") and bool(urlsplit(target).hostname)
+        is_valid = not mark or (scheme.lower() in ("http", "https") and bool(urlsplit(server).hostname))
     except ValueError:
-        is_web = False
-    if not is_web:
+        is_valid = False
+    if not is_valid:
         raise DeclarationError("`server` of an `MCPServer` must be a command or an `http` or `https` URL.")
 
 
-def _pin_path(pin: object) -> Path:
-    if not isinstance(pin, str | Path) or not str(pin):
-        raise DeclarationError(f"`pin` of an `MCPServer` must be the path of a file, got {excerpt(pin)}.")
-    return Path(pin)
+def _as_tuple(values: Any) -> Any:
+    """Return the items of a list, a set or a generator as a tuple, and any other value unchanged."""
+    return tuple(values) if _is_collection(values) else values
 
 
-def _accepts_name_and_arguments(function: Callable[..., object]) -> bool:
-    if is_async(function):
-        return False
+def _is_collection(values: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+
+
+def _are_strings(values: object) -> bool:
+    return is_list_or_tuple(values) and all(isinstance(value, str) for value in values)
+
+
+def _is_approve(value: object) -> bool:
+    if not callable(value) or is_async(value):
+        return _are_strings(value)
     try:
-        inspect.signature(function).bind("name", {})
+        inspect.signature(value).bind("name", {})
     except TypeError:
         return False
     except ValueError:  # The function has no signature.
@@ -415,22 +397,48 @@ def _accepts_name_and_arguments(function: Callable[..., object]) -> bool:
     return True
 
 
-def _type_name(value: object) -> str:
-    return f"`{type(value).__name__}`"
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _check_strings(values: object, option: str) -> tuple[str, ...]:
-    items = tuple(values) if _is_collection(values) else None
-    strings = tuple(item for item in items or () if isinstance(item, str))
-    if items is None or len(strings) < len(items):
-        expected = (
-            "a set of tool names, or a function that receives the tool name and the arguments"
-            if option == "approve"
-            else "a list of strings"
-        )
-        raise DeclarationError(f"`{option}` of an `MCPServer` must be {expected}, got {excerpt(values)}.")
-    return strings
+def _is_positive_integer(value: object) -> bool:
+    return isinstance(value, int) and _is_positive(value)
 
 
-def _is_collection(values: object) -> TypeGuard[Iterable[object]]:
-    return isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+def _is_optional_dict(value: object) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+_COMMAND_OPTIONS = ("args", "env", "cwd")
+_URL_OPTIONS = ("headers", "auth")
+_SECRET_OPTIONS = ("env", "headers", "auth")
+_INTEGER = (_is_positive_integer, "be an integer greater than 0, {got}")
+_SECONDS = (_is_positive, "be a number greater than 0, {got}")
+_TEXTS = (_is_optional_dict, "be a dict of strings, {got}")
+_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "args": (_are_strings, "be a list of strings, {got}"),
+    "env": _TEXTS,
+    "cwd": (lambda value: value is None or os.path.isdir(value), "be an existing folder, {got}"),
+    "headers": _TEXTS,
+    "auth": (
+        lambda value: not isinstance(value, str | bytes | Mapping),
+        "be an object that signs requests, such as the SDK's `OAuthClientProvider`, {got}. Set a key with "
+        '`headers={{"Authorization": "Bearer ..."}}`',
+    ),
+    "prefix": (lambda value: value == "" or is_tool_name(value), "consist of letters, digits, `_` and `-`, {got}"),
+    "allow": (lambda value: value is None or _are_strings(value), "be a list of strings, {got}"),
+    "approve": (
+        _is_approve,
+        "be a set of tool names, or a sync function that receives the tool name and the arguments, {got}",
+    ),
+    "pin": (
+        lambda value: value is None or (isinstance(value, str | Path) and bool(str(value))),
+        "be the path of a file, {got}",
+    ),
+    "timeout": _SECONDS,
+    "connect_timeout": _SECONDS,
+    "on_progress": (lambda value: value is None or callable(value), "be a function, {got}"),
+    "max_description": _INTEGER,
+    "max_result": _INTEGER,
+}
+"""The rules of the options of `MCPServer`, with the end of the error message."""

@@ -6,44 +6,28 @@ hints about the behavior of a tool.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from acorn._inside import FINISH, shorten, to_compact_json
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
 from acorn.types import JsonObject, is_json_list, is_json_object
 
+if TYPE_CHECKING:
+    from mcp import types
+
 Redact = Callable[[str], str]
 """A function that replaces the user's keys in a text."""
-
-
-class SdkTool(Protocol):
-    """The interface of a tool definition that the MCP SDK returns."""
-
-    name: str
-    description: str | None
-    input_schema: JsonObject
-    output_schema: JsonObject | None
-
-
-class SdkResult(Protocol):
-    """The interface of a tool result that the MCP SDK returns."""
-
-    content: list[Any]
-    structured_content: Any
-    is_error: bool
 
 
 # The pattern matches control characters except tab and newline, lone surrogates, and invisible characters: joiners,
@@ -65,13 +49,16 @@ def truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n[cut off after {limit} of {len(text)} characters]"
 
 
-def clean_data(value: object) -> object:
-    """Return a copy of JSON data without invisible characters in its JSON keys and texts."""
-    if isinstance(value, str):
-        return clean(value)
+def map_texts(value: object, change: Callable[[str, str], str], key: str = "") -> object:
+    """Return a copy of JSON data in which `change(text, key)` replaces each text and each JSON key.
+
+    The second argument is the JSON key of the object that contains the text, or "" for a JSON key itself.
+    """
     if is_json_object(value):
-        return {clean(key): clean_data(item) for key, item in value.items()}
-    return [clean_data(item) for item in value] if is_json_list(value) else value
+        return {change(name, ""): map_texts(item, change, name) for name, item in value.items()}
+    if is_json_list(value):
+        return [map_texts(item, change, key) for item in value]
+    return change(value, key) if isinstance(value, str) else value
 
 
 def has_invisible(text: str) -> bool:
@@ -185,8 +172,7 @@ class Definition:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the tool definition, with which acorn notices that the server changed the tool."""
-        text = json.dumps([self.name, self.data, self.output], sort_keys=True)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return _digest(json.dumps([self.name, self.data, self.output], sort_keys=True))
 
     @property
     def is_wrapped(self) -> bool:
@@ -195,65 +181,56 @@ class Definition:
         return is_json_object(properties) and list(properties) == ["result"]
 
 
-def define_tool(tool: SdkTool, redact: Redact) -> Definition:
+def define_tool(tool: types.Tool, redact: Redact) -> Definition:
     """Convert a tool of the MCP SDK to a definition without the API keys of the user.
 
     API keys must be removed because acorn sends the definition to a model and may write it to a file. If a `default` in
     the schema contains an API key, the function removes the `default`, and the server uses its own default value.
     """
-    description = redact(tool.description) if tool.description else ""
+    description = redact(tool.description or "")
     schema = tool.input_schema
-    text = json.dumps(schema, ensure_ascii=False)
-    if redact(text) == text:
+    if not _has_key(schema, redact):
         return Definition(tool.name, description, schema, tool.output_schema)
-    sent = {name: _without_keys(item, name, redact) for name, item in _without_values(schema, "", redact).items()}
-    redacted = {name: _with_hashes(item, redact) for name, item in schema.items()}
+    sent = {name: _without_keys(item, name, redact) for name, item in schema.items()}
+    redacted = {name: map_texts(item, partial(_with_hash, redact), name) for name, item in schema.items()}
     return Definition(tool.name, description, sent, tool.output_schema, redacted)
 
 
+def _has_key(value: object, redact: Redact) -> bool:
+    text = json.dumps(value, ensure_ascii=False)
+    return redact(text) != text
+
+
 def _without_keys(value: object, key: str, redact: Redact) -> object:
+    """Return a copy of a part of a schema with redacted descriptions, and without defaults that contain an API key."""
     if is_json_object(value):
-        return {name: _without_keys(item, name, redact) for name, item in _without_values(value, key, redact).items()}
+        removable = () if key == "properties" else _VALUE_KEYWORDS
+        kept = {name: item for name, item in value.items() if name not in removable or not _has_key(item, redact)}
+        return {name: _without_keys(item, name, redact) for name, item in kept.items()}
     if is_json_list(value):
         return [_without_keys(item, key, redact) for item in value]
     return redact(value) if isinstance(value, str) and key in _TEXT_KEYWORDS else value
 
 
-def _without_values(schema: Mapping[str, object], key: str, redact: Redact) -> Mapping[str, object]:
-    """Return a copy of a schema without each `default` and `examples` that contains an API key of the user."""
-    removable = () if key == "properties" else _VALUE_KEYWORDS
-    return {name: item for name, item in schema.items() if name not in removable or not _has_key(item, redact)}
+def _with_hash(redact: Redact, text: str, key: str) -> str:
+    redacted = redact(text)
+    return text if redacted == text else f"{redacted} (sha256 {_digest(text)[:16]})"
 
 
-def _has_key(value: object, redact: Redact) -> bool:
-    if is_json_object(value):
-        return any(_has_key(item, redact) for item in value.values())
-    if is_json_list(value):
-        return any(_has_key(item, redact) for item in value)
-    return isinstance(value, str) and redact(value) != value
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _with_hashes(value: object, redact: Redact) -> object:
-    if is_json_object(value):
-        return {name: _with_hashes(item, redact) for name, item in value.items()}
-    if is_json_list(value):
-        return [_with_hashes(item, redact) for item in value]
-    if not isinstance(value, str) or redact(value) == value:
-        return value
-    return f"{redact(value)} (sha256 {hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:16]})"
-
-
-def check_unique(definitions: Sequence[Definition], server: str) -> None:
-    """Raise `ToolConflictError` if a server lists two tools with the same name."""
-    names: set[str] = set()
+def by_unique_name(definitions: Iterable[Definition], server: str) -> dict[str, Definition]:
+    """Return a dict that maps names to definitions. Raise `ToolConflictError` if two tools have the same name."""
+    named: dict[str, Definition] = {}
     for definition in definitions:
-        name = definition.name
-        if name in names:
+        if named.setdefault(definition.name, definition) is not definition:
             raise ToolConflictError(
-                f"The MCP server `{server}` offers two tools named `{clean(name)}`, so acorn does not use the server. "
-                f"Rename one of the tools in the server, or remove the server."
+                f"The MCP server `{server}` offers two tools named `{clean(definition.name)}`, so acorn does not use "
+                f"the server. Rename one of the tools in the server, or remove the server."
             )
-        names.add(name)
+    return named
 
 
 def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
@@ -303,8 +280,7 @@ def _tool_name(prefix: str, name: str) -> str:
     full_name = prefix + (_NAME_ESCAPE.sub("_", name) or "_")
     if len(full_name) <= _MAX_NAME:
         return full_name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{full_name[: _MAX_NAME - 9]}_{digest}"
+    return f"{full_name[: _MAX_NAME - 9]}_{_digest(name)[:8]}"
 
 
 def safe_description(definition: Definition, limit: int) -> str:
@@ -324,34 +300,19 @@ def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:
             f"The MCP server `{server}` describes the arguments of `{clean(definition.name)}` in {size} characters. "
             f"At most {_MAX_SCHEMA} are allowed. To exclude the tool, set `allow` to the names of the other tools."
         )
-    return _safe_object(definition.schema, limit, definition, server)
 
+    def check(text: str, key: str) -> str:
+        if key in _TEXT_KEYWORDS:
+            return truncate(clean(text), limit)
+        if has_invisible(text):
+            raise AcornError(
+                f"The MCP server `{server}` uses invisible characters in the arguments of `{clean(definition.name)}` "
+                f"({shorten(text, 80)!a}). To exclude the tool, set `allow` to the names of the other tools. "
+                f"Otherwise, do not use this server."
+            )
+        return text
 
-def _safe_object(schema: Mapping[str, object], limit: int, definition: Definition, server: str) -> JsonObject:
-    return {
-        _check_visible(name, definition, server): _safe_value(item, name, limit, definition, server)
-        for name, item in schema.items()
-    }
-
-
-def _safe_value(value: object, key: str, limit: int, definition: Definition, server: str) -> object:
-    if is_json_object(value):
-        return _safe_object(value, limit, definition, server)
-    if is_json_list(value):
-        return [_safe_value(item, key, limit, definition, server) for item in value]
-    if not isinstance(value, str):
-        return value
-    return truncate(clean(value), limit) if key in _TEXT_KEYWORDS else _check_visible(value, definition, server)
-
-
-def _check_visible(text: str, definition: Definition, server: str) -> str:
-    if has_invisible(text):
-        raise AcornError(
-            f"The MCP server `{server}` uses invisible characters in the arguments of `{clean(definition.name)}` "
-            f"({shorten(text, 80)!a}). To exclude the tool, set `allow` to the names of the other tools. Otherwise, "
-            f"do not use this server."
-        )
-    return text
+    return {check(name, ""): map_texts(item, check, name) for name, item in definition.schema.items()}
 
 
 # Results
@@ -368,69 +329,55 @@ class NotCalledError(ServerError):
     """A tool call that the server did not execute, because it lost the session. acorn can repeat it safely."""
 
 
-def read_media(data: str, media_type: str | None) -> Media:
-    """Decode base64 data that a server sent to an `Image`, `Audio` or `File`."""
-    media_type = clean(media_type or "application/octet-stream").lower()
-    try:
-        content = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ServerError(f"the server sent `{media_type}` data that is not valid base64: {error}") from error
-    if len(content) > MAX_MEDIA:
-        raise ServerError(
-            f"the server sent {len(content)} bytes of `{media_type}`; at most {MAX_MEDIA} bytes are allowed"
-        )
-    kind = {"image": Image, "audio": Audio}.get(media_type.partition("/")[0], File)
-    try:
-        return kind.from_bytes(content, media_type)
-    except (AcornError, ValueError) as error:
-        raise ServerError(f"the server sent `{media_type}`, which cannot be passed on: {error}") from error
-
-
-def tool_output(result: SdkResult, definition: Definition, limit: int, redact: Redact) -> object:
+def tool_output(result: types.CallToolResult, definition: Definition, limit: int, redact: Redact) -> object:
     """Convert a result of the MCP SDK to the tool output, or raise `ServerError` if the server reports an error."""
     structured = result.structured_content
     if result.is_error:
-        message = _join_texts(result.content) or ("" if structured is None else to_compact_json(structured))
+        texts = [_part(block) for block in result.content if block.type not in ("image", "audio")]
+        message = _join_texts(texts) or ("" if structured is None else to_compact_json(structured))
         raise ServerError(truncate(redact(clean(message)), limit) or "the server reports an error without a message")
     if structured is None:
-        if all(_is_text(block) for block in result.content):
-            return truncate(clean(_join_texts(result.content)), limit)
-        parts = _limit_texts([_part(block) for block in result.content], limit)
-        return parts[0] if len(parts) == 1 else parts
-    if definition.is_wrapped and is_json_object(structured) and list(structured) == ["result"]:
+        parts = [_part(block) for block in result.content]
+        if all(isinstance(part, str) for part in parts):
+            return truncate(_join_texts(parts), limit)
+        return parts[0] if len(parts) == 1 else _limit_texts(parts, limit)
+    if definition.is_wrapped and list(structured) == ["result"]:
         structured = structured["result"]
-    data = _limit_data(clean_data(structured), limit)
+    data = _limit_data(map_texts(structured, lambda text, _: clean(text)), limit)
     others = [_part(block) for block in result.content if block.type != "text"]  # Text repeats the structured data.
     return [data, *_limit_texts(others, limit - len(to_compact_json(data)))] if others else data
 
 
-def _is_text(block: Any) -> bool:
-    return block.type not in ("image", "audio") and (block.type != "resource" or hasattr(block.resource, "text"))
+def _join_texts(parts: Iterable[str | Media]) -> str:
+    return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def _join_texts(blocks: Sequence[Any]) -> str:
-    return "\n".join(_text_of_block(block) for block in blocks if _is_text(block))
-
-
-def _text_of_block(block: Any) -> str:
+def _part(block: types.ContentBlock) -> str | Media:
+    """Convert a content block of a result to text without invisible characters, or to an `Image`, `Audio` or `File`."""
     match block.type:
         case "text":
-            return str(block.text)
+            return clean(block.text)
         case "resource_link":
-            return " ".join(text for text in (block.name, block.uri, block.description) if text)
+            return clean(" ".join(filter(None, (block.name, block.uri, block.description))))
         case "resource":
-            return str(block.resource.text)
-        case _:
-            return f"[{block.type}]"
+            text: str | None = getattr(block.resource, "text", None)
+            blob: str = getattr(block.resource, "blob", "")
+            return read_media(blob, block.resource.mime_type) if text is None else clean(text)
+        case "image" | "audio":
+            return read_media(block.data, block.mime_type)
 
 
-def _part(block: Any) -> str | Media:
-    """Convert a content block of a result to text without invisible characters, or to an `Image`, `Audio` or `File`."""
-    if _is_text(block):
-        return clean(_text_of_block(block))
-    if block.type == "resource":
-        return read_media(block.resource.blob, block.resource.mime_type)
-    return read_media(block.data, block.mime_type)
+def read_media(data: str, media_type: str | None) -> Media:
+    """Convert base64 data that a server sent to an `Image`, `Audio` or `File`."""
+    media_type = clean(media_type or "application/octet-stream").lower()
+    kind = {"image": Image, "audio": Audio}.get(media_type.partition("/")[0], File)
+    try:
+        media = kind.from_url(f"data:{media_type};base64,{data}")
+    except ValueError as error:
+        raise ServerError(f"the server sent `{media_type}` data that cannot be used: {error}") from error
+    if media.size > MAX_MEDIA:
+        raise ServerError(f"the server sent {media.size} bytes of `{media_type}`; at most {MAX_MEDIA} are allowed")
+    return media
 
 
 def _limit_data(data: object, limit: int) -> object:

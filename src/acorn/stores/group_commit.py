@@ -2,9 +2,10 @@
 
 Most of the time of a transaction is spent waiting for the disk, so a transaction with many commits costs little more
 than a transaction with one commit. The commits stay independent: if the database rejects one commit, it still stores
-the other commits. If a caller waits for the only pending commit, the caller writes the commit in its own thread,
-because a thread switch would cost more than the commit. One thread per store writes all other commits. The thread runs
-only while commits are pending.
+the other commits. A caller that waits for its commit writes all pending commits in its own thread, because a thread
+switch would cost more than the commit. If another thread already writes, the caller waits until that thread has
+written the commit or lets the caller write next. For callers that must not block, such as event loops, a thread of the
+store waits.
 """
 
 from __future__ import annotations
@@ -15,22 +16,21 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from copy import copy
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
+from acorn.stores.port import Commit
 from acorn.stores.statements import Transaction
 
 _IDLE = 2.0
-"""Seconds without pending jobs after which the writer thread ends."""
-_POLL = 0.05
-"""Seconds after which the writer thread writes pending jobs even if no caller waits for them."""
+"""Seconds without jobs after which the writer thread ends."""
 _MAX_JOBS = 1000
 """The maximum number of jobs in one transaction."""
+_MAX_WAIT = 1.0
+"""The maximum seconds for which a caller relies on the thread that writes, which Ctrl-C may have interrupted."""
 
 
 class Closable(Protocol):
@@ -39,12 +39,6 @@ class Closable(Protocol):
 
 C = TypeVar("C", bound=Closable)
 T = TypeVar("T")
-SendFirst = Callable[[Transaction], Callable[[], bool]]
-"""A function that sends the statements of a simple job.
-
-It returns a function that waits for the result and returns whether the job is complete. If the job is not complete,
-nothing was written.
-"""
 
 
 class SharedConnection(Generic[C]):
@@ -110,86 +104,58 @@ class SharedConnection(Generic[C]):
         self._lock.release()
 
 
-class _Condition(threading.Condition):
-    """A condition whose lock is always released after Ctrl-C.
-
-    `threading.Condition` acquires and releases its lock in Python code. A signal can interrupt this code and leave the
-    lock locked, and the writer would then wait forever. This class uses the methods of the lock directly.
-    """
-
-    __enter__ = property(attrgetter("_lock.__enter__"))  # pyright: ignore
-    __exit__ = property(attrgetter("_lock.__exit__"))  # pyright: ignore
-
-
 class CommitResult(NamedTuple):
     """The result of a commit job: its return value, or the error that it raised."""
 
     value: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
+    is_undone: bool = False
+    """Whether the writes of the job were undone because of the error."""
 
 
-class CommitJob(Future[Any]):
-    """A job for the writer: a function that writes to the database inside a transaction.
+class KeepWrites(Exception):  # noqa: N818
+    """A signal that a job has failed with an error, but that its writes must be stored."""
 
-    The job is also a future. The future is done when the written data would survive a crash.
-    """
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class CommitJob(Generic[T]):
+    """A function that writes to the database inside a transaction, and later its result."""
+
+    __slots__ = ("_writer", "operation", "outcome", "simple_commit", "wakeups")
 
     def __init__(
-        self,
-        writer: GroupCommitWriter[Any],
-        operation: Callable[[Transaction], Any],
-        key: str | None,
-        send_first: SendFirst | None,
+        self, writer: GroupCommitWriter[Any], operation: Callable[[Transaction], T], simple_commit: Commit | None
     ) -> None:
-        super().__init__()
-        self._condition = _Condition()
-        self.operation, self.key, self.send_first = operation, key, send_first
+        self._writer, self.operation, self.simple_commit = writer, operation, simple_commit
         self.outcome: CommitResult | None = None
-        """Set before the waiting callers are notified."""
-        self.is_written_by_caller = False
-        """Whether a waiting caller is about to write the job in its own thread."""
-        self._writer = writer
-        self.set_running_or_notify_cancel()  # The write must not be cancelled when a caller stops waiting for it.
+        """Set when the written data would survive a crash, or when the job has failed."""
+        self.wakeups: queue.SimpleQueue[None] | None = None
+        """Receives an item when the job is written or can be written. It exists only while a caller waits."""
 
-    def result(self, timeout: float | None = None) -> Any:
-        self._start(timeout)
-        return super().result(timeout)
+    def result(self) -> T:
+        """Wait until the job is written, and return its result. If no other thread writes, write the pending jobs."""
+        if self.outcome is None:
+            self._writer.write(self)
+        assert self.outcome is not None
+        if self.outcome.error is not None:
+            raise self.outcome.error
+        value: T = self.outcome.value
+        return value
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._start(timeout)
-        return super().exception(timeout)
-
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        if not self.done():
-            self._writer.wake()
-        super().add_done_callback(fn)
-
-    def _start(self, timeout: float | None) -> None:
-        """Make the writer write this job immediately, because a caller waits for the job."""
-        if self.done():
-            return
-        if timeout is None:
-            self._writer.write_or_wake()
-        else:
-            self._writer.wake()
-        self.publish()
-
-    def publish(self) -> None:
-        """Complete the future if the writer has set `outcome`, so that the waiting callers get the result.
-
-        If a signal interrupts this method, it is safe to call it again.
-        """
-        if self.outcome is None or self.done():
-            return
-        with suppress(InvalidStateError):
-            if self.outcome.error is None:
-                self.set_result(self.outcome.value)
-            else:
-                self.set_exception(self.outcome.error)
-        self.operation, self.send_first = _do_nothing, None  # They may have the last reference to large objects.
+    def add_done_callback(self, call: Callable[[CommitJob[T]], object]) -> None:
+        """Call a function in the writer thread when the job is written or has failed."""
+        self._writer.write_in_thread(self, call)
 
 
-def _do_nothing(*_: object) -> None: ...
+def _wait(wakeups: queue.SimpleQueue[None]) -> bool:
+    """Wait for a wakeup. Return False if it does not arrive."""
+    with suppress(queue.Empty):
+        wakeups.get(timeout=_MAX_WAIT)
+        return True
+    return False
 
 
 def _copy_error(error: Exception) -> Exception:
@@ -207,29 +173,30 @@ def _copy_error(error: Exception) -> Exception:
 class GroupCommitWriter(ABC, Generic[C]):
     """A queue of commit jobs that are written in order, many jobs in one transaction.
 
-    The writer also writes jobs that no caller waits for.
+    A job that no caller waits for is written together with a later job, or when the writer is closed.
     """
 
     def __init__(self, connection: SharedConnection[C], name: str) -> None:
         self._connection = connection
         self._name = name
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._not_before = 0.0
         """The earliest time of the next transaction, on the monotonic clock."""
-        self._reset_queue()
+        self._reset()
         close_at_fork(self)
 
-    def _reset_queue(self) -> None:
-        self._pending: deque[CommitJob] = deque()
+    def _reset(self) -> None:
+        self._is_writing = False
+        self._lock = threading.Lock()
+        self._pending: deque[CommitJob[Any]] = deque()
         """Jobs without an outcome. Only the thread that uses the connection removes jobs."""
-        self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """Messages to the writer thread. True: write now. False: end when no job is pending."""
+        self._awaited: queue.SimpleQueue[tuple[CommitJob[Any], Callable[[Any], object]]] = queue.SimpleQueue()
+        """Jobs for which the writer thread waits, each with the function that it then calls."""
+        self._thread: threading.Thread | None = None
 
     # Implemented for each database
 
     @abstractmethod
-    def _transact(self, jobs: list[CommitJob]) -> None:
+    def _transact(self, jobs: list[CommitJob[Any]]) -> None:
         """Execute jobs in one transaction and set the `outcome` of each job.
 
         If this method raises an exception, each job without an `outcome` fails with this exception.
@@ -244,107 +211,59 @@ class GroupCommitWriter(ABC, Generic[C]):
 
     # Shared by all databases
 
-    def submit(
-        self, operation: Callable[[Transaction], T], key: str | None = None, send_first: SendFirst | None = None
-    ) -> Future[T]:
-        """Add a job that calls a function in a transaction with other jobs, and return the future of the job.
+    def submit(self, operation: Callable[[Transaction], T], simple_commit: Commit | None = None) -> CommitJob[T]:
+        """Add a job that calls a function in a transaction with other jobs.
 
-        `key` is the id of the run that the job writes to. `send_first` is called first. The writer may call it before
-        the results of earlier jobs are known, but only if no earlier job in the transaction has the same `key`.
+        If the job is a simple commit, the writer first tries to store it with `send_simple_commit`.
         """
-        job = CommitJob(self, operation, key, send_first)
-        with self._lock:
-            self._pending.append(job)
-            if self._thread is None:
-                self._start_thread()
+        job = CommitJob(self, operation, simple_commit)
+        self._pending.append(job)
         return job
 
-    def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name="acorn-store", daemon=True)
-        with suppress(RuntimeError):  # The interpreter shuts down. The waiting caller writes the job.
-            thread.start()
-            self._thread = thread
-
     def close(self) -> None:
-        """Write all pending jobs and end the writer thread.
-
-        If a job is added later, a new writer thread starts.
-        """
+        """Write all pending jobs."""
         while self._pending:
-            self._write(_MAX_JOBS)
+            self._connection.use(self._write_oldest)
+
+    def write(self, job: CommitJob[Any]) -> None:
+        """Write a job together with the other pending jobs, or wait until another thread has written it."""
+        while job.outcome is None:
+            if not self._is_writing or (job.wakeups is not None and not _wait(job.wakeups)):
+                self._connection.use(lambda: self._write_oldest() if job.outcome is None else None)
+            elif job.wakeups is None:
+                job.wakeups = queue.SimpleQueue()  # The next round checks whether the other thread still writes.
+
+    def write_in_thread(self, job: CommitJob[Any], call: Callable[[CommitJob[Any]], object]) -> None:
+        """Write a job in the writer thread, and then call a function. The thread runs only while it has jobs."""
+        self._awaited.put((job, call))
         with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._signals.put(False)
-            thread.join()
-
-    def wake(self) -> None:
-        """Tell the writer thread to write the pending jobs immediately."""
-        if self._signals.empty():
-            self._signals.put(True)
-
-    def write_or_wake(self) -> None:
-        """If exactly one job is pending, write the job in the current thread.
-
-        Otherwise wake the writer thread.
-        """
-        pending = list(self._pending)
-        if len(pending) != 1:
-            self.wake()
-            return
-        pending[0].is_written_by_caller = True
-        try:
-            self._write(1)
-        finally:
-            pending[0].is_written_by_caller = False
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="acorn-store", daemon=True)
+                thread.start()
+                self._thread = thread  # After Ctrl-C in between, two threads do the same work.
 
     def _work(self) -> None:
-        """Write pending jobs until no job has been pending for some seconds, or until the writer is closed."""
-        this_thread = threading.current_thread()
-        with self._lock:
-            # If the start of this thread was interrupted, `_thread` is None or contains a newer thread.
-            self._thread = self._thread or this_thread
-            if self._thread is not this_thread:
-                return
-        is_closing, last_work = False, time.monotonic()
         while True:
-            is_signalled = False
-            with suppress(queue.Empty):
-                is_closing = not self._signals.get(timeout=_POLL) or is_closing
-                is_signalled = True
-            if not is_signalled and self._is_left_to_caller():
-                last_work = time.monotonic()
-            elif self._pending:
-                self._write(_MAX_JOBS)
-                last_work = time.monotonic()
-            elif is_closing or time.monotonic() > last_work + _IDLE:
+            try:
+                job, call = self._awaited.get(timeout=_IDLE)
+            except queue.Empty:
                 with self._lock:
-                    if not self._pending:
+                    if self._awaited.empty():
                         self._thread = None
                         return
+            else:
+                with suppress(Exception):  # The function reads the error.
+                    job.result()
+                call(job)
+                del job, call  # They may have the last reference to large objects.
 
-    def _is_left_to_caller(self) -> bool:
-        pending = list(self._pending)
-        return len(pending) == 1 and pending[0].is_written_by_caller
-
-    def _write(self, max_jobs: int) -> None:
-        """Write the oldest pending jobs in one transaction, and give the results to the waiting callers."""
-        jobs: list[CommitJob] = []
+    def _write_oldest(self) -> None:
+        """Write the oldest pending jobs in one transaction. Call this method only inside `use`."""
+        self._is_writing = True
         pause = self._not_before - time.monotonic()
         if pause > 0:
             time.sleep(pause)
-        try:
-            self._connection.use(lambda: self._write_oldest(jobs, max_jobs))
-        finally:
-            for job in jobs:
-                job.publish()
-
-    def _write_oldest(self, jobs: list[CommitJob], max_jobs: int) -> None:
-        """Write the oldest pending jobs in one transaction, and append these jobs to the list `jobs`.
-
-        Call this method only inside `use`.
-        """
-        jobs += [self._pending[at] for at in range(min(len(self._pending), max_jobs))]
+        jobs = [self._pending[at] for at in range(min(len(self._pending), _MAX_JOBS))]
         # If a thread was interrupted after its transaction, jobs that have an outcome are still in the queue.
         unwritten = [job for job in jobs if job.outcome is None]
         try:
@@ -359,18 +278,17 @@ class GroupCommitWriter(ABC, Generic[C]):
         finally:
             while self._pending and self._pending[0].outcome is not None:
                 self._pending.popleft()
-
-    def _set_outcomes(self, jobs: list[CommitJob], outcomes: list[CommitResult]) -> None:
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            job.outcome = outcome
+            self._is_writing = False
+            next_jobs = [job for job in list(self._pending) if job.wakeups is not None][:1]
+            for job in (*jobs, *next_jobs):
+                if job.wakeups is not None:
+                    job.wakeups.put(None)
 
     # In a forked child, the pending jobs belong to the parent.
 
     def before_fork(self) -> None:
-        self._lock.acquire()
+        pass
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
-            self._reset_queue()
-            self._thread = None
-        self._lock.release()
+            self._reset()

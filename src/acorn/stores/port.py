@@ -12,14 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from acorn.errors import StoreError
 from acorn.types import Request, Usage
-
-if TYPE_CHECKING:
-    # This import also loads `logging`, which a program that only declares agents does not need.
-    from concurrent.futures import Future
 
 Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "cancelled"]
 """The status of a run. A run that is stored as `running` but has no live process is reported as `stopped`."""
@@ -193,6 +189,18 @@ class JournalRow(NamedTuple):
     """The journal entry as JSON text."""
 
 
+class PendingCommit(Protocol):
+    """A commit that the store has received. `concurrent.futures.Future` implements this interface."""
+
+    def result(self) -> None:
+        """Wait until the data would survive a crash. Raise `StoreError` if the store cannot store the commit."""
+        ...
+
+    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
+        """Call a function in any thread, with this object, when the commit is stored or has failed."""
+        ...
+
+
 @runtime_checkable
 class Store(Protocol):
     """The interface that every store of runs implements.
@@ -207,12 +215,13 @@ class Store(Protocol):
 
     # Called by the process that drives a run
 
-    def commit(self, commit: Commit) -> Future[None]:
-        """Store all changes of a commit in one transaction, or none of them, and return a future.
+    def commit(self, commit: Commit) -> PendingCommit:
+        """Receive a commit, and store all its changes in one transaction, or none of them.
 
-        The store writes commits in the order of the calls. The future is done when the data would survive a crash. The
-        future fails if another process has claimed the root run, if the root run was deleted, or if the commit creates
-        a root run that already exists. The future fails with `RunCancelledError` if the root run has a cancel request.
+        The store writes commits in the order of the calls, and may wait until the caller waits for a commit. A commit
+        fails if another process has claimed the root run, if the root run was deleted, or if the commit creates a root
+        run that already exists. If the root run has a cancel request, a commit that does not end the run is stored, and
+        its `result` raises `RunCancelledError`.
         """
         ...
 

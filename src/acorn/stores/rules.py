@@ -12,22 +12,21 @@ import json
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from datetime import datetime
 from functools import update_wrapper
-from operator import methodcaller
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from acorn.errors import StoreError
 from acorn.stores import errors
 from acorn.stores import statements as sql
-from acorn.stores.group_commit import Closable, GroupCommitWriter
+from acorn.stores.group_commit import Closable, GroupCommitWriter, KeepWrites
 from acorn.stores.lease import lease_seconds
 from acorn.stores.port import (
     FINAL_STATUSES,
     Commit,
     JournalRow,
     MediaBlob,
+    PendingCommit,
     Process,
     QueuedRun,
     RunFacts,
@@ -66,9 +65,7 @@ def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callabl
 
     @_without_transaction(rule)
     def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        first = arguments[0] if arguments else options.get("run_id")
-        key = first if isinstance(first, str) else None
-        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options), key)
+        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options))
 
     return method
 
@@ -105,13 +102,12 @@ class DatabaseStore(ABC):
     def name(self) -> str:
         return self._name
 
-    def transact(self, operation: Callable[[Transaction], T], key: str | None = None) -> T:
+    def transact(self, operation: Callable[[Transaction], T]) -> T:
         """Call a function in a transaction that may also contain other writes, and return the result of the function.
 
-        If the function raises `StoreError`, only its own writes are undone. `key` is the id of the root run that the
-        function writes to.
+        If the function raises `StoreError`, only its own writes are undone. If it raises `KeepWrites`, they are stored.
         """
-        return self._writer.submit(operation, key).result()
+        return self._writer.submit(operation).result()
 
     @abstractmethod
     def read_transaction(self, operation: Callable[[Transaction], T]) -> T:
@@ -126,9 +122,10 @@ class DatabaseStore(ABC):
 
     # Called by the process that drives a run
 
-    def commit(self, commit: Commit) -> Future[None]:
-        send_first = methodcaller("send_simple_commit", commit) if is_simple(commit) else None
-        return self._writer.submit(lambda transaction: self._commit(transaction, commit), commit.root, send_first)
+    def commit(self, commit: Commit) -> PendingCommit:
+        return self._writer.submit(
+            lambda transaction: self._commit(transaction, commit), commit if is_simple(commit) else None
+        )
 
     def _commit(self, transaction: Transaction, commit: Commit) -> None:
         is_new, branches = creates_root(commit), branches_of_commit(commit)
@@ -146,12 +143,13 @@ class DatabaseStore(ABC):
         check_commit(commit, known_runs, self._name)
         if is_new:
             transaction.set_lease(commit.process, lease_seconds())
+        is_cancelled, is_end = root is not None and root.cancel_requested, ends_root(commit)
         is_root_changed = is_queued = False
         for change in commit.changes:
             status, process = change.status, None
             if change.run_id == commit.root:
-                if root is not None and root.cancel_requested:
-                    status = status_after_cancel(status)
+                if is_cancelled:  # The process keeps its claim until it has stored the end of the run.
+                    status = status_after_cancel(status) if is_end else "running"
                 process = commit.process.id if status == "running" else None
                 is_root_changed, is_queued = True, status == "queued"
             if change.header is None:
@@ -163,42 +161,28 @@ class DatabaseStore(ABC):
         if not is_root_changed:
             transaction.execute(sql.TOUCH_RUN, [commit.root])
         if commit.requests or (root is not None and root.open_requests):
-            _set_open_requests(transaction, commit.root, commit.requests)
+            _set_open_requests(transaction, commit.root, () if is_cancelled else commit.requests)
         if root is not None:
             if root.is_delivered and is_queued:
                 transaction.execute(sql.ADD_JOBS, [[commit.root]])
             _notify_watchers(transaction, root)
+        if is_cancelled and not is_end:
+            raise KeepWrites(errors.run_cancelled_error(commit.root))
 
     def _check_claim(self, transaction: Transaction, commit: Commit, root: RunRow | None) -> RunRow:
         """Check that a commit may write to its root run, and return the row of the root run.
 
-        Raise `StoreError` if the process of the commit no longer drives the root run, if the root run has a cancel
-        request, or if it was deleted.
+        Raise `StoreError` if the process of the commit no longer drives the root run, or if it was deleted.
         """
         if root is None:
             raise errors.run_deleted_error(commit.root, self._name)
         if root.process != commit.process.id:
             new = _read_process(transaction, root.process)
             raise errors.taken_over_error(commit.root, new and new.process, root.heartbeat_age, root.status)
-        if root.cancel_requested and not ends_root(commit):
-            raise errors.run_cancelled_error(commit.root)
         return root
 
-    def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
-        claimed = self._claim(run_id, process)
-        if isinstance(claimed, StoreError):  # Only too many takeovers. Other errors are raised in the transaction.
-            raise claimed
-        return claimed
-
     @in_transaction
-    def _claim(
-        self, transaction: Transaction, run_id: str, process: Process
-    ) -> Sequence[StoredRun] | StoreError | None:
-        """Claim a root run for a process, and return the run and all its branches.
-
-        If the run fails because too many processes have died while they drove it, return the error instead of raising
-        it, because an exception would undo the status `failed`.
-        """
+    def claim(self, transaction: Transaction, run_id: str, process: Process) -> Sequence[StoredRun] | None:
         run = lock_run(transaction, run_id)
         if run is None:
             return None
@@ -217,7 +201,7 @@ class DatabaseStore(ABC):
             if takeovers >= MAX_TAKEOVERS:
                 error = errors.too_many_crashes_text(run_id)
                 set_status(transaction, run_id, run, "failed", error)
-                return StoreError(error)
+                raise KeepWrites(StoreError(error))
             previous = _read_process(transaction, run.process)
             heartbeat_age = previous.heartbeat_age if previous is not None else 0.0
         transaction.set_lease(process, lease_seconds())
@@ -586,7 +570,7 @@ def creates_root(commit: Commit) -> bool:
 def ends_root(commit: Commit) -> bool:
     """Return True if a commit ends its root run: the new status is done, failed, cancelled or stopped.
 
-    After a cancel request, a root run accepts only such a commit.
+    After a cancel request, any other commit is stored and raises `RunCancelledError`.
     """
     return any(
         change.run_id == commit.root and change.status in ("done", "failed", "cancelled", "stopped")

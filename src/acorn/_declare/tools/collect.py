@@ -141,7 +141,12 @@ def collect_tools(
 
 
 def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, object]) -> Tool:
-    """Return the tool for a callable, an agent, or the dict of a hosted tool."""
+    """Return the tool for a callable, an agent, or the dict of a hosted tool.
+
+    A tool source may also list finished tools, such as the tools of an MCP server.
+    """
+    if isinstance(entry, FunctionTool):
+        return entry
     if hasattr(get_origin(entry), AS_TOOL):  # The entry is an agent with type arguments, such as `Extract[Person]`.
         make_tool(
             get_origin(entry), where, owner, local_names

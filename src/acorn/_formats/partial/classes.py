@@ -24,7 +24,7 @@ import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from acorn._formats.json import is_root_class
-from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText, LazyValue
+from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText, LazyValue, WrapperFrame
 from acorn._formats.schema.shape import fields_of, has_fields
 from acorn.types import JsonObject
 
@@ -89,7 +89,7 @@ def _fill_pending_field(instance: PartialModel, name: str | None = None) -> None
     if pending is None or (name is not None and pending[0] != name):
         return
     values = _get_dict(instance)
-    values[pending[0]] = pending[1].value()
+    values[pending[0]] = pending[1]()
     # Restore the order of the fields, because `model_dump` uses the order of `__dict__`.
     _set_dict(instance, {field: values[field] for field in type(instance).__pydantic_fields__})
     _set_open(instance, None)
@@ -101,12 +101,10 @@ def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
     return instance
 
 
-class ModelFrame:
+class ModelFrame(Frame):
     """A frame (the state of an incomplete JSON object) that creates instances of a partial class."""
 
     __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
-    is_object = True
-    key_changes_snapshot = False
 
     def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
         self.cls = cls
@@ -154,7 +152,7 @@ class ModelFrame:
             if name not in _METHODS:
                 del values[name]
                 return self._instance(values, (name, child))
-            child = child.value()  # Without a value in `__dict__`, a field named `copy` would return the method.
+            child = child()  # Without a value in `__dict__`, a field named `copy` would return the method.
         values[name] = child
         return self._instance(values, None)
 
@@ -188,22 +186,14 @@ def wrap_root(cls: type[PartialModel], root: object) -> Any:
     return _instance(cls, {"root": root}, {"root"}, None, None)
 
 
-class RootFrame:
+class RootFrame(WrapperFrame):
     """A frame (the state of an incomplete JSON object or list) that creates partial instances of a `RootModel`."""
 
-    __slots__ = ("cls", "inner", "is_object", "key_changes_snapshot")
+    __slots__ = ("cls",)
 
     def __init__(self, cls: type[PartialModel], inner: Frame) -> None:
+        super().__init__(inner)
         self.cls = cls
-        self.inner = inner
-        self.is_object = inner.is_object
-        self.key_changes_snapshot = inner.key_changes_snapshot
-
-    def enter(self, key: str) -> Any:
-        return self.inner.enter(key)
-
-    def put(self, value: object) -> None:
-        self.inner.put(value)
 
     def close(self) -> object:
         return wrap_root(self.cls, self.inner.close())

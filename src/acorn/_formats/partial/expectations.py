@@ -15,13 +15,16 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer, core_schema, to_json
 
-from acorn._formats.partial.classes import (
-    ModelFrame,
-    PartialModel,
-    RootFrame,
-    RootText,
+from acorn._formats.partial.classes import ModelFrame, PartialModel, RootFrame, RootText
+from acorn._formats.partial.frames import (
+    NOT_READY,
+    DictFrame,
+    Frame,
+    GrowingText,
+    ListFrame,
+    TypedDictFrame,
+    WrapperFrame,
 )
-from acorn._formats.partial.frames import NOT_READY, DictFrame, Frame, GrowingText, ListFrame, TypedDictFrame
 from acorn.types import JsonObject, JsonValue
 
 
@@ -68,6 +71,8 @@ class LeafExpectation(Expectation):
     """The expectation for a type of which snapshots contain only complete and valid values, such as a number."""
 
     grows = False
+    json_type: str | None = None
+    """The only JSON type of valid values, or None if the JSON Schema of the type must be read."""
 
     def __init__(self, kind: Any, config: ConfigDict | None) -> None:
         self.kind = kind
@@ -117,7 +122,8 @@ class LeafExpectation(Expectation):
         return self.validate(token)
 
     def accepts(self, json_type: str) -> bool:
-        return _may_have_type(self.adapter.json_schema(), json_type)
+        schema = self.adapter.json_schema() if self.json_type is None else {"type": self.json_type}
+        return _may_have_type(schema, json_type)
 
 
 def _may_have_type(schema: JsonObject, json_type: str) -> bool:
@@ -132,16 +138,16 @@ class TextExpectation(LeafExpectation):
     """The expectation for a string. Snapshots contain the incomplete string, and the complete string is validated."""
 
     grows = True
+    json_type = "string"
 
     def text(self, value: str) -> object:
         return value if self.kind is str and self.config is None else super().text(value)
 
-    def accepts(self, json_type: str) -> bool:
-        return False
-
 
 class ListExpectation(LeafExpectation):
     """The expectation for a list, with one expectation for all items."""
+
+    json_type = "array"
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation) -> None:
         super().__init__(kind, config)
@@ -150,12 +156,11 @@ class ListExpectation(LeafExpectation):
     def array_frame(self) -> Frame:
         return ListFrame(self.item)
 
-    def accepts(self, json_type: str) -> bool:
-        return json_type == "array"
-
 
 class DictExpectation(LeafExpectation):
     """The expectation for a dict, with one expectation for all values and optionally one for all keys."""
+
+    json_type = "object"
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation, keys: Expectation | None) -> None:
         super().__init__(kind, config)
@@ -165,12 +170,11 @@ class DictExpectation(LeafExpectation):
     def object_frame(self) -> Frame:
         return DictFrame(self.item, self.keys)
 
-    def accepts(self, json_type: str) -> bool:
-        return json_type == "object"
-
 
 class ModelExpectation(LeafExpectation):
     """The expectation for a Pydantic class, with one expectation for each field."""
+
+    json_type = "object"
 
     partial: type[PartialModel]
     fields: dict[str, tuple[str, Expectation]]
@@ -179,9 +183,6 @@ class ModelExpectation(LeafExpectation):
 
     def object_frame(self) -> Frame:
         return ModelFrame(self.partial, self.fields, UNSEEN)
-
-    def accepts(self, json_type: str) -> bool:
-        return json_type == "object"
 
 
 class DataclassExpectation(ModelExpectation):
@@ -235,11 +236,13 @@ class UnionExpectation(LeafExpectation):
         for member in members:
             self.members += member.members if isinstance(member, UnionExpectation) else [member]
         self.grows = any(member.grows for member in self.members)
-        self.is_text = (
-            config is None
-            and get_origin(kind) is not typing.Annotated
-            and all(isinstance(member, LeafExpectation) and member.kind in (str, NoneType) for member in self.members)
-        )
+
+    @cached_property
+    def is_text(self) -> bool:
+        """Whether every string is valid."""
+        if self.config is not None or get_origin(self.kind) is typing.Annotated:
+            return False
+        return all(isinstance(member, LeafExpectation) and member.kind in (str, NoneType) for member in self.members)
 
     @cached_property
     def objects(self) -> list[Expectation]:
@@ -278,22 +281,14 @@ class UnionExpectation(LeafExpectation):
         return complete
 
 
-class CompleteFrame:
+class CompleteFrame(WrapperFrame):
     """A frame (the state of an incomplete object or list) that snapshots omit until it is complete."""
 
-    __slots__ = ("inner", "is_object", "leaf")
-    key_changes_snapshot = False
+    __slots__ = ("leaf",)
 
     def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.leaf = leaf
-        self.is_object = inner.is_object
-
-    def enter(self, key: str) -> Any:
-        return self.inner.enter(key)
-
-    def put(self, value: object) -> None:
-        self.inner.put(value)
 
     def close(self) -> object:
         return self.leaf.validate_container(self.inner.close())
@@ -302,20 +297,15 @@ class CompleteFrame:
         return NOT_READY
 
 
-class ValidatedFrame:
+class ValidatedFrame(WrapperFrame):
     """A frame (the state of an incomplete object or list) that snapshots contain, and that is validated at its end."""
 
-    __slots__ = ("fits", "inner", "is_object", "key_changes_snapshot", "leaf")
+    __slots__ = ("fits", "leaf")
 
     def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.leaf = leaf
         self.fits = True
-        self.is_object = inner.is_object
-        self.key_changes_snapshot = inner.key_changes_snapshot
-
-    def enter(self, key: str) -> Any:
-        return self.inner.enter(key)
 
     def put(self, value: object) -> None:
         self.fits = self.fits and value is not NOT_READY
@@ -339,14 +329,13 @@ class ValidatedFrame:
 _SERIALIZER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})
 
 
-class UnionFrame:
+class UnionFrame(Frame):
     """A frame (the state of an incomplete object) for a union of classes, which chooses the class by the keys.
 
     Snapshots omit the object until its keys, and its values for `Literal` fields, fit only one class.
     """
 
     __slots__ = ("choice", "chosen", "key", "models", "raw")
-    is_object = True
     key_changes_snapshot = True
 
     def __init__(self, models: list[ModelExpectation], choice: UnionExpectation) -> None:

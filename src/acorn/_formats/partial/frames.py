@@ -8,8 +8,9 @@ which stores a reference and the current length. The `LazyValue` makes the copy 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 
 class _NotReady:
@@ -43,80 +44,44 @@ class GrowingText:
 
     def snapshot(self) -> object:
         text = self.text
-        return text if len(text) < LONG_TEXT else LazyText(self, len(text))
+        return text if len(text) < LONG_TEXT else LazyValue(_first_characters, self, len(text))
 
 
-class LazyValue:
-    """The base class of long values in snapshots. The value is created when user code first reads it."""
+class LazyValue(partial[Any]):
+    """A long value in a snapshot: a call that creates the value when user code first reads it."""
 
     __slots__ = ()
-
-    def value(self) -> Any:
-        raise AssertionError("A subclass of `LazyValue` must override `value`.")
-
-
-class LazyText(LazyValue):
-    """A lazy value that consists of the first `length` characters of a growing string."""
-
-    __slots__ = ("length", "node")
-
-    def __init__(self, node: GrowingText, length: int) -> None:
-        self.node = node
-        self.length = length
-
-    def value(self) -> str:
-        text = self.node.text
-        return text if len(text) == self.length else text[: self.length]
-
-
-class LazyList(LazyValue):
-    """A lazy value that consists of the first `count` items of a growing list, and of the incomplete item `last`."""
-
-    __slots__ = ("count", "items", "last")
-
-    def __init__(self, items: list[Any], count: int, last: object) -> None:
-        self.items = items
-        self.count = count
-        self.last = last
-
-    def value(self) -> list[object]:
-        items = self.items[: self.count]
-        if self.last is not NOT_READY:
-            items.append(resolve_lazy(self.last))
-        return items
-
-
-class LazyDict(LazyValue):
-    """A lazy value that consists of the first `count` entries of a growing dict, and of one incomplete entry.
-
-    The incomplete entry has the dict key `key` and the value `last`.
-    """
-
-    __slots__ = ("count", "items", "key", "last")
-
-    def __init__(self, items: dict[Any, object], count: int, key: object, last: object) -> None:
-        self.items = items
-        self.count = count
-        self.key = key
-        self.last = last
-
-    def value(self) -> dict[Any, Any]:
-        items = dict(islice(self.items.items(), self.count))
-        if self.key is not NOT_READY and self.last is not NOT_READY:
-            items[self.key] = resolve_lazy(self.last)
-        return items
 
 
 def resolve_lazy(value: object) -> Any:
     """Return the real value of a `LazyValue`, or return any other value unchanged."""
-    return value.value() if isinstance(value, LazyValue) else value
+    return value() if isinstance(value, LazyValue) else value
 
 
-class Frame(Protocol):
-    """The interface of frames. A frame stores an incomplete JSON object or list, and the parser adds values to it."""
+def _first_characters(node: GrowingText, length: int) -> str:
+    text = node.text
+    return text if len(text) == length else text[:length]
 
-    is_object: bool
-    key_changes_snapshot: bool
+
+def _first_items(items: list[Any], count: int, last: object) -> list[object]:
+    """Return the first `count` items of a growing list, followed by the incomplete item `last`."""
+    return items[:count] if last is NOT_READY else [*items[:count], resolve_lazy(last)]
+
+
+def _first_entries(items: dict[Any, object], count: int, key: object, last: object) -> dict[Any, Any]:
+    """Return the first `count` entries of a growing dict, and the incomplete entry with `key` and the value `last`."""
+    entries = dict(islice(items.items(), count))
+    if key is not NOT_READY and last is not NOT_READY:
+        entries[key] = resolve_lazy(last)
+    return entries
+
+
+class Frame:
+    """The base class of frames. A frame stores an incomplete JSON object or list, and the parser adds values to it."""
+
+    __slots__ = ()
+    is_object = True
+    key_changes_snapshot = False
     """Whether a new key may change the snapshot before the value of this key arrives."""
 
     def enter(self, key: str) -> Any:
@@ -124,27 +89,26 @@ class Frame(Protocol):
 
         For a list, `key` is "".
         """
-        ...
+        raise NotImplementedError
 
     def put(self, value: object) -> None:
         """Store the value for which `enter` was called. The value is `NOT_READY` if it failed validation."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> object:
         """Return the final value of the object or list after its end has arrived."""
-        ...
+        raise NotImplementedError
 
     def snapshot(self, child: object) -> object:
         """Return the current value of the object or list. `child` is a snapshot of its last, incomplete value."""
-        ...
+        raise NotImplementedError
 
 
-class ListFrame:
+class ListFrame(Frame):
     """A frame (the state of an incomplete JSON list) with one expectation for all items."""
 
     __slots__ = ("item", "items")
     is_object = False
-    key_changes_snapshot = False
 
     def __init__(self, item: Any) -> None:
         self.item = item
@@ -161,16 +125,14 @@ class ListFrame:
 
     def snapshot(self, child: object) -> object:
         if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
-            return LazyList(self.items, len(self.items), child)
+            return LazyValue(_first_items, self.items, len(self.items), child)
         return self.items.copy() if child is NOT_READY else [*self.items, child]
 
 
-class DictFrame:
+class DictFrame(Frame):
     """A frame (the state of an incomplete JSON object) for a dict, with one expectation for all values."""
 
     __slots__ = ("item", "items", "key", "keys")
-    is_object = True
-    key_changes_snapshot = False
 
     def __init__(self, item: Any, keys: Any = None) -> None:
         self.item = item
@@ -187,7 +149,7 @@ class DictFrame:
         key, self.key = self.key, NOT_READY
         if key is NOT_READY:
             return
-        if key in self.items:  # A `LazyDict` refers to the first entries of the dict, so do not change these entries.
+        if key in self.items:  # A lazy value refers to the first entries of the dict, so do not change these entries.
             self.items = self.items.copy()
         self.items[key] = None if value is NOT_READY else value
 
@@ -196,47 +158,43 @@ class DictFrame:
 
     def snapshot(self, child: object) -> object:
         if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
-            return LazyDict(self.items, len(self.items), self.key, child)
+            return LazyValue(_first_entries, self.items, len(self.items), self.key, child)
         items = self.items.copy()
         if self.key is not NOT_READY and child is not NOT_READY:
             items[self.key] = child
         return items
 
 
-class TypedDictFrame:
+class TypedDictFrame(DictFrame):
     """A frame (the state of an incomplete JSON object) for a TypedDict.
 
     In snapshots, a required key has the value None until its value arrives.
     """
 
-    __slots__ = ("fields", "items", "name", "other")
-    is_object = True
-    key_changes_snapshot = False
+    __slots__ = ("fields",)
 
     def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str], other: Any) -> None:
+        super().__init__(other)
         self.fields = fields
-        self.other = other
-        """The expectation for the values of unknown keys."""
-        self.items: dict[Any, Any] = dict.fromkeys(required)
-        """The entries of the TypedDict. Snapshots refer to this dict, so each change creates a new dict."""
-        self.name: Any = NOT_READY
+        self.items = dict.fromkeys(required)
 
     def enter(self, key: str) -> Any:
-        self.name, expectation = self.fields.get(key, (NOT_READY, self.other))
+        self.key, expectation = self.fields.get(key, (NOT_READY, self.item))
         return expectation
 
+
+class WrapperFrame(Frame):
+    """The base class of frames that contain another frame for the same JSON object or list, and change its results."""
+
+    __slots__ = ("inner", "is_object", "key_changes_snapshot")
+
+    def __init__(self, inner: Frame) -> None:
+        self.inner = inner
+        self.is_object = inner.is_object
+        self.key_changes_snapshot = inner.key_changes_snapshot
+
+    def enter(self, key: str) -> Any:
+        return self.inner.enter(key)
+
     def put(self, value: object) -> None:
-        if self.name is not NOT_READY:
-            self.items = {**self.items, self.name: None if value is NOT_READY else value}
-        self.name = NOT_READY
-
-    def close(self) -> object:
-        return self.items
-
-    def snapshot(self, child: object) -> object:
-        if isinstance(child, LazyValue):
-            return LazyDict(self.items, len(self.items), self.name, child)
-        items = self.items.copy()
-        if self.name is not NOT_READY and child is not NOT_READY:
-            items[self.name] = child
-        return items
+        self.inner.put(value)

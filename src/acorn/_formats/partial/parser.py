@@ -8,6 +8,7 @@ Pydantic validates the complete text later.
 
 from __future__ import annotations
 
+import json
 import re
 import types
 import typing
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
-from acorn._formats.json import is_root_class
+from acorn._formats.json import is_root_class, replace_surrogates
 from acorn._formats.partial.classes import DICTS, LISTS, has_readable_hints, partial_class, resolve_self
 from acorn._formats.partial.expectations import (
     ANYTHING,
@@ -38,12 +39,19 @@ from acorn._formats.partial.expectations import (
 from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText
 from acorn._formats.schema.shape import aliases_of, fields_of, has_fields, required_keys
 
-_STRING_END = re.compile(r'["\\]')
-_WHITESPACE = re.compile(r"[ \t\n\r]*")
-_TOKEN_END = re.compile(r"[,\]} \t\n\r]")
+_HEX = "[0-9a-fA-F]"
+_CUT_ESCAPE = rf"(?:\\(?:u{_HEX}{{0,3}})?)?"
+"""Matches the end of a piece that may divide an escape sequence."""
+_STRING_PART = re.compile(
+    rf"""[^"\\]*(?:\\(?:["\\/bfnrt]"""
+    rf"|u(?![dD][89abAB]){_HEX}{{4}}|u[dD][89abAB]{_HEX}{{2}}(?!{_CUT_ESCAPE}\Z))"
+    r"""[^"\\]*)*"""
+)
+"""Matches characters and complete escape sequences. The first half of a surrogate pair is not complete if its second
+half may be in the next piece."""
+_CUT_STRING = re.compile(rf"{_CUT_ESCAPE}|\\u[dD][89abAB]{_HEX}{{2}}{_CUT_ESCAPE}")
+_TOKEN = re.compile(r"[^,\]} \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_HEX = re.compile(r"[0-9a-fA-F]{4}")
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS = {"true": True, "false": False, "null": None, "NaN": nan, "Infinity": inf, "-Infinity": -inf}
 """A dict that maps words to values. NaN and infinity are not valid JSON, but Pydantic accepts them."""
 _MAX_DEPTH = 201
@@ -51,6 +59,8 @@ _MAX_DEPTH = 201
 _MAX_TOKEN = 10_000
 """The maximum length of a number or word. Valid numbers are shorter. Each piece of text copies the token, so the time
 for a longer token would be quadratic."""
+_DECODER = json.JSONDecoder(strict=False)
+"""A decoder of JSON strings, which also accepts control characters."""
 
 
 class PushParser:
@@ -62,13 +72,10 @@ class PushParser:
         self._stack: list[Frame] = []
         self._text: GrowingText | None = None
         """The incomplete string, which is a value or a key, or None outside of strings."""
-        self._is_visible = False
-        """Whether the incomplete string is a value that snapshots contain while it grows."""
-        self._growing: GrowingText | None = None
-        """The incomplete string if it is visible and the parser is not inside an escape sequence, or None."""
-        self._token = ""
-        self._hex = ""
-        self._high = ""
+        self._visible: GrowingText | None = None
+        """The incomplete string if it is a value that snapshots contain while it grows, or None."""
+        self._rest = ""
+        """The end of the last piece if it cannot be parsed yet: a part of an escape sequence, a number or a word."""
         self._state: Callable[[str, int], int] = self._value
         self._root: Any = NOT_READY
         self._outermost: Frame | None = None
@@ -77,16 +84,26 @@ class PushParser:
 
     def feed(self, piece: str) -> None:
         """Parse the next piece of the JSON text."""
-        text = self._growing
+        text = self._visible
         # This is the fast path, because most pieces are in the middle of a string.
-        if text is not None and piece and '"' not in piece and "\\" not in piece:
-            self._changed = True
-            self._snapshot = None  # A snapshot that refers to the string would prevent appending in place.
-            text.add(piece)
+        if text is not None and piece and not self._rest and '"' not in piece and "\\" not in piece:
+            self._add(text, piece)
             return
+        piece, self._rest = self._rest + piece, ""
         at, end = 0, len(piece)
         while at < end:
-            at = self._state(piece, at)
+            if self._text is None and piece[at] in " \t\n\r":
+                at += 1
+            else:
+                at = self._state(piece, at)
+
+    def finish(self) -> None:
+        """Report the end of the text to the parser, so that it completes a number at the end of the text.
+
+        Without this call, the parser must expect further digits of the number.
+        """
+        if self._rest and self._text is None and not self._stack:
+            self._end_token(self._rest)
 
     def value(self) -> Any:
         """Return a snapshot of the current value.
@@ -95,141 +112,89 @@ class PushParser:
         """
         if self._changed:
             self._changed = False
-            stack = self._stack
-            if stack:
-                snapshot = self._text.snapshot() if self._is_visible and self._text is not None else NOT_READY
-                for frame in reversed(stack):
-                    snapshot = frame.snapshot(snapshot)
-                self._snapshot = snapshot
-            elif self._is_visible and self._text is not None:
-                self._snapshot = self._text.snapshot()
+            if self._visible is not None:
+                snapshot = self._visible.snapshot()
             else:
-                self._snapshot = self._root
+                snapshot = NOT_READY if self._stack else self._root
+            for frame in reversed(self._stack):
+                snapshot = frame.snapshot(snapshot)
+            self._snapshot = snapshot
         return self._snapshot
 
     def completed(self) -> tuple[str, ...]:
         """Return the names of the fields of the outermost JSON object whose values are complete."""
         return getattr(self._outermost, "done", ())
 
-    # The parser has one method for each state. The method returns the position where the next state continues.
+    def _add(self, text: GrowingText, piece: str) -> None:
+        if text is self._visible:
+            self._changed = True
+            self._snapshot = None  # A snapshot that refers to the string would prevent appending in place.
+        text.add(piece)
 
-    def _value(self, piece: str, at: int) -> int:
-        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
-        if at == len(piece):
-            return at
-        character = piece[at]
-        if character == '"':
-            self._text = self._expected.new_text()
-            self._is_visible = self._expected.grows
-            self._growing = self._text if self._is_visible else None
-            self._changed = self._changed or self._is_visible
-            self._state = self._string
-        elif character in "{[" and len(self._stack) < _MAX_DEPTH:
-            self._open(self._expected.object_frame() if character == "{" else self._expected.array_frame())
-        elif character == "]" and self._stack and not self._stack[-1].is_object:
-            self._close()
-        elif character in "-0123456789tfnNI":
-            self._token = ""
-            self._state = self._scalar
-            return at
-        else:
-            return self._stop(piece)
-        return at + 1
+    def _wait(self, piece: str, at: int) -> int:
+        """Keep the end of a piece until the next piece arrives."""
+        self._rest = piece[at:]
+        return len(piece)
+
+    def _stop(self, piece: str) -> int:
+        """Ignore the remaining text, and keep the current value."""
+        self._root = self.value()
+        self._stack, self._text, self._visible = [], None, None
+        self._state = self._ignore
+        return len(piece)
 
     def _open(self, frame: Frame) -> None:
         if not self._stack:
             self._outermost = frame
         self._stack.append(frame)
         self._changed = True
+        self._enter(frame)
+
+    def _enter(self, frame: Frame) -> None:
+        """Expect the next key of an object, or the next item of a list."""
         if frame.is_object:
             self._state = self._before_key
         else:
             self._expected = frame.enter("")
             self._state = self._value
 
-    def _string(self, piece: str, at: int) -> int:
-        text = self._text
-        assert text is not None
-        match = _STRING_END.search(piece, at)
-        end = len(piece) if match is None else match.start()
-        if end > at:
-            if self._high:
-                self._flush()
-            if self._is_visible:
-                self._changed = True
-                self._snapshot = None  # A snapshot that refers to the string would prevent appending in place.
-            text.add(piece[at:end] if at or match else piece)
-        if match is None:
-            return end
-        self._growing = None
-        if piece[end] == "\\":
-            self._state = self._escape
-        else:
-            if self._high:
-                self._flush()
-            self._text, self._is_visible = None, False
-            self._complete(self._expected.text(text.text))
-        return end + 1
+    def _close(self) -> None:
+        self._complete(self._stack.pop().close())
 
-    def _escape(self, piece: str, at: int) -> int:
+    def _complete(self, value: object) -> None:
+        self._changed = True
+        if self._stack:
+            self._stack[-1].put(value)
+        else:
+            self._root = value
+        self._state = self._after
+
+    # The parser has one method for each state. The method returns the position where the next state continues.
+
+    def _value(self, piece: str, at: int) -> int:
         character = piece[at]
-        if character == "u":
-            self._hex = ""
-            self._state = self._unicode
-        elif character in _ESCAPES:
-            self._add(_ESCAPES[character])
+        if character == '"':
+            self._text = self._expected.new_text()
+            if self._expected.grows:
+                self._visible = self._text
+                self._changed = True
+            self._state = self._string
+        elif character in "{[" and len(self._stack) < _MAX_DEPTH:
+            self._open(self._expected.object_frame() if character == "{" else self._expected.array_frame())
+        elif character == "]" and self._stack and not self._stack[-1].is_object:
+            self._close()
+        elif character in "-0123456789tfnNI":
+            end = _TOKEN.match(piece, at).end()  # type: ignore[union-attr]
+            if end - at > _MAX_TOKEN:
+                return self._stop(piece)
+            if end == len(piece):
+                return self._wait(piece, at)
+            return end if self._end_token(piece[at:end]) else self._stop(piece)
         else:
             return self._stop(piece)
         return at + 1
 
-    def _unicode(self, piece: str, at: int) -> int:
-        digits = piece[at : at + 4 - len(self._hex)]
-        self._hex += digits
-        if len(self._hex) == 4:
-            if not _HEX.fullmatch(self._hex):
-                return self._stop(piece)
-            code = int(self._hex, 16)
-            if self._high and 0xDC00 <= code < 0xE000:
-                pair, self._high = self._high + chr(code), ""
-                self._add(pair.encode("utf-16", "surrogatepass").decode("utf-16"))
-            elif 0xD800 <= code < 0xDC00:
-                if self._high:
-                    self._flush()
-                self._high = chr(code)  # The second half of the surrogate pair may be in the next piece.
-                self._state = self._in_string()
-            else:
-                self._add("\ufffd" if 0xDC00 <= code < 0xE000 else chr(code))
-        return at + len(digits)
-
-    def _add(self, piece: str) -> None:
-        assert self._text is not None
-        if self._high:
-            self._flush()
-        self._text.add(piece)
-        self._changed = self._changed or self._is_visible
-        self._growing = self._text if self._is_visible else None
-        self._state = self._in_string()
-
-    def _flush(self) -> None:
-        """Append U+FFFD in place of the first half of a surrogate pair, because its second half did not follow."""
-        assert self._text is not None
-        self._high = ""
-        self._text.add("\ufffd")
-        self._changed = self._changed or self._is_visible
-
-    def _in_string(self) -> Callable[[str, int], int]:
-        return self._key if self._stack and self._expected is None else self._string
-
-    def _scalar(self, piece: str, at: int) -> int:
-        match = _TOKEN_END.search(piece, at)
-        end = len(piece) if match is None else match.start()
-        self._token += piece[at:end]
-        if len(self._token) > _MAX_TOKEN or (match is not None and not self._end_token()):
-            return self._stop(piece)
-        return end
-
-    def _end_token(self) -> bool:
-        token = self._token
+    def _end_token(self, token: str) -> bool:
         if token in _WORDS:
             self._complete(self._expected.scalar(_WORDS[token], token))
             return True
@@ -243,93 +208,55 @@ class PushParser:
         self._complete(self._expected.scalar(value, token))
         return True
 
-    def finish(self) -> None:
-        """Report the end of the text to the parser, so that it completes a number at the end of the text.
-
-        Without this call, the parser must expect further digits of the number.
-        """
-        if self._state == self._scalar and not self._stack:
-            self._end_token()
+    def _string(self, piece: str, at: int) -> int:
+        text = self._text
+        assert text is not None
+        end = _STRING_PART.match(piece, at).end()  # type: ignore[union-attr]
+        if end > at:
+            part = piece[at:end]
+            self._add(text, replace_surrogates(_DECODER.decode(f'"{part}"')) if "\\" in part else part)
+        if end == len(piece):
+            return end
+        if piece[end] != '"':
+            return self._wait(piece, end) if _CUT_STRING.fullmatch(piece, end) else self._stop(piece)
+        self._text = self._visible = None
+        if self._expected is None:
+            frame = self._stack[-1]
+            self._expected = frame.enter(text.text)
+            self._changed = self._changed or frame.key_changes_snapshot
+            self._state = self._colon
+        else:
+            self._complete(self._expected.text(text.text))
+        return end + 1
 
     def _before_key(self, piece: str, at: int) -> int:
-        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
-        if at == len(piece):
-            return at
         if piece[at] == '"':
             self._text = GrowingText()
             self._expected = None
-            self._state = self._key
+            self._state = self._string
         elif piece[at] == "}":
             self._close()
         else:
             return self._stop(piece)
         return at + 1
 
-    def _key(self, piece: str, at: int) -> int:
-        text = self._text
-        assert text is not None
-        match = _STRING_END.search(piece, at)
-        end = len(piece) if match is None else match.start()
-        if end > at:
-            if self._high:
-                self._flush()
-            text.add(piece[at:end])
-        if match is None:
-            return end
-        if piece[end] == "\\":
-            self._state = self._escape
-        else:
-            if self._high:
-                self._flush()
-            self._text = None
-            frame = self._stack[-1]
-            self._expected = frame.enter(text.text)
-            self._changed = self._changed or frame.key_changes_snapshot
-            self._state = self._colon
-        return end + 1
-
     def _colon(self, piece: str, at: int) -> int:
-        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
-        if at == len(piece):
-            return at
         if piece[at] != ":":
             return self._stop(piece)
         self._state = self._value
         return at + 1
 
     def _after(self, piece: str, at: int) -> int:
-        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
-        if at == len(piece):
-            return at
         if not self._stack:
             return self._stop(piece)
-        frame, character = self._stack[-1], piece[at]
-        if character == ",":
-            if frame.is_object:
-                self._state = self._before_key
-            else:
-                self._expected = frame.enter("")
-                self._state = self._value
-        elif character == ("}" if frame.is_object else "]"):
+        frame = self._stack[-1]
+        if piece[at] == ",":
+            self._enter(frame)
+        elif piece[at] == ("}" if frame.is_object else "]"):
             self._close()
         else:
             return self._stop(piece)
         return at + 1
-
-    def _close(self) -> None:
-        self._complete(self._stack.pop().close())
-
-    def _complete(self, value: object) -> None:
-        self._changed = True
-        if self._stack:
-            self._stack[-1].put(value)
-        else:
-            self._root = value
-        self._state = self._after
-
-    def _stop(self, piece: str) -> int:
-        self._state = self._ignore
-        return len(piece)
 
     def _ignore(self, piece: str, at: int) -> int:
         return len(piece)
@@ -384,19 +311,13 @@ class _Compiler:
 
         The parser applies the metadata only to complete values.
         """
-        match self.compile(inner):
-            case TextExpectation():
-                return TextExpectation(kind, self.config)
-            case ListExpectation(item=item):
-                return ListExpectation(kind, self.config, item)
-            case DictExpectation(item=item, keys=keys):
-                return DictExpectation(kind, self.config, item, keys)
-            case UnionExpectation(members=members):
-                return UnionExpectation(kind, self.config, members)
-            case ModelExpectation() | RootModelExpectation() as expectation:
-                return expectation
-            case _:
-                return LeafExpectation(kind, self.config)
+        expectation = self.compile(inner)
+        if isinstance(expectation, ModelExpectation | RootModelExpectation):
+            return expectation
+        if not isinstance(expectation, LeafExpectation):
+            return LeafExpectation(kind, self.config)
+        expectation.kind = kind
+        return expectation
 
     def _root(self, kind: type[RootModel[Any]]) -> Expectation:
         if kind in self.models:

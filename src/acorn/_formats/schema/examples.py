@@ -11,12 +11,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
-from importlib import import_module
 from itertools import islice, product
 from typing import Any
 
 from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
+from acorn._formats.schema.regex import (
+    Alternation,
+    CharacterSet,
+    Concatenation,
+    PatternNode,
+    Repetition,
+    UnsupportedPatternError,
+    read_pattern,
+    to_python_pattern,
+)
 from acorn.errors import AcornError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
@@ -296,9 +306,7 @@ def _is_within(value: Decimal, schema: JsonSchema) -> bool:
 
 # Example texts for string formats and regular expressions.
 
-_PARSER = import_module("re._parser")  # Python has no public name for the parser of the `re` module.
 _LETTERS = "a1A_ -.@/é234567890bcdefBCDEF"
-_CLASSES = {"DIGIT": "1", "NOT_DIGIT": "a", "SPACE": " ", "NOT_SPACE": "a", "WORD": "a", "NOT_WORD": "-"}
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "date": ("2024-01-31", "2999-01-31"),
@@ -341,7 +349,7 @@ def matches_pattern(pattern: str, text: str) -> bool:
     The result is also True if Python cannot compile the regular expression, because the text then cannot be checked.
     """
     try:
-        return re.search(_to_python_pattern(pattern), text) is not None
+        return re.search(to_python_pattern(pattern), text) is not None
     except re.error:
         return True
 
@@ -374,95 +382,37 @@ def _short_text(number: int, length: int) -> str:
 
 def _texts_for_pattern(pattern: str, low: int) -> Iterator[str]:
     try:
-        parsed = _PARSER.parse(_to_python_pattern(pattern))
-    except (re.error, OverflowError):
+        options = [option.node for option in read_pattern(pattern, is_lenient=True)]
+    except UnsupportedPatternError:
         return
     extra_repetitions = [0, 1, 2, 3, *([low] if low > 3 else [])]
     for extra, choice, letter in product(extra_repetitions, range(4), range(len(_LETTERS))):
-        text = _PatternWriter(extra, choice, letter).write(parsed)
+        writer = _PatternWriter(extra, choice, _LETTERS[letter:] + _LETTERS[:letter])
+        text = writer.write(options[choice % len(options)])
         yield text
         if len(text) < low:
             yield text + "a" * (low - len(text))
             yield "a" * (low - len(text)) + text
 
 
-def _to_python_pattern(pattern: str) -> str:
-    return pattern.replace("\\z", "\\Z")  # Pydantic's regular expressions use `\z` for the end of the text.
-
-
+@dataclass(frozen=True)
 class _PatternWriter:
-    """A generator of one text for a parsed regular expression. The caller checks that the text matches.
+    """A generator of one text for a regular expression. The caller checks that the text matches."""
 
-    `extra` is the number of repetitions above the minimum. `choice` is the index of the alternative at each `|`, and
-    `letter` is the index of the preferred letter in `_LETTERS`.
-    """
+    extra: int
+    """The number of repetitions above the minimum."""
+    choice: int
+    """The index of the alternative at each `|`."""
+    letters: str
+    """The letters to use, beginning with the preferred letter."""
 
-    def __init__(self, extra: int, choice: int, letter: int) -> None:
-        self._extra = extra
-        self._choice = choice
-        self._letters = _LETTERS[letter:] + _LETTERS[:letter]
-        self._groups: dict[int, str] = {}
-
-    def write(self, parsed: Any) -> str:
-        return "".join(self._write_node(str(kind), argument) for kind, argument in parsed)
-
-    def _write_node(self, kind: str, argument: Any) -> str:
-        match kind:
-            case "LITERAL":
-                return chr(argument)
-            case "NOT_LITERAL":
-                return next(letter for letter in self._letters if letter != chr(argument))
-            case "ANY":
-                return self._letters[0]
-            case "IN":
-                return self._one_of(argument)
-            case "BRANCH":
-                options = argument[1]
-                return self.write(options[self._choice % len(options)])
-            case "SUBPATTERN":
-                text = self.write(argument[-1])
-                if argument[0] is not None:
-                    self._groups[argument[0]] = text
-                return text
-            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                min_count, max_count, inner = argument
-                return "".join(self.write(inner) for _ in range(min(int(max_count), int(min_count) + self._extra)))
-            case "ATOMIC_GROUP":
-                return self.write(argument)
-            case "GROUPREF":
-                return self._groups.get(argument, "")
-            case _:  # Anchors and lookaround add no text. `example_texts` checks the complete text at the end.
-                return ""
-
-    def _one_of(self, members: Any) -> str:
-        is_negated = any(str(kind) == "NEGATE" for kind, _ in members)
-        characters = [*self._letters, *map(chr, range(33, 127))] if is_negated else self._letters_for(members)
-        for character in characters:
-            if any(_contains(str(kind), argument, character) for kind, argument in members) != is_negated:
-                return character
-        return self._letters[0]
-
-    def _letters_for(self, members: Any) -> list[str]:
-        """Return the letters to try for a character set such as `[x-z5]`: the usual letters, then `x` and `5`."""
-        first_letters: list[str] = []
-        for kind, argument in members:
-            if str(kind) == "LITERAL":
-                first_letters.append(chr(argument))
-            elif str(kind) == "RANGE":
-                first_letters.append(chr(argument[0]))
-            elif str(kind) == "CATEGORY":
-                first_letters.append(_CLASSES.get(str(argument).removeprefix("CATEGORY_").removeprefix("UNI_"), "a"))
-        return [*self._letters, *first_letters]
-
-
-def _contains(kind: str, argument: Any, character: str) -> bool:
-    if kind == "LITERAL":
-        return bool(ord(character) == argument)
-    if kind == "RANGE":
-        return bool(argument[0] <= ord(character) <= argument[1])
-    if kind == "CATEGORY":
-        name = str(argument).removeprefix("CATEGORY_").removeprefix("UNI_")
-        is_negated, name = name.startswith("NOT_"), name.removeprefix("NOT_")
-        is_word = character.isalnum() or character == "_"
-        return {"DIGIT": character.isdigit(), "SPACE": character.isspace()}.get(name, is_word) != is_negated
-    return False
+    def write(self, node: PatternNode) -> str:
+        match node:
+            case CharacterSet(allowed):
+                return next((letter for letter in self.letters if letter in allowed), min(allowed, default=""))
+            case Concatenation(parts):
+                return "".join(map(self.write, parts))
+            case Alternation(options):
+                return self.write(options[self.choice % len(options)])
+            case Repetition(part, low, high):
+                return self.write(part) * min(high, low + self.extra)

@@ -64,8 +64,7 @@ def encode_xml(
     can only represent as a memory address to `unserializable`.
     """
     lines: list[str] = []
-    with PartCollector() if parts is None else parts:
-        data = to_json_data(value, unserializable)
+    data = (parts or PartCollector()).collect(lambda: to_json_data(value, unserializable))
     _XmlWriter(style or XmlStyle(), lines).write_element(f"<{root}", f"</{root}>", data, value, 0)
     return "\n".join(lines)
 

@@ -165,7 +165,8 @@ UPDATE_RUNNING_ROOT = f"""
 """
 _UPDATE_RUN = f"""
     WITH changed AS (
-      UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = {_NEXT}, cancel_requested = false
+      UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = {_NEXT},
+        cancel_requested = cancel_requested AND $1 = 'running'
       WHERE id = {_ID} RETURNING number, coalesce(root, number) AS root
     ), {_STORE_STATE}
     SELECT

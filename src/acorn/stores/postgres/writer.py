@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import Connection
 from psycopg.rows import TupleRow
 
 from acorn.errors import StoreError
-from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites
 from acorn.stores.postgres.connection import Database, PostgresConnection, is_connection_lost, run_in_pipeline
 from acorn.stores.postgres.statements import PostgresTransaction, delete_idle_processes, delete_unused_limits
 
@@ -35,7 +35,7 @@ class _UncertainCommit(NamedTuple):
     """
 
     number: int
-    jobs: list[CommitJob]
+    jobs: list[CommitJob[Any]]
     outcomes: list[CommitResult]
 
 
@@ -52,7 +52,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
     def _reset_numbers(self) -> None:
         self._id, self._number = secrets.token_hex(8), 0
 
-    def _transact(self, jobs: list[CommitJob]) -> None:
+    def _transact(self, jobs: list[CommitJob[Any]]) -> None:
         try:
             self._write_with_retries(jobs)
         except psycopg.Error as error:
@@ -64,7 +64,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
                 except psycopg.Error as job_error:
                     job.outcome = job.outcome or CommitResult(error=self._explain(job_error))
 
-    def _write_with_retries(self, jobs: list[CommitJob]) -> None:
+    def _write_with_retries(self, jobs: list[CommitJob[Any]]) -> None:
         def write_once() -> None:
             connection = self._connection.connect()
             self._resolve_uncertain(connection)
@@ -82,18 +82,13 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
             delete_idle_processes(PostgresTransaction(connection))
             delete_unused_limits(PostgresTransaction(connection))
 
-    def _write_together(self, connection: Connection[TupleRow], jobs: list[CommitJob]) -> None:
+    def _write_together(self, connection: Connection[TupleRow], jobs: list[CommitJob[Any]]) -> None:
         def write_all() -> list[CommitResult]:
             transaction = PostgresTransaction(connection)
             transaction.control(b"BEGIN")
             transaction.execute(WRITE_NUMBER, [self._id, self._number])
-            sent = self._send_first_statements(transaction, jobs)
-            is_single = len(jobs) == 1
-            results = [
-                self._execute(transaction, job, was_stored, is_single)
-                for job, was_stored in zip(jobs, sent, strict=True)
-            ]
-            if all(result.error is not None for result in results):
+            results = _execute_all(transaction, jobs)
+            if all(result.is_undone for result in results):
                 transaction.control(b"ROLLBACK")
                 return results
             self._uncertain = _UncertainCommit(self._number, jobs, results)
@@ -102,51 +97,8 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
             return results
 
         self._number += 1
-        outcomes = run_in_pipeline(connection, write_all)
-        self._set_outcomes(jobs, outcomes)
+        _set_outcomes(jobs, run_in_pipeline(connection, write_all))
         self._uncertain = None
-
-    def _send_first_statements(
-        self, transaction: PostgresTransaction, jobs: list[CommitJob]
-    ) -> list[Callable[[], bool] | None]:
-        """Send the early statements of the jobs, but only for the first job of each run (`job.key`).
-
-        Later jobs of the same run depend on the result of the first job.
-        """
-        keys: set[str | None] = set()
-        sent: list[Callable[[], bool] | None] = []
-        for job in jobs:
-            is_first = job.key not in keys
-            keys.add(job.key)
-            sent.append(job.send_first(transaction) if is_first and job.send_first is not None else None)
-        return sent
-
-    def _execute(
-        self, transaction: PostgresTransaction, job: CommitJob, was_stored: Callable[[], bool] | None, is_single: bool
-    ) -> CommitResult:
-        """Execute a job in the current transaction.
-
-        If the job fails, undo only its own writes.
-        """
-        if was_stored is None and job.send_first is not None:
-            was_stored = job.send_first(transaction)
-        if was_stored is not None and was_stored():
-            return CommitResult()
-        notifications = len(transaction.notifications)
-        if not is_single:
-            transaction.control(b"SAVEPOINT one")
-        try:
-            outcome = CommitResult(job.operation(transaction))
-        except psycopg.Error:  # PostgreSQL has already aborted the whole transaction.
-            raise
-        except Exception as error:
-            outcome = CommitResult(error=error)
-            del transaction.notifications[notifications:]
-            if not is_single:
-                transaction.control(b"ROLLBACK TO one")
-        if not is_single:
-            transaction.control(b"RELEASE one")
-        return outcome
 
     def _resolve_uncertain(self, connection: Connection[TupleRow]) -> None:
         """Check whether the database has committed a transaction with an unknown result.
@@ -157,7 +109,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
         if uncertain is not None:
             row = PostgresTransaction(connection).execute(_READ_NUMBER, [self._id]).fetchone()
             if row is not None and row[0] == uncertain.number:
-                self._set_outcomes(uncertain.jobs, uncertain.outcomes)
+                _set_outcomes(uncertain.jobs, uncertain.outcomes)
             self._uncertain = None
 
     def _explain(self, error: Exception) -> Exception:
@@ -177,6 +129,62 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
             self._uncertain = None  # The transaction belongs to the parent.
             self._reset_numbers()
         super().after_fork(in_child)
+
+
+def _set_outcomes(jobs: list[CommitJob[Any]], outcomes: list[CommitResult]) -> None:
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        job.outcome = outcome
+
+
+def _execute_all(transaction: PostgresTransaction, jobs: list[CommitJob[Any]]) -> list[CommitResult]:
+    """Execute jobs in the current transaction, and return their results.
+
+    The statements of consecutive simple commits of different runs are sent before the first result is read. Any other
+    job may depend on the results of the jobs before it.
+    """
+    results: dict[int, CommitResult] = {}
+    sent: dict[str, tuple[int, Callable[[], bool]]] = {}
+    """The jobs whose results are not yet read: their indexes and the functions that wait for the results, by run id."""
+
+    def read_results() -> None:
+        for index, was_stored in sent.values():
+            results[index] = CommitResult() if was_stored() else execute(jobs[index])
+        sent.clear()
+
+    def execute(job: CommitJob[Any]) -> CommitResult:
+        return _execute(transaction, job, is_single=len(jobs) == 1)
+
+    for index, job in enumerate(jobs):
+        commit = job.simple_commit
+        if commit is None or commit.root in sent:
+            read_results()
+        if commit is None:
+            results[index] = execute(job)
+        else:
+            sent[commit.root] = index, transaction.send_simple_commit(commit)
+    read_results()
+    return [results[index] for index in range(len(jobs))]
+
+
+def _execute(transaction: PostgresTransaction, job: CommitJob[Any], *, is_single: bool) -> CommitResult:
+    """Execute a job in the current transaction. If the job fails, undo only its own writes."""
+    notifications = len(transaction.notifications)
+    if not is_single:
+        transaction.control(b"SAVEPOINT one")
+    try:
+        outcome = CommitResult(job.operation(transaction))
+    except KeepWrites as failed:
+        outcome = CommitResult(error=failed.error)
+    except psycopg.Error:  # PostgreSQL has already aborted the whole transaction.
+        raise
+    except Exception as error:
+        outcome = CommitResult(error=error, is_undone=True)
+        del transaction.notifications[notifications:]
+        if not is_single:
+            transaction.control(b"ROLLBACK TO one")
+    if not is_single:
+        transaction.control(b"RELEASE one")
+    return outcome
 
 
 def _notify(transaction: PostgresTransaction, notifications: Iterable[tuple[str, str]]) -> None:

@@ -17,14 +17,7 @@ from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Process
 from acorn.stores.rules import DatabaseStore, in_snapshot
-from acorn.stores.sqlite.connection import (
-    FileConnection,
-    MemoryConnection,
-    MemoryWriter,
-    SQLiteWriter,
-    explain,
-    retry_while_busy,
-)
+from acorn.stores.sqlite.connection import FileConnection, MemoryConnection, SQLiteWriter, explain, retry_while_busy
 from acorn.stores.sqlite.statements import SQLiteTransaction
 from acorn.stores.statements import Transaction
 
@@ -89,7 +82,7 @@ class MemoryStore(SQLiteStore):
 
     def __init__(self) -> None:
         connection = MemoryConnection()
-        self._use("memory", connection, connection, MemoryWriter(connection, "memory"))
+        self._use("memory", connection, connection, SQLiteWriter(connection, "memory"))
 
     def close(self) -> None:
         """Finish pending writes. The runs remain in memory."""

@@ -18,16 +18,15 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from acorn.errors import StoreError
-from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, SendFirst, SharedConnection
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites, SharedConnection
 from acorn.stores.sqlite.statements import TABLES, SQLiteTransaction
-from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION, Transaction
+from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION
 
 T = TypeVar("T")
 
@@ -336,7 +335,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
         """SQLite's counter of changes by other connections, or None after the connection was opened."""
         self._last_check = 0.0
 
-    def _transact(self, jobs: list[CommitJob]) -> None:
+    def _transact(self, jobs: list[CommitJob[Any]]) -> None:
         connection = self._connection.connect()
         transaction = self._transaction
         if transaction is None or transaction.connection is not connection:
@@ -353,16 +352,15 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
             connection.execute("ROLLBACK")
             outcomes = [CommitResult(error=error)]
         except Exception:
-            raise
-        except BaseException:
-            if outcomes and not connection.in_transaction:  # Ctrl-C arrived after the commit.
-                self._set_outcomes(jobs, outcomes)
+            outcomes.clear()  # SQLite has undone the transaction, or the connection is closed.
             raise
         finally:
+            if not connection.in_transaction:  # Ctrl-C may have arrived after the commit.
+                for job, outcome in zip(jobs, outcomes, strict=False):
+                    job.outcome = outcome
             if self._has_seen_others:
                 self._has_seen_others = False
                 self._not_before = time.monotonic() + retry_delay()
-        self._set_outcomes(jobs, outcomes)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Begin a write transaction. If another process writes to the file, wait until it has finished."""
@@ -372,7 +370,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
             self._has_seen_others = True
             retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
 
-    def _execute_in_savepoint(self, transaction: SQLiteTransaction, job: CommitJob) -> CommitResult:
+    def _execute_in_savepoint(self, transaction: SQLiteTransaction, job: CommitJob[Any]) -> CommitResult:
         """Execute a job inside a savepoint of the current transaction.
 
         If the job fails, undo only its own writes.
@@ -406,24 +404,10 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
         self._data_version = version
 
 
-class MemoryWriter(SQLiteWriter):
-    """A writer without a thread. Each caller writes its job immediately, because memory does not wait for a disk."""
-
-    def submit(
-        self, operation: Callable[[Transaction], T], key: str | None = None, send_first: SendFirst | None = None
-    ) -> Future[T]:
-        job = super().submit(operation, key, send_first)
-        self.wake()
-        return job
-
-    def wake(self) -> None:
-        self.close()
-
-    def _start_thread(self) -> None:
-        pass
-
-
-def _execute(transaction: SQLiteTransaction, job: CommitJob) -> CommitResult:
-    if job.send_first is not None and job.send_first(transaction)():
+def _execute(transaction: SQLiteTransaction, job: CommitJob[Any]) -> CommitResult:
+    if job.simple_commit is not None and transaction.send_simple_commit(job.simple_commit)():
         return CommitResult()
-    return CommitResult(job.operation(transaction))
+    try:
+        return CommitResult(job.operation(transaction))
+    except KeepWrites as failed:
+        return CommitResult(error=failed.error)

@@ -48,7 +48,9 @@ _UPDATE_RUNNING_ROOT = """
     RETURNING number
 """.format(SET_CHANGE, *_AFTER_CHANGE)  # fmt: skip
 _UPDATE_RUN = """
-    UPDATE runs SET {}, updated = clock_timestamp(), process = {}, cancel_requested = false WHERE id = {}
+    UPDATE runs SET {}, updated = clock_timestamp(), process = {},
+      cancel_requested = cancel_requested AND $1 = 'running'
+    WHERE id = {}
     RETURNING number, coalesce(root, number)
 """.format(SET_CHANGE, *_AFTER_CHANGE)  # fmt: skip
 _RUN_COLUMNS = f"{sql.HEADER_COLUMNS}, {sql.CHANGE_COLUMNS}, process"

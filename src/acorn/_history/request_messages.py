@@ -41,11 +41,11 @@ class RequestMessages:
         """Remove all stored messages, so that the next request repairs the whole history again."""
         self._count = 0
         """The number of messages in the history that earlier requests contain."""
-        self._sent = SentMessages()
+        self._sent: SentMessages = SentMessages()
         self._stray_ids: set[str] = set()
         """The ids of tool results that do not follow their call."""
         self._call_ids: set[str] = set()
-        self._starts_with_user = False
+        self._starts_with_user: bool = False
         """Whether the first sent message after the system messages is a user message, as providers require."""
 
     def fork(self, history: History, inherited: Sequence[Message]) -> RequestMessages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, cast
@@ -57,11 +57,16 @@ COMMANDS = {
 _FAILING_COMMANDS = ("demo", "pull", "mcp")
 """The commands whose errors are not wrong usage, because they depend on the network or on the server."""
 
+
+def _without_prefix(name: str) -> str:
+    return name.removeprefix(PREFIX)
+
+
 _SETTINGS: JsonObject = {"help_option_names": ["-h", "--help"]}
 _FREE_ARGUMENTS: JsonObject = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
-    "token_normalize_func": lambda name: name.removeprefix(PREFIX),
+    "token_normalize_func": _without_prefix,
 }
 """The parser settings of `run` and `explain`, which parse the words after their first argument themselves."""
 
@@ -142,7 +147,7 @@ def _build_app(words: Sequence[str]) -> typer.Typer:
         add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=_SETTINGS
     )
     app.callback(invoke_without_command=True)(_root_command)
-    names = [] if words[0] == "--version" else words[:1] if words[0] in COMMANDS else COMMANDS
+    names: Iterable[str] = [] if words[0] == "--version" else words[:1] if words[0] in COMMANDS else COMMANDS
     for name in names:
         command: Callable[..., int] = getattr(import_module(f"acorn.cli.commands.{COMMANDS[name]}"), name)
         settings = {**_SETTINGS, **_FREE_ARGUMENTS} if name in ("run", "explain") else _SETTINGS

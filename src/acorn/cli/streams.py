@@ -36,9 +36,10 @@ class Streams:
                 setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         self.out: TextIO = sys.stdout
         """The stream for the result of the command."""
-        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        reconfigure: Callable[..., None] | None = getattr(self.out, "reconfigure", None)
+        if reconfigure and self.out.errors == "strict":
             # Write a character that the terminal lacks as an escape sequence instead of raising an error.
-            sys.stdout.reconfigure(errors="backslashreplace")
+            reconfigure(errors="backslashreplace")
         if descriptor_of(sys.stderr) == _ERR:
             sys.stderr = open_forgiving(_ERR, sys.stderr.encoding)
 

@@ -176,7 +176,7 @@ class TypedDictFrame(DictFrame):
     def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str], other: Any) -> None:
         super().__init__(other)
         self.fields = fields
-        self.items = dict.fromkeys(required)
+        self.items.update(dict.fromkeys(required))
 
     def enter(self, key: str) -> Any:
         self.key, expectation = self.fields.get(key, (NOT_READY, self.item))

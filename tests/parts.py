@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-from acorn._formats.content import ContentPart, part_schema
+from acorn._formats.json import ContentPart, part_schema
 
 
 def image(url: str) -> dict[str, Any]:

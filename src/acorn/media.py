@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
 from pydantic_core import core_schema
 
-from acorn._formats.blobs import Blob, format_size, is_saving
-from acorn._formats.content import ContentPart, part_schema
+from acorn._formats.blobs import Blob, BlobCollector, format_size
+from acorn._formats.json import ContentPart, part_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_mapping
@@ -245,7 +245,7 @@ class Media(ContentPart):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        serialization = core_schema.plain_serializer_function_ser_schema(cls._to_json, when_used="json")
+        serialization = core_schema.plain_serializer_function_ser_schema(cls._to_json, info_arg=True, when_used="json")
         return part_schema(
             cls, core_schema.no_info_plain_validator_function(cls._validate, serialization=serialization)
         )
@@ -254,14 +254,14 @@ class Media(ContentPart):
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> JsonObject:
         return {"type": "string", "format": f"{MEDIA_FORMAT}{cls.kind}"}
 
-    def _to_json(self) -> JsonObject:
+    def _to_json(self, info: SerializationInfo) -> JsonObject:
         """Return the instance as JSON data.
 
         The JSON data contains the bytes only while acorn saves a run. Otherwise, for example in a log, it contains the
         hash and the size of the bytes.
         """
         content: JsonObject = {"url": self._url} if self._data is None else {}
-        if self._data is not None and is_saving():
+        if self._data is not None and isinstance(info.context, BlobCollector):
             content = {"data": self._data}
         elif self._data is not None:
             content = {"sha256": self._data.sha256, "bytes": self.size}

@@ -21,7 +21,7 @@ from acorn._declare.settings import (
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.content import PartCollector
+from acorn._formats.json import PartCollector
 from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError

@@ -16,7 +16,7 @@ from tests.provider_rules import assert_valid
 
 from acorn import LimitError, Run, Step, Usage, module, tool
 from acorn._call.plan import new_machine
-from acorn._formats.content import text_of
+from acorn._formats.json import text_of
 from acorn._history.history import history_of
 from acorn._machine.saved_run import load, save
 from acorn.journal import MessagesAdded, ToolFinished, ToolResultsAdded

@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._formats.content import text_of
+from acorn._formats.json import text_of
 from acorn.stores import MemoryStore, SQLiteStore
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling

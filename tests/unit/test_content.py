@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +15,15 @@ from tests.cases import case
 from tests.parts import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._formats.content import PartCollector, restore_parts, save_parts, text_of, to_content
-from acorn._formats.json import to_json_data, to_json_text
+from acorn._formats.json import (
+    PartCollector,
+    restore_parts,
+    save_parts,
+    text_of,
+    to_content,
+    to_json_data,
+    to_json_text,
+)
 from acorn._formats.xml.encode import XmlStyle, encode_xml
 
 A, B = Photo("a"), Photo("b")
@@ -248,24 +254,6 @@ def test_media_value_is_equal_after_serialization_and_pickling(part: Any) -> Non
     assert adapter.json_schema()
     assert copy.deepcopy(part) == part
     assert pickle.loads(pickle.dumps(part)) == part
-
-
-def test_part_collector_is_inactive_after_collecting() -> None:
-    outer, inner = PartCollector(), PartCollector()
-
-    def fail() -> None:
-        assert to_json_data(A) == {"media": 1, "kind": "image"}
-        raise ZeroDivisionError
-
-    def serialize() -> Any:
-        with suppress(ZeroDivisionError):
-            inner.collect(fail)
-        return to_json_data([B])
-
-    assert outer.collect(serialize) == [{"media": 1, "kind": "image"}]
-    assert to_json_data(A) == {"url": "a"}
-    assert outer.parts == [(image("b"), {"kind": "image"})]
-    assert inner.parts == [(image("a"), {"kind": "image"})]
 
 
 class Either(BaseModel):

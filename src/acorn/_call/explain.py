@@ -20,8 +20,7 @@ from acorn._declare.spec import Spec
 from acorn._declare.spec_cache import HOOKS, spec_of, user_hooks
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import hosted_tool_name
-from acorn._formats.content import text_of
-from acorn._formats.json import to_compact_json, to_json_data
+from acorn._formats.json import text_of, to_compact_json, to_json_data
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, inline_refs

@@ -14,12 +14,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, to_json
+from pydantic import SerializationInfo
+from pydantic_core import SchemaSerializer, core_schema, to_json
 
-from acorn._formats.json import Collector, map_json, to_json_data
+from acorn._formats.json import map_json, to_json_data
 from acorn.errors import StoreError
 from acorn.types import JsonValue
 
@@ -30,9 +30,8 @@ _CONTENT = "of"
 _DATA_URL = re.compile(r"data:[^,;\s]+;base64,")
 
 
-def _serialize(blob: Blob) -> str:
-    collector = _active_collector.get()
-    return str.__str__(blob) if collector is None else collector.placeholder(blob)
+def _serialize(blob: Blob, info: SerializationInfo) -> str:
+    return info.context.placeholder(blob) if isinstance(info.context, BlobCollector) else str.__str__(blob)
 
 
 class Blob(str):
@@ -42,7 +41,9 @@ class Blob(str):
     _sha256: str
 
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
-        core_schema.any_schema(serialization=core_schema.plain_serializer_function_ser_schema(_serialize))
+        core_schema.any_schema(
+            serialization=core_schema.plain_serializer_function_ser_schema(_serialize, info_arg=True)
+        )
     )
 
     @classmethod
@@ -97,14 +98,14 @@ def format_size(size: int) -> str:
 # Replacing blobs with placeholders, and placeholders with blobs.
 
 
-_active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
+class BlobCollector:
+    """A serialization context that collects the blobs in serialized values, and replaces them with placeholders.
 
-
-class BlobCollector(Collector):
-    """A collector of the blobs in serialized values. In the serialized text, a placeholder replaces each blob."""
+    The context also means that acorn saves a run. Serializers use this to decide between complete data (saving) and a
+    short description (for example, logging).
+    """
 
     __slots__ = ("_prefix", "blobs")
-    active = _active_collector
 
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
@@ -125,23 +126,13 @@ class BlobCollector(Collector):
         return f"{self.prefix}{index}"
 
 
-def is_saving() -> bool:
-    """Return True while a `BlobCollector` is active, because acorn serializes a run to save it.
-
-    Serializers use this to decide between complete data (saving) and a short description (for example, logging).
-    """
-    return _active_collector.get() is not None
-
-
 def to_saved_data(value: object) -> Any:
     """Convert a value to JSON data that contains the `Blob` objects of the value, not copies of their long texts.
 
     Otherwise, the result is the same as that of `to_json_data`.
     """
-    if is_saving():
-        return to_json_data(value)
     collector = BlobCollector()
-    data = collector.collect(lambda: to_json_data(value))
+    data = to_json_data(value, context=collector)
     return _restore(data, collector.prefix, collector.blobs) if collector.blobs else data
 
 
@@ -182,7 +173,7 @@ def save_texts(values: Sequence[object]) -> list[SavedText]:
     collector receives a blob, the function serializes each value again with a separate collector.
     """
     collector = BlobCollector()
-    texts = collector.collect(lambda: [_json_text(value, collector) for value in values])
+    texts = [_json_text(value, collector) for value in values]
     if collector.blobs or any(type(value) is dict and _MEDIA in value for value in values):
         return [save_text(value) for value in values]
     return [SavedText(text, ()) for text in texts]
@@ -191,7 +182,7 @@ def save_texts(values: Sequence[object]) -> list[SavedText]:
 def save_text(data: object) -> SavedText:
     """Convert JSON data to a saved text, which `BlobReader.read` converts back to the data."""
     collector = BlobCollector()
-    text = collector.collect(lambda: _json_text(data, collector))
+    text = _json_text(data, collector)
     if not collector.blobs and not (isinstance(data, dict) and _MEDIA in data):
         return SavedText(text, ())
     index = json.dumps([collector.prefix, _index(collector.blobs)])
@@ -204,8 +195,8 @@ def _index(blobs: Sequence[Blob]) -> list[list[str]]:
 
 def _json_text(data: object, collector: BlobCollector) -> str:
     try:
-        return to_json(data, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # A model's response may contain a lone surrogate, which Pydantic rejects.
+        return to_json(data, inf_nan_mode="constants", context=collector).decode()
+    except ValueError:  # A model's response may contain a lone surrogate, which Pydantic rejects.
         plain = map_json(data, lambda text: collector.placeholder(text) if isinstance(text, Blob) else text)
         return json.dumps(plain, separators=(",", ":"))
 
@@ -251,23 +242,18 @@ def read_without_blobs(text: str) -> Any:
 # Saved texts that contain their blobs.
 
 
-def to_single_text(build: Callable[[], object]) -> str:
-    """Convert the value that `build()` returns to one JSON text that also contains the data of all blobs.
+def to_single_text(data: object) -> str:
+    """Convert JSON data to one JSON text that also contains the data of all blobs.
 
-    The text contains the data of equal blobs only once, at its beginning. `build` is a function, because the blobs must
-    be collected while it creates the value.
+    The text contains the data of equal blobs only once, at its beginning.
     """
     collector = BlobCollector()
-    data = collector.collect(build)
-    if collector.blobs:
-        contents = {blob.sha256: blob[len(blob.head) :] for blob in collector.blobs}
-        data = {_MEDIA: [collector.prefix, _index(collector.blobs), contents], _CONTENT: data}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # A model's response may contain a lone surrogate, which UTF-8 cannot encode.
-        text = json.dumps(data, separators=(",", ":"))
-    return text
+    text = _json_text(data, collector)
+    if not collector.blobs:
+        return text
+    contents = {blob.sha256: blob[len(blob.head) :] for blob in collector.blobs}
+    index = json.dumps([collector.prefix, _index(collector.blobs), contents])
+    return f'{{"{_MEDIA}":{index},"{_CONTENT}":{text}}}'
 
 
 def from_single_text(text: str) -> Any:

@@ -1,8 +1,17 @@
-"""Conversion of any Python value to JSON data and JSON text.
+"""Conversion of any Python value to JSON data, to JSON text and to message content.
 
 Pydantic serializes the types that it supports. An object of another type becomes its `repr`, and bytes that are not
 valid UTF-8 become base64. The conversion functions never raise an exception. The XML encoder calls these functions, and
 the error messages about wrong values use them.
+
+Message content is a text, or a text with content parts. A `ContentPart` is a value, such as an image, that a user
+passes in an input or returns from a tool. The message text contains a placeholder for the content part, and the content
+part itself follows the text:
+
+    <photo media="1" kind="image" />             in the XML of an input
+    {"photo": {"media": 1, "kind": "image"}}     in the JSON of a tool result
+
+A `PartCollector` is the `context` of a conversion. The serializer of each content part adds the part to it.
 """
 
 from __future__ import annotations
@@ -11,17 +20,24 @@ import base64
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar, copy_context
-from dataclasses import fields, is_dataclass
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
 
-from pydantic import BaseModel, RootModel
-from pydantic_core import to_json, to_jsonable_python
+from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SerializationInfo, TypeAdapter
+from pydantic_core import (
+    PydanticSerializationUnexpectedValue,
+    SchemaSerializer,
+    core_schema,
+    to_json,
+    to_jsonable_python,
+)
 from typing_extensions import TypeIs
 
 from acorn._formats.redact import Redactor, redact_by_name
-from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_json_object, is_list_or_tuple, is_mapping
 
 T = TypeVar("T")
 
@@ -29,19 +45,26 @@ _MAX_DEPTH = 150
 _KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
-_Fallback = Callable[[object], object]
-"""A function that converts a value whose type Pydantic cannot serialize."""
 
 
-def to_json_data(value: object, unserializable: list[object] | None = None) -> Any:
+class _Options(TypedDict):
+    """The arguments of Pydantic's serializers that are the same for a value and all its parts."""
+
+    fallback: Callable[[Any], object]
+    """A function that converts a value whose type Pydantic cannot serialize."""
+    context: object
+    """The collector that serializers of content parts and blobs receive, or None."""
+
+
+def to_json_data(value: object, unserializable: list[object] | None = None, context: object = None) -> Any:
     """Convert a value to JSON data: dicts, lists, strings, numbers, booleans and None.
 
     The dict keys are the Python names of the fields, not their aliases. `unserializable` is an optional list. The
     function appends each object that it can only represent as a memory address, such as `<object at 0x7f...>`, to this
-    list.
+    list. `context` is a `PartCollector` or a `BlobCollector`.
     """
     if unserializable is None:
-        return _convert(value, (), _fallback)
+        return _convert(value, (), {"fallback": _fallback, "context": context})
     collected = unserializable
 
     def fallback(part: object) -> object:
@@ -49,7 +72,7 @@ def to_json_data(value: object, unserializable: list[object] | None = None) -> A
             collected.append(part)
         return _fallback(part)
 
-    return _convert(value, (), fallback)
+    return _convert(value, (), {"fallback": fallback, "context": context})
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
@@ -84,15 +107,18 @@ def to_compact_json(value: object) -> str:
     return _write(to_json_data(value), "constants")
 
 
-def to_json_text(value: object) -> str:
-    """Convert a value to the JSON text that Pydantic produces, with null in place of NaN and infinity."""
+def to_json_text(value: object, context: PartCollector | None = None) -> str:
+    """Convert a value to the JSON text that Pydantic produces, with null in place of NaN and infinity.
+
+    The function adds the content parts in the value to `context`, and writes their placeholders.
+    """
+    options: _Options = {"fallback": _fallback, "context": context}
     try:
         if isinstance(value, BaseModel):
-            serializer = type(value).__pydantic_serializer__
-            return serializer.to_json(value, warnings=False, fallback=_fallback).decode()
-        return to_json(value, by_alias=False, inf_nan_mode="null", fallback=_fallback).decode()
+            return type(value).__pydantic_serializer__.to_json(value, warnings=False, **options).decode()
+        return to_json(value, by_alias=False, inf_nan_mode="null", **options).decode()
     except Exception:  # The value has invalid bytes, a lone surrogate or a circular reference, or a serializer raised.
-        return _write(to_json_data(value), "null")
+        return _write(_convert(value, (), options), "null")
 
 
 def copy_json(value: T) -> T:
@@ -129,24 +155,6 @@ def _replace_surrogates(text: str) -> str:
     return text
 
 
-class Collector:
-    """The base class of collectors, which receive certain objects while Pydantic serializes the values around them.
-
-    `active` is a context variable that contains the current collector. The serializers of the objects read it.
-    """
-
-    __slots__ = ()
-    active: ClassVar[ContextVar[Any]]
-
-    def collect(self, serialize: Callable[[], T]) -> T:
-        """Call `serialize`, collect the objects that it serializes, and return its result."""
-        return copy_context().run(self._activate, serialize)
-
-    def _activate(self, serialize: Callable[[], T]) -> T:
-        self.active.set(self)  # Only in the copied context, so that nothing must be reset.
-        return serialize()
-
-
 def field_values(value: Any) -> Mapping[str, Any]:
     """Return a dict that maps field names to values, for an instance of a Pydantic class or of a dataclass.
 
@@ -167,7 +175,7 @@ def items_of(value: object) -> list[Any] | None:
     return next((list(kind.__iter__(value)) for kind in kinds if isinstance(value, kind)), None)
 
 
-def _convert(value: object, parents: tuple[int, ...], fallback: _Fallback) -> Any:
+def _convert(value: object, parents: tuple[int, ...], options: _Options) -> Any:
     """Convert a value to JSON data with Pydantic, or convert its items separately if Pydantic fails.
 
     `parents` contains the `id()` of every container around the value, so that the function detects circular references.
@@ -177,13 +185,13 @@ def _convert(value: object, parents: tuple[int, ...], fallback: _Fallback) -> An
             # An iterator can be read only once, and the conversion of the outermost value has already read it.
             return safe_repr(value)
         if isinstance(value, BaseModel):
-            return _dump(value, fallback)
-        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=fallback)
+            return _dump(value, options)
+        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", **options)
     except Exception:  # Pydantic fails for invalid bytes and for circular references. A user's serializer may raise.
         if id(value) in parents or len(parents) >= _MAX_DEPTH:
             return safe_repr(value)
     try:
-        return _convert_parts(value, (*parents, id(value)), fallback)
+        return _convert_parts(value, (*parents, id(value)), options)
     except Exception:  # A user's container class or property may raise.
         return safe_repr(value)
 
@@ -202,24 +210,24 @@ def _is_iterator(value: object) -> TypeIs[Iterator[Any]]:
     return isinstance(value, Iterator)
 
 
-def _convert_parts(value: object, parents: tuple[int, ...], fallback: _Fallback) -> object:
+def _convert_parts(value: object, parents: tuple[int, ...], options: _Options) -> object:
     """Convert each item of a container separately, so that an item that fails does not affect the other items."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
-        return _convert(value.value, parents, fallback)
+        return _convert(value.value, parents, options)
     if is_root_model(value):
-        return _convert(value.root, parents, fallback)
+        return _convert(value.root, parents, options)
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
-        return _convert_fields(value, parents, fallback)
+        return _convert_fields(value, parents, options)
     if is_mapping(value):
         pairs = dict[str, Any].items(value) if is_json_object(value) else value.items()
-        return {_convert_key(key, fallback): _convert(item, parents, fallback) for key, item in pairs}
+        return {_convert_key(key, options): _convert(item, parents, options) for key, item in pairs}
     items = items_of(value)
-    return fallback(value) if items is None else [_convert(item, parents, fallback) for item in items]
+    return options["fallback"](value) if items is None else [_convert(item, parents, options) for item in items]
 
 
-def _convert_fields(value: object, parents: tuple[int, ...], fallback: _Fallback) -> JsonObject:
+def _convert_fields(value: object, parents: tuple[int, ...], options: _Options) -> JsonObject:
     """Convert the fields of an object to JSON data, except the fields that its class excludes.
 
     The function serializes each field separately with the serializer of the class. If the serializer fails for a field,
@@ -231,16 +239,16 @@ def _convert_fields(value: object, parents: tuple[int, ...], fallback: _Fallback
         if getattr(infos.get(name), "exclude", False):
             continue
         try:
-            converted.update(_dump(value, fallback, {name}))
+            converted.update(_dump(value, options, {name}))
         except Exception:  # The serializer of the field raised, or the class is not a Pydantic class.
-            converted[name] = _convert(item, parents, fallback)
+            converted[name] = _convert(item, parents, options)
     return converted
 
 
-def _dump(value: object, fallback: _Fallback, only: set[str] | None = None) -> Any:
+def _dump(value: object, options: _Options, only: set[str] | None = None) -> Any:
     kind: Any = type(value)
     return kind.__pydantic_serializer__.to_python(
-        value, mode="json", by_alias=False, warnings=False, include=only, fallback=fallback
+        value, mode="json", by_alias=False, warnings=False, include=only, **options
     )
 
 
@@ -248,13 +256,13 @@ def _fallback(value: object) -> object:
     return dict(value) if is_mapping(value) else safe_repr(value)
 
 
-def _convert_key(key: object, fallback: _Fallback) -> str:
+def _convert_key(key: object, options: _Options) -> str:
     if isinstance(key, str):
         return str.__str__(key)  # Pydantic would reject a key with a lone surrogate.
     try:
-        return str(next(iter(to_jsonable_python({key: None}, fallback=fallback))))
+        return str(next(iter(to_jsonable_python({key: None}, **options))))
     except Exception:
-        return base64.b64encode(key).decode() if isinstance(key, bytes) else str(fallback(key))
+        return base64.b64encode(key).decode() if isinstance(key, bytes) else str(options["fallback"](key))
 
 
 def _write(data: JsonValue, inf_nan_mode: Literal["constants", "null"]) -> str:
@@ -305,3 +313,175 @@ def describe_error(error: BaseException) -> str:
     except Exception:  # A user-defined `__str__` may raise.
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# Message content with content parts.
+
+PLACEHOLDER_KEY = "media"
+"""The key of a placeholder whose value is the number of the content part."""
+
+
+def _serialize(part: ContentPart, info: SerializationInfo) -> object:
+    """Return the placeholder of a content part if the context is a `PartCollector`, and otherwise its JSON data."""
+    kind: Any = type(part)
+    if isinstance(info.context, PartCollector):
+        return info.context.placeholder(part)
+    return _adapter(kind).dump_python(part, mode="json", context=info.context)
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: type[ContentPart]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+class ContentPart:
+    """The base class of images, audio and files, which a request sends in addition to the message text.
+
+    A subclass is a dataclass, a Pydantic class (`class Photo(ContentPart, BaseModel)`), or a class that defines its own
+    Pydantic core schema with `part_schema`. Runs are saved as JSON, so a subclass must be able to validate the JSON
+    that it serializes to.
+    """
+
+    __slots__ = ()
+
+    # Pydantic uses this serializer for values without a declared type, such as a tool result.
+    __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
+        core_schema.any_schema(
+            serialization=core_schema.plain_serializer_function_ser_schema(_serialize, info_arg=True, when_used="json")
+        )
+    )
+
+    def __acorn_part__(self) -> JsonObject:
+        """Return the content part as a new dict, in the message format of OpenAI."""
+        raise NotImplementedError
+
+    def __acorn_label__(self) -> dict[str, str]:
+        """Return the attributes of the placeholder, such as `{"kind": "image"}`. Each dict key must be an XML name."""
+        raise NotImplementedError
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return part_schema(cls, handler(source))
+
+
+def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
+    """Return a copy of a Pydantic core schema that serializes content parts as placeholders inside messages.
+
+    `kind` is the subclass of `ContentPart` that `schema` describes. The copy validates values like `schema`, and
+    outside of messages it also serializes them like `schema`.
+    """
+
+    def serialize(part: object, handler: Callable[[object], object], info: SerializationInfo) -> object:
+        if not isinstance(part, kind):  # Pydantic calls the serializers of a union in turn until one does not raise.
+            raise PydanticSerializationUnexpectedValue(f"The value is not an instance of `{kind.__name__}`.")
+        return info.context.placeholder(part) if isinstance(info.context, PartCollector) else handler(part)
+
+    changed: Any = dict(schema)
+    # A `ref` may occur only once in a schema.
+    inner: Any = {key: value for key, value in schema.items() if key != "ref"} if "serialization" in schema else None
+    changed["serialization"] = core_schema.wrap_serializer_function_ser_schema(
+        serialize, schema=inner, info_arg=True, when_used="json"
+    )
+    result: core_schema.CoreSchema = changed
+    return result
+
+
+class PartCollector:
+    """A serialization context that collects and numbers the content parts of serialized values."""
+
+    __slots__ = ("_key", "parts")
+
+    def __init__(self, key: str = PLACEHOLDER_KEY) -> None:
+        self.parts: list[tuple[JsonObject, dict[str, str]]] = []
+        """A list of (content part in the format of OpenAI, placeholder attributes), in the order of appearance."""
+        self._key = key
+
+    def placeholder(self, part: ContentPart) -> JsonObject:
+        """Collect a content part and return the placeholder for the message text.
+
+        If a content part occurs several times, all its placeholders have the same number, and the request contains it
+        once.
+        """
+        label = part.__acorn_label__()
+        entry = (part.__acorn_part__(), label)
+        if entry not in self.parts:
+            self.parts.append(entry)
+        return {self._key: self.parts.index(entry) + 1, **label}
+
+    def content(self, text: str) -> Content:
+        """Return message content: only the text, or a list with the text and the collected content parts."""
+        if not self.parts:
+            return text
+        return [{"type": "text", "text": text}, *(part for part, _ in self.parts)]
+
+
+def to_content(value: object) -> Content:
+    """Convert a value to message content: the JSON text of the value, followed by its content parts.
+
+    Do not pass a string, because its JSON text has quotes.
+    """
+    collector = PartCollector()
+    return collector.content(to_json_text(value, collector))
+
+
+def text_of(content: object) -> str:
+    """Return the text in message content, without images, audio and files."""
+    if isinstance(content, str):
+        return content
+    if is_json_list(content):
+        texts = [part.get("text") if is_mapping(part) else part for part in content]
+        return "\n".join(text for text in texts if isinstance(text, str))
+    return "" if content is None else to_json_text(content)
+
+
+# Values with content parts in a saved run.
+
+
+@dataclass(frozen=True)
+class SavedPart(ContentPart):
+    """A content part that was loaded from a saved tool result.
+
+    A saved run does not contain the original class of the content part, so this class represents all of them.
+    """
+
+    part: JsonObject
+    label: dict[str, str]
+
+    def __acorn_part__(self) -> JsonObject:
+        return deepcopy(self.part)
+
+    def __acorn_label__(self) -> dict[str, str]:
+        return self.label
+
+
+def save_parts(value: object) -> tuple[str, JsonObject | None]:
+    """Return a tuple of the JSON text of a value, and the data that `restore_parts` needs to restore its content parts.
+
+    The second item of the tuple is None if the value has no content parts.
+    """
+    collector = PartCollector()
+    text = to_json_text(value, collector)
+    if not collector.parts:
+        return text, None
+    key = f"__{PLACEHOLDER_KEY}__"
+    while key in text:  # No text in a tool result may look like a placeholder.
+        key += "_"
+    collector = PartCollector(key)
+    return to_json_text(value, collector), {"mark": key, "found": collector.parts}
+
+
+def restore_parts(data: JsonValue, saved: Mapping[str, Any]) -> Any:
+    """Return a copy of JSON data with content parts in place of their placeholders; the reverse of `save_parts`.
+
+    If acorn sends the restored value to a model again, the message has the same text as before.
+    """
+    return _restore(data, saved["mark"], [SavedPart(*entry) for entry in saved["found"]])
+
+
+def _restore(data: JsonValue, key: str, parts: list[SavedPart]) -> object:
+    if isinstance(data, dict):
+        if key in data:
+            number: int = data[key]
+            return parts[number - 1]
+        return {name: _restore(item, key, parts) for name, item in data.items()}
+    return [_restore(item, key, parts) for item in data] if isinstance(data, list) else data

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from acorn._formats.content import text_of
-from acorn._formats.json import to_json_text
+from acorn._formats.json import text_of, to_json_text
 from acorn._history.history import SYSTEM_ROLES, call_ids, user_message
 from acorn.types import Message, is_json_object
 

@@ -10,8 +10,7 @@ from typing_extensions import TypeIs
 
 from acorn._declare.spec import Spec
 from acorn._formats.blobs import format_size, to_saved_data
-from acorn._formats.content import PartCollector
-from acorn._formats.json import excerpt, find_path, safe_repr, shorten
+from acorn._formats.json import PartCollector, excerpt, find_path, safe_repr, shorten
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES

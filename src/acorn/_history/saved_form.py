@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from acorn._formats.blobs import from_single_text, to_saved_data, to_single_text
-from acorn._formats.content import restore_parts, save_parts
-from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
+from acorn._formats.json import describe_error, excerpt, restore_parts, save_parts, shorten, to_json_data
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.shape import SHAPES, Shape, Shapes
 from acorn._history.history import history_of
@@ -47,7 +46,7 @@ _MOST_CAUSES = 10
 
 def encode_run(run: Any) -> str:
     """Return the JSON text of a run record, including its branches."""
-    return to_single_text(lambda: _encode_tree(run))
+    return to_single_text(_encode_tree(run))
 
 
 def _encode_tree(run: Any) -> JsonObject:
@@ -56,8 +55,8 @@ def _encode_tree(run: Any) -> JsonObject:
         "format": FORMAT,
         "module": find_module_name(entries),
         "run": encode_record(run),
-        "history": to_json_data(run._history.current),
-        "journal": [to_json_data(encode_entry(entry)) for entry in entries],
+        "history": to_saved_data(run._history.current),
+        "journal": [to_saved_data(encode_entry(entry)) for entry in entries],
         "branches": [_encode_tree(branch) for branch in list(run.branches)],
     }
 

@@ -13,8 +13,7 @@ from typing import Concatenate, ParamSpec
 from pydantic_core import from_json
 
 from acorn import journal
-from acorn._formats.content import text_of, to_content
-from acorn._formats.json import copy_json, describe_error
+from acorn._formats.json import copy_json, describe_error, text_of, to_content
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages

@@ -30,12 +30,12 @@ from acorn._declare.tools.collect import make_tool as _make_tool
 from acorn._declare.tools.decorator import options_of as _options_of
 from acorn._declare.tools.kinds import Tool
 from acorn._formats.blobs import describe_blobs, read_without_blobs, to_saved_data
-from acorn._formats.content import text_of
 from acorn._formats.json import (
     describe_error,
     excerpt,
     replace_surrogates,
     shorten,
+    text_of,
     to_compact_json,
     to_json_data,
     to_json_text,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from acorn._formats.content import text_of
+from acorn._formats.json import text_of
 from acorn.errors import DeclarationError, LimitError
 from acorn.journal import ResultMessage
 from acorn.models.port import Model, ModelResponse, Price, models_of

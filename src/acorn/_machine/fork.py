@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from acorn._declare.spec import Spec
-from acorn._formats.content import text_of
-from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
+from acorn._formats.json import describe_error, excerpt, shorten, text_of, to_json_data
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.decode import decode_xml
 from acorn._history.first_messages import input_message

@@ -7,8 +7,7 @@ from typing import Any, assert_never
 
 from pydantic_core import from_json
 
-from acorn._formats.content import text_of
-from acorn._formats.json import copy_json
+from acorn._formats.json import copy_json, text_of
 from acorn.journal import (
     BranchFinished,
     BranchStarted,

@@ -12,8 +12,7 @@ from typing import Any, assert_never, cast
 from pydantic_core import from_json
 from typing_extensions import TypeIs
 
-from acorn._formats.content import text_of
-from acorn._formats.json import excerpt, to_json_text
+from acorn._formats.json import excerpt, text_of, to_json_text
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn.errors import InputError
 from acorn.thread.events import (

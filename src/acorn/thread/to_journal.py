@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from acorn._formats.content import text_of
-from acorn._formats.json import copy_json
+from acorn._formats.json import copy_json, text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import change_of
 from acorn.journal import (

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from acorn import Audio, File, Image, module
-from acorn._formats.content import text_of
+from acorn._formats.json import text_of
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 

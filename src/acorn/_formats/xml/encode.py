@@ -21,8 +21,15 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._formats.content import PLACEHOLDER_KEY, ContentPart, PartCollector
-from acorn._formats.json import field_values, is_root_model, items_of, to_json_data
+from acorn._formats.json import (
+    PLACEHOLDER_KEY,
+    ContentPart,
+    PartCollector,
+    field_values,
+    is_root_model,
+    items_of,
+    to_json_data,
+)
 from acorn._formats.schema.generate import JsonSchema, additional_schema, resolve_ref
 from acorn._formats.schema.problems import Problem
 from acorn._formats.schema.shape import fields_of
@@ -64,7 +71,7 @@ def encode_xml(
     can only represent as a memory address to `unserializable`.
     """
     lines: list[str] = []
-    data = (parts or PartCollector()).collect(lambda: to_json_data(value, unserializable))
+    data = to_json_data(value, unserializable, parts or PartCollector())
     _XmlWriter(style or XmlStyle(), lines).write_element(f"<{root}", f"</{root}>", data, value, 0)
     return "\n".join(lines)
 

@@ -34,9 +34,8 @@ from tests.waiting import waiting_for_nothing
 
 from acorn._formats.json import excerpt, to_compact_json, to_json_text
 from acorn._formats.schema.shape import Shape
-from acorn._formats.xml.decode import decode_xml, read_xml
+from acorn._formats.xml.decode import decode_xml, parse_xml, read_xml
 from acorn._formats.xml.encode import XmlStyle, encode_xml, error_document, skeleton
-from acorn._formats.xml.parse import parse_xml
 from acorn.errors import AcornError
 
 VALUES = 100_000 if IS_LONG else 2_000

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from tests.long_version import IS_LONG
 
-from acorn._formats.xml.parse import escape_anywhere, escape_attribute, escape_comment, escape_text
+from acorn._formats.xml.encode import escape_anywhere, escape_attribute, escape_comment, escape_text
 
 MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 QUOTES = {'"': "&quot;", "'": "&apos;"}

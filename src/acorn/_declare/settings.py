@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acorn._formats.json import excerpt
-from acorn._formats.xml.parse import is_xml_name
+from acorn._formats.xml.encode import is_xml_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_model, missing_members, resembles_model
 from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping

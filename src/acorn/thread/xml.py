@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from acorn._formats.json import excerpt, shorten, to_json_text
-from acorn._formats.xml.parse import FORBIDDEN_CHARACTER, FORBIDDEN_CHARACTERS, escape_anywhere
+from acorn._formats.xml.encode import FORBIDDEN_CHARACTER, FORBIDDEN_CHARACTERS, escape_anywhere
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,

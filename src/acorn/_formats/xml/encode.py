@@ -4,6 +4,8 @@ Pydantic first converts a value to JSON data, so that dates, enums and values wi
 as in JSON. The names of list items and the descriptions of fields come from the classes of the original value. The
 first message of a run and the context blocks contain this XML.
 
+The escaping functions process every text from a user or a model before it becomes part of an XML document.
+
 The module also creates two other documents. The skeleton is an empty XML form of an output, for a model that acorn
 cannot force to call `__finish__`. The validation document reports validation errors to the model. Requests contain all
 of these texts, so a change of a text changes the request.
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
+from xml.parsers import expat
 
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
@@ -33,9 +36,81 @@ from acorn._formats.json import (
 from acorn._formats.schema.generate import JsonSchema, additional_schema, resolve_ref
 from acorn._formats.schema.problems import Problem
 from acorn._formats.schema.shape import fields_of
-from acorn._formats.xml.parse import escape_attribute, escape_comment, escape_text, is_xml_name
 from acorn.errors import AcornError
 from acorn.types import JsonObject, JsonValue, is_json_list, is_json_object
+
+# XML 1.0 forbids most control characters, surrogates and two other code points, also as character references.
+FORBIDDEN_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
+FORBIDDEN_CHARACTER = re.compile(f"[{FORBIDDEN_CHARACTERS}]")
+_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}  # `&` must be first, because all references contain this character.
+_QUOTES = {'"': "&quot;", "'": "&apos;"}
+# XML parsers replace \r with \n in text, and all whitespace with spaces in attributes.
+_RETURN = {"\r": "&#13;"}
+_WHITESPACE = {**_RETURN, "\n": "&#10;", "\t": "&#9;"}
+_IN_TEXT = tuple((_MARKUP | _RETURN).items())
+_IN_ATTRIBUTE = tuple((_MARKUP | _QUOTES | _WHITESPACE).items())
+_ANYWHERE = tuple((_MARKUP | _QUOTES).items())
+_ASCII_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_NO_MARKUP = re.compile(r"[\w.\-]+")
+
+
+def escape_text(text: str) -> str:
+    """Escape text for use between the tags of an element."""
+    return _escape(text, _IN_TEXT)
+
+
+def escape_attribute(text: str) -> str:
+    """Escape text for use as an attribute value in double quotes."""
+    return _escape(text, _IN_ATTRIBUTE)
+
+
+def escape_anywhere(text: str) -> str:
+    """Escape text for use in an element or in an attribute with double quotes.
+
+    The result does not protect line breaks in attributes, so use it only if the parser does not normalize whitespace.
+    """
+    return _escape(text, _ANYWHERE)
+
+
+def escape_comment(text: str) -> str:
+    """Insert a space into each double hyphen of a text for an XML comment, because comments cannot contain `--`."""
+    text = _replace_forbidden(text).replace("\r", "\n")
+    while "--" in text:
+        text = text.replace("--", "- -")
+    return text
+
+
+def _escape(text: str, references: tuple[tuple[str, str], ...]) -> str:
+    for character, reference in references:
+        if character in text:  # A search is faster than `replace`, which most texts do not need.
+            text = text.replace(character, reference)
+    return _replace_forbidden(text)
+
+
+def _replace_forbidden(text: str) -> str:
+    # XML allows all printable characters, and `isprintable` is faster than the regular expression.
+    return text if text.isprintable() else FORBIDDEN_CHARACTER.sub("\ufffd", text)
+
+
+@lru_cache(maxsize=4096)
+def is_xml_name(text: str) -> bool:
+    """Return True if every XML parser accepts the text as an element name.
+
+    A name with a colon is not accepted, because parsers treat the colon as the end of a namespace prefix. The editions
+    of XML differ for non-ASCII names, so the function tests these names with `expat`, which is a strict parser.
+    """
+    if _ASCII_NAME.fullmatch(text):
+        return True
+    if text.isascii() or not _NO_MARKUP.fullmatch(text):
+        return False
+    try:
+        expat.ParserCreate("utf-8").Parse(f"<{text}/>".encode(), True)
+    except (expat.ExpatError, UnicodeEncodeError):
+        return False
+    return True
+
+
+# Encoding of values.
 
 DescriptionFormat = Literal["attribute", "comment"]
 

@@ -132,7 +132,7 @@ def _trace_first(trace: Trace, run_id: str, ask_id: str, stream: Iterable[Delta]
     with trace.inside(run_id, ask_id):
         first = next(deltas, None)
     if first is not None:
-        trace.record_first_chunk(run_id, ask_id)
+        trace.record_first_chunk(run_id)
         yield first
         yield from deltas
 
@@ -207,5 +207,5 @@ class _TracedStream:
         self._has_started = True
         with self._trace.inside(self._run_id, self._ask_id):
             first = await anext(self._deltas)
-        self._trace.record_first_chunk(self._run_id, self._ask_id)
+        self._trace.record_first_chunk(self._run_id)
         return first

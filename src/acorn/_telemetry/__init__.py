@@ -23,7 +23,7 @@ OTEL_API = "opentelemetry.trace"
 """The module that is loaded in every program that uses OpenTelemetry."""
 STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = ("span_only", "span_and_event", "true", "1")
-_WITHOUT_CONTENT = ("", "no_content", "false", "0", "event_only")
+_WITHOUT_CONTENT = ("", "no_content", "false", "0")
 _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
 """The names of the default provider classes, which OpenTelemetry uses before it is set up.
 
@@ -76,12 +76,5 @@ def _wants_content() -> bool:
         return True
     value = os.environ.get(STANDARD, "").strip().lower()
     if value not in _WITH_CONTENT and value not in _WITHOUT_CONTENT:
-        logger.warning(
-            "The environment variable `%s` has an unknown value, so spans do not contain message content.", STANDARD
-        )
-    elif value == "event_only":
-        logger.warning(
-            "acorn does not support the value `event_only` of `%s`, so spans do not contain message content.",
-            STANDARD,
-        )
+        logger.warning("acorn does not support the value of `%s`, so spans do not contain message content.", STANDARD)
     return value in _WITH_CONTENT

@@ -1,9 +1,7 @@
-"""The span and attribute names of the OpenTelemetry conventions for generative AI (version 1.41), and their data.
-
-The conventions are still in development. If they change, only this file must change.
+"""The data of spans in the format of the OpenTelemetry conventions for generative AI (version 1.41), and the metrics.
 
 `ContentWriter` formats messages as OpenTelemetry specifies. It redacts secrets and omits the data of images and files.
-`Meters` records the duration and the tokens of model requests.
+`Instruments` records the duration and the tokens of model requests.
 """
 
 from __future__ import annotations
@@ -29,67 +27,12 @@ from acorn.types import (
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Tracer, TracerProvider
+    from opentelemetry.trace import TracerProvider
 
-# Spans
-INVOKE_AGENT = "invoke_agent"
-CHAT = "chat"
-EXECUTE_TOOL = "execute_tool"
-
-# Attributes
-OPERATION = "gen_ai.operation.name"
-AGENT = "gen_ai.agent.name"
-CONVERSATION = "gen_ai.conversation.id"
-PROVIDER = "gen_ai.provider.name"
-MODEL = "gen_ai.request.model"
-TEMPERATURE = "gen_ai.request.temperature"
-MAX_TOKENS = "gen_ai.request.max_tokens"
-ANSWERED_BY = "gen_ai.response.model"
-FINISH_REASONS = "gen_ai.response.finish_reasons"
-FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
-INPUT_TOKENS = "gen_ai.usage.input_tokens"
-OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
-CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
-CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
-REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
-TOOL = "gen_ai.tool.name"
-TOOL_TYPE = "gen_ai.tool.type"
-CALL = "gen_ai.tool.call.id"
-ERROR = "error.type"
-STATUS = "http.response.status_code"
-
-# Attributes with message content
-INSTRUCTIONS = "gen_ai.system_instructions"
-INPUT = "gen_ai.input.messages"
-OUTPUT = "gen_ai.output.messages"
-ARGUMENTS = "gen_ai.tool.call.arguments"
-RESULT = "gen_ai.tool.call.result"
-
-# The totals of a run have separate names. Otherwise, a sum over all spans would count the tokens twice.
-TOTAL_INPUT_TOKENS = "gen_ai.aggregated_usage.input_tokens"
-TOTAL_OUTPUT_TOKENS = "gen_ai.aggregated_usage.output_tokens"
-
-# Metrics
 DURATION = "gen_ai.client.operation.duration"
 TOKENS = "gen_ai.client.token.usage"
-TOKEN_TYPE = "gen_ai.token.type"
 DURATIONS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-
-# Names of acorn
-RUN = "acorn.run.id"
-BRANCH = "acorn.branch"
-STOP_REASON = "acorn.stop_reason"
-COST = "acorn.cost"
-RETRY = "acorn.retry"
-WAIT = "acorn.wait"
-FALLBACK = "acorn.fallback"
-FAILED = "acorn.failed"
-TO = "acorn.to"
-NOT_CALLED = "acorn.not_called"
-HUMAN_ASKED = "acorn.human_asked"
-HUMAN_ANSWERED = "acorn.human_answered"
-REQUEST = "acorn.request.id"
 
 OTHER = "_OTHER"
 """The value of an attribute if the real value is unknown."""
@@ -137,6 +80,20 @@ def provider_and_model(name: str) -> tuple[str, str]:
 def finish_reason(stop_reason: str) -> str:
     """Convert a stop reason to the spelling of the OpenTelemetry conventions: `tool_calls` becomes `tool_call`."""
     return "tool_call" if stop_reason == "tool_calls" else stop_reason
+
+
+def usage_attributes(usage: Usage) -> JsonObject:
+    """Return the attributes for the tokens of a response, without details that the provider did not report."""
+    details = {
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+    return {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        **{name: count for name, count in details.items() if count},
+    }
 
 
 Part = JsonObject
@@ -199,18 +156,14 @@ class ContentWriter:
 
     def output(self, text: str) -> str:
         """Convert the output of a run to JSON text."""
-        part = {"type": "text", "content": self._json_text(text)}
+        part = {"type": "text", "content": self.json_text(text)}
         return _json([{"role": "assistant", "parts": [part], "finish_reason": "stop"}])
-
-    def arguments(self, text: str) -> str:
-        """Return the arguments of a tool call with secrets redacted."""
-        return self._json_text(text)
 
     def result(self, content: Content) -> str:
         """Return the result of a tool call with secrets redacted."""
-        return self._json_text(content) if isinstance(content, str) else _json(self._content(content))
+        return self.json_text(content) if isinstance(content, str) else _json(self._content(content))
 
-    def _json_text(self, text: str) -> str:
+    def json_text(self, text: str) -> str:
         """Redact the secrets in a text, and return the text.
 
         If the text is JSON, the function also redacts values whose JSON keys are names of secrets, such as `password`.
@@ -299,67 +252,47 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-# All runs share the tracer and the metrics of a provider.
+class Instruments:
+    """The tracer for spans, and two metrics of model requests: the duration and the number of tokens.
 
-
-class _ProviderKey:
-    """A cache key that compares OpenTelemetry providers by identity, because some providers are not hashable."""
-
-    __slots__ = ("provider",)
-
-    def __init__(self, provider: Any) -> None:
-        self.provider = provider
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ProviderKey) and other.provider is self.provider
-
-    def __hash__(self) -> int:
-        return id(self.provider)
-
-
-def tracer_of(provider: TracerProvider) -> Tracer:
-    """Return the tracer of an OpenTelemetry tracer provider. All runs share this tracer."""
-    return _tracer_of(_ProviderKey(provider))
-
-
-@lru_cache(maxsize=1)
-def _tracer_of(key: _ProviderKey) -> Tracer:
-    tracer: Tracer = key.provider.get_tracer("acorn")
-    return tracer
-
-
-class Meters:
-    """A recorder of two metrics of model requests: the duration and the number of tokens.
-
-    It records nothing if the program has no OpenTelemetry meter provider.
+    It records no metrics if the program has no OpenTelemetry meter provider.
     """
 
-    def __init__(self, provider: MeterProvider | None) -> None:
-        meter = None if provider is None else provider.get_meter("acorn")
-        if meter is None:
-            self._duration = self._tokens = None
-            return
-        description = "The duration of a model request."
-        buckets: Any = {"explicit_bucket_boundaries_advisory": DURATIONS}
-        self._duration = meter.create_histogram(DURATION, "s", description, **buckets)
-        description = "The number of tokens of a model request."
-        buckets = {"explicit_bucket_boundaries_advisory": COUNTS}
-        self._tokens = meter.create_histogram(TOKENS, "{token}", description, **buckets)
+    def __init__(self, tracer_provider: TracerProvider, meter_provider: MeterProvider | None) -> None:
+        self.tracer_provider, self.meter_provider = tracer_provider, meter_provider
+        self.tracer = tracer_provider.get_tracer("acorn")
+        self._duration = self._tokens = None
+        if meter_provider is not None:
+            meter = meter_provider.get_meter("acorn")
+            self._duration = meter.create_histogram(
+                DURATION, "s", "The duration of a model request.", explicit_bucket_boundaries_advisory=DURATIONS
+            )
+            self._tokens = meter.create_histogram(
+                TOKENS,
+                "{token}",
+                "The number of tokens of a model request.",
+                explicit_bucket_boundaries_advisory=COUNTS,
+            )
 
     def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
         """Record the metrics of a model request that has ended. `usage` is None if the request failed."""
         if self._duration is not None:
             self._duration.record(seconds, attributes)
         if self._tokens is not None and usage is not None:
-            self._tokens.record(usage.input_tokens, {**attributes, TOKEN_TYPE: "input"})
-            self._tokens.record(usage.output_tokens, {**attributes, TOKEN_TYPE: "output"})
+            self._tokens.record(usage.input_tokens, {**attributes, "gen_ai.token.type": "input"})
+            self._tokens.record(usage.output_tokens, {**attributes, "gen_ai.token.type": "output"})
 
 
-def meters_of(provider: MeterProvider | None) -> Meters:
-    """Return the `Meters` object for an OpenTelemetry meter provider. All runs share this object."""
-    return _meters_of(_ProviderKey(provider))
+_last: Instruments | None = None
 
 
-@lru_cache(maxsize=1)
-def _meters_of(key: _ProviderKey) -> Meters:
-    return Meters(key.provider)
+def instruments_of(tracer_provider: TracerProvider, meter_provider: MeterProvider | None) -> Instruments:
+    """Return the tracer and the metrics of OpenTelemetry providers, which all runs share.
+
+    The providers are compared by identity, because some providers are not hashable.
+    """
+    global _last
+    known = _last
+    if known is None or known.tracer_provider is not tracer_provider or known.meter_provider is not meter_provider:
+        known = _last = Instruments(tracer_provider, meter_provider)
+    return known

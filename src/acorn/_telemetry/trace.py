@@ -14,9 +14,9 @@ the run. Only `start_trace` imports this file, after the program has set up Open
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextvars import Token
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry import context as otel
 from opentelemetry.trace import (
@@ -35,8 +35,15 @@ from opentelemetry.trace import (
 from acorn._base.log import logger
 from acorn._machine.asks import AskModel
 from acorn._machine.machine import Machine
-from acorn._telemetry import conventions
-from acorn._telemetry.conventions import ContentWriter, call_id, meters_of, tracer_of
+from acorn._telemetry.conventions import (
+    OTHER,
+    ContentWriter,
+    call_id,
+    finish_reason,
+    instruments_of,
+    provider_and_model,
+    usage_attributes,
+)
 from acorn.journal import (
     Compacted,
     Entry,
@@ -51,45 +58,22 @@ from acorn.journal import (
 )
 from acorn.models.port import RetryEvent, retry_listener
 from acorn.record import TOOL_ASK_PREFIX
-from acorn.types import JsonObject, Usage
+from acorn.types import JsonObject, Message
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-Key = tuple[str, str]
-"""A run id and the id of one ask, which is an operation that the run has requested."""
 Attributes = JsonObject
 
 
 class _OpenRequest(NamedTuple):
     """A model request that has no response yet, with its span and the attributes of its metrics."""
 
+    ask_id: str
     span: Span
     started: float
     attributes: Attributes
     """The attributes of the metrics, not of the span."""
-
-
-class _SpanBlock:
-    """A context manager that makes the span of an ask (an operation of a run) the current span."""
-
-    __slots__ = ("_ask_id", "_run_id", "_tokens", "_trace")
-
-    def __init__(self, trace: Trace, run_id: str, ask_id: str) -> None:
-        self._trace, self._run_id, self._ask_id = trace, run_id, ask_id
-
-    def __enter__(self) -> None:
-        self._tokens = self._trace.enter(self._run_id, self._ask_id)
-
-    def __exit__(self, *_: object) -> None:
-        self._trace.leave(self._tokens)
-
-
-class ContextTokens(NamedTuple):
-    """The `contextvars` tokens with which `Trace.leave` restores the previous span and the previous retry listener."""
-
-    context: Token[otel.Context]
-    retry_listener: Token[Any] | None
 
 
 class Trace:
@@ -106,44 +90,42 @@ class Trace:
         has_content: bool,
     ) -> None:
         self._machines, self._root, self._first_span = machines, root, first_span
-        self._tracer = tracer_of(tracer_provider)
-        self._meters = meters_of(meter_provider)
+        self._instruments = instruments_of(tracer_provider, meter_provider)
         self._writer = ContentWriter() if has_content else None
         self._runs: dict[str, Span] = {}
-        self._tools: dict[Key, Span] = {}
-        self._requests: dict[Key, _OpenRequest] = {}
+        self._tools: dict[tuple[str, str], Span] = {}
+        """A dict that maps (run id, ask id) to the span of a tool call."""
+        self._requests: dict[str, _OpenRequest] = {}
+        """A dict that maps run ids to the unanswered request of the run. A run has at most one."""
         self._has_failed = False
 
     # Start and end of a run
 
     def open(self, run_id: str) -> None:
         """Start the span of a run when the run starts or resumes."""
-        try:
-            self._open(run_id)
-        except Exception as error:
-            self._log_error(error)
-
-    def _open(self, run_id: str) -> None:
-        machine = self._machines[run_id]
-        context, owner = machine.context, machine.spec.owner
-        attributes: Attributes = {
-            conventions.OPERATION: conventions.INVOKE_AGENT,
-            conventions.AGENT: owner,
-            conventions.MODEL: conventions.provider_and_model(machine.builder.model.name)[1],
-            conventions.CONVERSATION: self._root,
-            conventions.RUN: run_id,
-        }
-        if context is not None:
-            attributes[conventions.BRANCH] = context.path
-        # A branch that the model called is a child of the run's span. Any other branch is a child of the current span.
-        parent_span = None if context is None else self._runs.get(context.parent_id)
-        is_called = context is not None and context.call_id is not None
-        parent = None
-        if parent_span is not None and (is_called or not get_current_span().get_span_context().is_valid):
-            parent = set_span_in_context(parent_span)
-        links = [Link(_parse_traceparent(self._first_span))] if self._first_span and run_id == self._root else None
-        name = f"{conventions.INVOKE_AGENT} {owner}"
-        self._runs[run_id] = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links)
+        with self._logging_errors():
+            machine = self._machines[run_id]
+            context, owner = machine.context, machine.spec.owner
+            attributes: Attributes = {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": owner,
+                "gen_ai.request.model": provider_and_model(machine.builder.model.name)[1],
+                "gen_ai.conversation.id": self._root,
+                "acorn.run.id": run_id,
+            }
+            if context is not None:
+                attributes["acorn.branch"] = context.path
+            # A branch that the model called is a child of the run's span. Any other branch is a child of the current
+            # span.
+            parent_span = None if context is None else self._runs.get(context.parent_id)
+            is_called = context is not None and context.call_id is not None
+            parent = None
+            if parent_span is not None and (is_called or not get_current_span().get_span_context().is_valid):
+                parent = set_span_in_context(parent_span)
+            links = [Link(_parse_traceparent(self._first_span))] if self._first_span and run_id == self._root else None
+            self._runs[run_id] = self._instruments.tracer.start_span(
+                f"invoke_agent {owner}", parent, SpanKind.INTERNAL, attributes, links
+            )
 
     def root_traceparent(self) -> str | None:
         """Return the W3C `traceparent` of the span of the top-level run, or None without a valid span.
@@ -159,80 +141,70 @@ class Trace:
     def close(self, run_id: str) -> None:
         """End the span of a run, and the spans of its unfinished tool calls and model requests."""
         span = self._runs.pop(run_id, None)
-        if span is not None:
-            try:
-                self._close(run_id, span)
-            except Exception as error:
-                self._log_error(error)
-
-    def _close(self, run_id: str, span: Span) -> None:
-        run = self._machines[run_id].run
-        error = run.error if run.stop_reason == "error" else None
-        for key in [key for key in self._tools if key[0] == run_id]:
-            self._tools.pop(key).end()
-        for key in [key for key in self._requests if key[0] == run_id]:
-            self._abort_request(self._requests.pop(key), error)
-        span.set_attribute(conventions.STOP_REASON, run.stop_reason or "paused")  # A paused run has no stop reason.
-        span.set_attribute(conventions.TOTAL_INPUT_TOKENS, run.usage.input_tokens)
-        span.set_attribute(conventions.TOTAL_OUTPUT_TOKENS, run.usage.output_tokens)
-        if run.cost is not None:
-            span.set_attribute(conventions.COST, run.cost)
-        if error is not None:
-            self._mark_failed(span, type(error).__qualname__, str(error))
-        span.end()
+        if span is None:
+            return
+        with self._logging_errors():
+            run = self._machines[run_id].run
+            error = run.error if run.stop_reason == "error" else None
+            for key in [key for key in self._tools if key[0] == run_id]:
+                self._tools.pop(key).end()
+            if (request := self._requests.pop(run_id, None)) is not None:
+                self._abort_request(request, error)
+            span.set_attribute("acorn.stop_reason", run.stop_reason or "paused")  # A paused run has no stop reason.
+            # The totals of a run have separate names. Otherwise, a sum over all spans would count the tokens twice.
+            span.set_attribute("gen_ai.aggregated_usage.input_tokens", run.usage.input_tokens)
+            span.set_attribute("gen_ai.aggregated_usage.output_tokens", run.usage.output_tokens)
+            if run.cost is not None:
+                span.set_attribute("acorn.cost", run.cost)
+            if error is not None:
+                self._mark_failed(span, type(error).__qualname__, str(error))
+            span.end()
 
     # Code outside of acorn
 
-    def enter(self, run_id: str, ask_id: str) -> ContextTokens | None:
-        """Make the span of an ask (an operation of a run) the current span until `leave` is called.
+    @contextmanager
+    def inside(self, run_id: str, ask_id: str) -> Generator[None]:
+        """Make the span of an ask (an operation of a run) the current span in a `with` block.
 
         If the ask has no span, the span of the run becomes the current span.
         """
+        request = self._requests.get(run_id)
+        if request is None or request.ask_id != ask_id:
+            span = self._tools.get((run_id, ask_id)) or self._runs.get(run_id)
+            listener = None
+        else:
+            span, retried = request.span, request
+            listener = retry_listener.set(lambda retry: self._record_retry(retried, retry))
+        context = None if span is None else otel.attach(set_span_in_context(span))
         try:
-            key = (run_id, ask_id)
-            request = self._requests.get(key)
-            span = self._tools.get(key) or self._runs.get(run_id) if request is None else request.span
-            if span is None:
-                return None
-            listener = None if request is None else retry_listener.set(lambda retry: self._record_retry(request, retry))
-            return ContextTokens(otel.attach(set_span_in_context(span)), listener)
-        except Exception as error:
-            self._log_error(error)
-            return None
+            yield
+        finally:
+            if context is not None:
+                otel.detach(context)
+            if listener is not None:
+                retry_listener.reset(listener)
 
-    def leave(self, tokens: ContextTokens | None) -> None:
-        """Restore the span and the retry listener that were current before `enter`."""
-        if tokens is not None:
-            otel.detach(tokens.context)
-            if tokens.retry_listener is not None:
-                retry_listener.reset(tokens.retry_listener)
-
-    def inside(self, run_id: str, ask_id: str) -> _SpanBlock:
-        """Return a context manager that makes the span of an ask (an operation of a run) the current span."""
-        return _SpanBlock(self, run_id, ask_id)
-
-    def record_first_chunk(self, run_id: str, ask_id: str) -> None:
+    def record_first_chunk(self, run_id: str) -> None:
         """Record how many seconds after the start of a model request the first chunk of its response arrived."""
-        request = self._requests.get((run_id, ask_id))
+        request = self._requests.get(run_id)
         if request is not None:
-            request.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - request.started)
+            request.span.set_attribute("gen_ai.response.time_to_first_chunk", time.monotonic() - request.started)
 
     def _record_retry(self, request: _OpenRequest, retry: RetryEvent) -> None:
-        try:
-            attributes: Attributes = {conventions.FAILED: retry.model}
+        with self._logging_errors():
+            attributes: Attributes = {"acorn.failed": retry.model}
             if retry.status is not None:
-                attributes[conventions.STATUS] = retry.status
+                attributes["http.response.status_code"] = retry.status
             if retry.to is None:
-                request.span.add_event(conventions.RETRY, attributes | {conventions.WAIT: retry.wait})
+                request.span.add_event("acorn.retry", attributes | {"acorn.wait": retry.wait})
                 return
-            request.span.add_event(conventions.FALLBACK, attributes | {conventions.TO: retry.to})
+            request.span.add_event("acorn.fallback", attributes | {"acorn.to": retry.to})
             # The metrics must count the request for the model that responds.
-            provider, model = conventions.provider_and_model(retry.to)
-            request.attributes.update({conventions.PROVIDER: provider, conventions.MODEL: model})
-            request.span.update_name(f"{conventions.CHAT} {model}")
-            request.span.set_attributes({conventions.PROVIDER: provider, conventions.MODEL: model})
-        except Exception as error:
-            self._log_error(error)
+            provider, model = provider_and_model(retry.to)
+            changed: Attributes = {"gen_ai.provider.name": provider, "gen_ai.request.model": model}
+            request.attributes.update(changed)
+            request.span.update_name(f"chat {model}")
+            request.span.set_attributes(changed)
 
     # Journal entries
 
@@ -246,7 +218,7 @@ class Trace:
         if isinstance(entry, ModelRequested):
             self._start_request(entry, span)
         elif isinstance(entry, ModelResponded):
-            request = self._take_request(run_id)
+            request = self._requests.pop(run_id, None)
             if request is not None:
                 self._finish_request(request, entry)
         elif isinstance(entry, ToolStarted):
@@ -256,63 +228,55 @@ class Trace:
         elif isinstance(entry, Compacted):
             self._record_summary(entry, span)
         elif isinstance(entry, MessagesAdded):
-            if self._writer is not None and entry.step == 0:
-                self._record_input(entry, span)
+            if entry.step == 0:
+                span.set_attributes(self._input_attributes(run_id, entry.messages))
         elif isinstance(entry, RunFinished):
             if self._writer is not None:
-                span.set_attribute(conventions.OUTPUT, self._writer.output(entry.content))
+                span.set_attribute("gen_ai.output.messages", self._writer.output(entry.content))
         elif isinstance(entry, InputRequested):
-            span.add_event(
-                conventions.HUMAN_ASKED, {conventions.REQUEST: entry.request_id, conventions.TOOL: entry.name}
-            )
+            span.add_event("acorn.human_asked", {"acorn.request.id": entry.request_id, "gen_ai.tool.name": entry.name})
         elif isinstance(entry, InputReceived):
-            span.add_event(conventions.HUMAN_ANSWERED, {conventions.REQUEST: entry.request_id})
+            span.add_event("acorn.human_answered", {"acorn.request.id": entry.request_id})
+
+    def _chat_attributes(self, model_id: str) -> Attributes:
+        """Return the attributes that the span and the metrics of a model request have in common."""
+        provider, model = provider_and_model(model_id)
+        return {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
+
+    def _start_chat(self, run_span: Span, attributes: Attributes, start_time: int | None = None) -> Span:
+        return self._instruments.tracer.start_span(
+            f"chat {attributes['gen_ai.request.model']}",
+            set_span_in_context(run_span),
+            SpanKind.CLIENT,
+            {**attributes, "gen_ai.conversation.id": self._root},
+            start_time=start_time,
+        )
 
     def _start_request(self, entry: ModelRequested, run_span: Span) -> None:
-        machine = self._machines[entry.run_id]
-        provider, model = conventions.provider_and_model(entry.model)
-        metric_attributes: Attributes = {
-            conventions.OPERATION: conventions.CHAT,
-            conventions.PROVIDER: provider,
-            conventions.MODEL: model,
-        }
-        attributes: Attributes = {**metric_attributes, conventions.CONVERSATION: self._root}
-        request = next((ask.request for ask in machine.asks(entry.at) if isinstance(ask, AskModel)), None)
+        attributes = self._chat_attributes(entry.model)
+        sent: Attributes = {}
+        asks = self._machines[entry.run_id].asks(entry.at)
+        request = next((ask.request for ask in asks if isinstance(ask, AskModel)), None)
         if request is not None:
-            attributes[conventions.TEMPERATURE] = request.temperature
-            attributes[conventions.MAX_TOKENS] = request.max_tokens
-            if self._writer is not None:
-                self._writer.use_secrets_of(machine.setting("model"))
-                attributes[conventions.INPUT] = self._writer.messages(request.messages)
-                if instructions := self._writer.instructions(request.messages):
-                    attributes[conventions.INSTRUCTIONS] = instructions
-        parent = set_span_in_context(run_span)
-        span = self._tracer.start_span(f"{conventions.CHAT} {model}", parent, SpanKind.CLIENT, attributes)
-        self._requests[entry.run_id, entry.ask_id] = _OpenRequest(span, time.monotonic(), metric_attributes)
-
-    def _take_request(self, run_id: str) -> _OpenRequest | None:
-        """Return the unanswered model request of a run and remove it from the trace, or return None.
-
-        A run has at most one unanswered model request.
-        """
-        key = next((key for key in self._requests if key[0] == run_id), None)
-        return None if key is None else self._requests.pop(key)
+            sent["gen_ai.request.temperature"] = request.temperature
+            sent["gen_ai.request.max_tokens"] = request.max_tokens
+            sent |= self._input_attributes(entry.run_id, request.messages)
+        span = self._start_chat(run_span, attributes | sent)
+        self._requests[entry.run_id] = _OpenRequest(entry.ask_id, span, time.monotonic(), attributes)
 
     def _finish_request(self, request: _OpenRequest, entry: ModelResponded) -> None:
-        span = request.span
-        model = conventions.provider_and_model(entry.model)[1]
-        request.attributes[conventions.ANSWERED_BY] = model
-        span.set_attributes(
-            {
-                conventions.ANSWERED_BY: model,
-                conventions.FINISH_REASONS: (conventions.finish_reason(entry.stop_reason),),
-                **_usage_attributes(entry.usage),
-            }
-        )
+        model = provider_and_model(entry.model)[1]
+        request.attributes["gen_ai.response.model"] = model
+        attributes: Attributes = {
+            "gen_ai.response.model": model,
+            "gen_ai.response.finish_reasons": (finish_reason(entry.stop_reason),),
+            **usage_attributes(entry.usage),
+        }
         if self._writer is not None:
-            span.set_attribute(conventions.OUTPUT, self._writer.response(entry))
-        span.end()
-        self._meters.record(request.attributes, time.monotonic() - request.started, entry.usage)
+            attributes["gen_ai.output.messages"] = self._writer.response(entry)
+        request.span.set_attributes(attributes)
+        request.span.end()
+        self._instruments.record(request.attributes, time.monotonic() - request.started, entry.usage)
 
     def _record_summary(self, entry: Compacted, run_span: Span) -> None:
         """Record the span and the metrics of the model request for a summary.
@@ -320,22 +284,11 @@ class Trace:
         The span starts and ends here, because the journal contains this model request only after it is complete.
         """
         seconds, ended = entry.at - entry.asked, time.time_ns()
-        provider, model = conventions.provider_and_model(self._machines[entry.run_id].builder.model.name)
-        metric_attributes: Attributes = {
-            conventions.OPERATION: conventions.CHAT,
-            conventions.PROVIDER: provider,
-            conventions.MODEL: model,
-            conventions.ANSWERED_BY: conventions.provider_and_model(entry.model)[1],
-        }
-        attributes = {**metric_attributes, conventions.CONVERSATION: self._root, **_usage_attributes(entry.usage)}
-        self._tracer.start_span(
-            f"{conventions.CHAT} {model}",
-            set_span_in_context(run_span),
-            SpanKind.CLIENT,
-            attributes,
-            start_time=ended - int(seconds * 1e9),
-        ).end(ended)
-        self._meters.record(metric_attributes, seconds, entry.usage)
+        attributes = self._chat_attributes(self._machines[entry.run_id].builder.model.name)
+        attributes["gen_ai.response.model"] = provider_and_model(entry.model)[1]
+        span = self._start_chat(run_span, attributes | usage_attributes(entry.usage), ended - int(seconds * 1e9))
+        span.end(ended)
+        self._instruments.record(attributes, seconds, entry.usage)
 
     def _abort_request(self, request: _OpenRequest, error: BaseException | None) -> None:
         """End the span of a model request without a response. If the request failed, record the error."""
@@ -344,25 +297,23 @@ class Trace:
             self._mark_failed(request.span, kind, str(error))
             status = getattr(error, "status", None)
             if isinstance(status, int):
-                request.span.set_attribute(conventions.STATUS, status)
-            self._meters.record(
-                {**request.attributes, conventions.ERROR: kind}, time.monotonic() - request.started, None
+                request.span.set_attribute("http.response.status_code", status)
+            self._instruments.record(
+                {**request.attributes, "error.type": kind}, time.monotonic() - request.started, None
             )
         request.span.end()
 
     def _start_tool(self, entry: ToolStarted, run_span: Span) -> None:
         attributes: Attributes = {
-            conventions.OPERATION: conventions.EXECUTE_TOOL,
-            conventions.TOOL: entry.name,
-            conventions.TOOL_TYPE: "function",
-            conventions.CALL: call_id(entry.call_id),
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": entry.name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": call_id(entry.call_id),
         }
         if self._writer is not None:
-            attributes[conventions.ARGUMENTS] = self._writer.arguments(entry.arguments)
+            attributes["gen_ai.tool.call.arguments"] = self._writer.json_text(entry.arguments)
         parent = set_span_in_context(run_span)
-        span = self._tracer.start_span(
-            f"{conventions.EXECUTE_TOOL} {entry.name}", parent, SpanKind.INTERNAL, attributes
-        )
+        span = self._instruments.tracer.start_span(f"execute_tool {entry.name}", parent, SpanKind.INTERNAL, attributes)
         self._tools[entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"] = span
 
     def _finish_tool(self, entry: ToolFinished, run_span: Span) -> None:
@@ -370,22 +321,25 @@ class Trace:
         if span is None:
             if entry.error is not None:  # The tool is unknown, or the arguments are invalid.
                 # The model chose the name of the tool, so the event does not contain the name.
-                run_span.add_event(conventions.NOT_CALLED, {conventions.CALL: call_id(entry.call_id)})
+                run_span.add_event("acorn.not_called", {"gen_ai.tool.call.id": call_id(entry.call_id)})
             return
         if self._writer is not None:
-            span.set_attribute(conventions.RESULT, self._writer.result(entry.content))
+            span.set_attribute("gen_ai.tool.call.result", self._writer.result(entry.content))
         if entry.error is not None:
             kind = entry.error.partition(":")[0]
-            self._mark_failed(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
+            self._mark_failed(span, kind if kind.replace(".", "_").isidentifier() else OTHER, entry.error)
         span.end()
 
-    def _record_input(self, entry: MessagesAdded, span: Span) -> None:
+    def _input_attributes(self, run_id: str, messages: Sequence[Message]) -> Attributes:
+        """Return the attributes with the content of messages, or an empty dict if spans have no message content."""
         writer = self._writer
-        if writer is not None:
-            writer.use_secrets_of(self._machines[entry.run_id].setting("model"))
-            span.set_attribute(conventions.INPUT, writer.messages(entry.messages))
-            if instructions := writer.instructions(entry.messages):
-                span.set_attribute(conventions.INSTRUCTIONS, instructions)
+        if writer is None:
+            return {}
+        writer.use_secrets_of(self._machines[run_id].setting("model"))
+        attributes: Attributes = {"gen_ai.input.messages": writer.messages(messages)}
+        if instructions := writer.instructions(messages):
+            attributes["gen_ai.system_instructions"] = instructions
+        return attributes
 
     # Errors
 
@@ -394,28 +348,19 @@ class Trace:
 
         The span contains the error message only if the user allows message content in spans.
         """
-        span.set_attribute(conventions.ERROR, kind)
+        span.set_attribute("error.type", kind)
         span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(message)))
 
-    def _log_error(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            logger.error("Telemetry of run %s failed with %s.", self._root, type(error).__name__)
-            logger.debug("This error stopped the telemetry:", exc_info=error)
-
-
-def _usage_attributes(usage: Usage) -> Attributes:
-    attributes: Attributes = {
-        conventions.INPUT_TOKENS: usage.input_tokens,
-        conventions.OUTPUT_TOKENS: usage.output_tokens,
-    }
-    if usage.cached_tokens:
-        attributes[conventions.CACHED_TOKENS] = usage.cached_tokens
-    if usage.cache_write_tokens:
-        attributes[conventions.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
-    if usage.reasoning_tokens:
-        attributes[conventions.REASONING_TOKENS] = usage.reasoning_tokens
-    return attributes
+    @contextmanager
+    def _logging_errors(self) -> Generator[None]:
+        """Log the first exception of the `with` block instead of raising it, and ignore the others."""
+        try:
+            yield
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                logger.error("Telemetry of run %s failed with %s.", self._root, type(error).__name__)
+                logger.debug("This error stopped the telemetry:", exc_info=error)
 
 
 def _parse_traceparent(traceparent: str) -> SpanContext:

@@ -12,56 +12,56 @@ a name from the run in the code only if it is a valid Python name.
 
 from __future__ import annotations
 
+import ast
+import keyword
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from pydantic_core import from_json
+
+import acorn
 from acorn._inside import (
     FINISH,
     SUMMARY_INTRODUCTION,
     RecordedError,
     snake_case,
+    text_of,
+    to_compact_json,
     to_json_data,
     to_saved_data,
 )
-from acorn.errors import AcornError, ModelError
+from acorn.errors import LimitError, ModelError
 from acorn.journal import (
     CalledTool,
     Compacted,
+    InputReceived,
+    InputRequested,
+    MessagesAdded,
     ModelResponded,
     RunStarted,
     ToolStarted,
 )
 from acorn.record import Run
-from acorn.testing.replay_data import (
-    Turn,
-    branches_of,
-    first_messages,
-    human_answers,
-    input_requests,
-    input_text,
-    is_exact,
-    is_keyword_argument,
-    is_nested,
-    literal,
-    parse_arguments,
-    request_error,
-    request_time,
-    runs_in_tree,
-    skip_reason,
-    split_class_path,
-    start_time,
-)
 from acorn.thread import dump_events
-from acorn.types import JsonObject, Paused, Unfinished, is_json_object
+from acorn.types import JsonObject, Message, Paused, Unfinished, is_json_list, is_json_object, is_list_or_tuple
 
 _UNKNOWN_MODULE = "your_project"
 _INDENT = "    "
-_OTHER_IMPORTS = {
-    "ModelRequest": "from acorn.models import ModelRequest",
-    "MemoryStore": "from acorn.stores import MemoryStore",
-    "RawCall": "from acorn.models.port import RawCall",
+_ERROR_NAMES = {name for name in acorn.__all__ if name.endswith("Error")}
+_MODULES = {
+    **dict.fromkeys(("Failure", "Reply", "ScriptedModel", "call", "finish"), "acorn.testing"),
+    **dict.fromkeys(("Paused", "Usage", "runs", *_ERROR_NAMES), "acorn"),
+    "MemoryStore": "acorn.stores",
+    "ModelRequest": "acorn.models",
+    "RawCall": "acorn.models.port",
+    "to_jsonable_python": "pydantic_core",
 }
+"""A dict that maps the names that generated code may use to their modules."""
+
+Turn = Compacted | ModelResponded | ModelError
+"""A response of the model, a summary by the model, or the provider error that ended the run."""
 
 
 def as_python(
@@ -85,22 +85,22 @@ class _ScriptedClass:
 
     name: str
     module: str
-    runs: list[tuple[Run, list[Turn]]] = field(default_factory=list[tuple[Run, list[Turn]]])
-    variable: str = "model"
+    model: str
     """The name of the variable in the test that contains the scripted model of the class."""
+    runs: list[tuple[Run, list[Turn]]] = field(default_factory=list[tuple[Run, list[Turn]]])
 
     @property
     def has_concurrent_runs(self) -> bool:
         return any(
-            start_time(one) < start_time(other) + other.seconds
-            and start_time(other) < start_time(one) + one.seconds
-            and not is_nested(one, other)
+            _start_time(one) < _start_time(other) + other.seconds
+            and _start_time(other) < _start_time(one) + one.seconds
+            and not any(member is other for member in _runs_in_tree(one))  # The list has a run before its branches.
             for (one, _), (other, _) in combinations(self.runs, 2)
         )
 
 
 class _TestWriter:
-    """A generator of one test file, which also collects the imports that the file needs."""
+    """A generator of one test file."""
 
     def __init__(
         self, run: Run, module: str | None, settings: Mapping[str, object], redact: Callable[[str], str]
@@ -110,86 +110,98 @@ class _TestWriter:
         self.settings = {
             name: value
             for name, value in settings.items()
-            if name not in ("model", "store") and is_keyword_argument(name)
+            if name not in ("model", "store") and _is_keyword_argument(name)
         }
-        self.answers = human_answers(run)
-        self.needs_store = module is not None or bool(input_requests(run))
+        self.members = _runs_in_tree(run)
+        self.entries = [entry for member in self.members for entry in member.journal.entries]
+        self.questions = _questions(self.members)
+        self.needs_store = module is not None or bool(self.questions)
         """Whether the test needs a store. The test uses a `MemoryStore`, never the store of the run."""
-        self.knows_modules = True
         self.classes: dict[tuple[str, str], _ScriptedClass] = {}
         """A dict that maps (module, class name) to the agent classes. The class of the run itself is the first item."""
-        self.agent = self._add_run(run, module)
-        for branch in branches_of(run):
-            self._add_run(branch, None)
-        for cls in self.classes.values():
-            cls.variable = "model" if cls is self.agent else f"{snake_case(cls.name)}_model"
-        self.testing_imports = {"ScriptedModel"}
-        """The names to import from `acorn.testing`."""
-        self.imports: set[str] = set()
-        """The other names to import."""
+        for member in self.members:
+            self._add_run(member, module if member is run else None)
+        self.agent = next(iter(self.classes.values()))
 
-    def _add_run(self, run: Run, module: str | None) -> _ScriptedClass:
-        starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
-        source, name = split_class_path(module or (starts[0].module if starts else "") or "")
-        if source is None:
-            self.knows_modules = False
-        source = source or _UNKNOWN_MODULE
-        cls = self.classes.setdefault((source, name), _ScriptedClass(name, source))
+    def _add_run(self, run: Run, module: str | None) -> None:
+        entries = run.journal.entries
+        starts = [entry.module for entry in entries if isinstance(entry, RunStarted)]
+        source, name = _split_class_path(module or (starts[0] if starts else "") or "")
+        variable = f"{snake_case(name)}_model" if self.classes else "model"
+        cls = self.classes.setdefault((source, name), _ScriptedClass(name, source, variable))
+        responses = [entry for entry in entries if isinstance(entry, ModelResponded)]
         turns: list[Turn] = [
             entry
-            for entry in run.journal.entries
+            for entry in entries
             if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
         ]
-        if (error := request_error(run)) is not None:
-            turns.append(error)
+        # The error of a refusal is not a turn, because a refusal is a response of the model.
+        if isinstance(run.error, ModelError) and not (responses and responses[-1].refusal is not None):
+            turns.append(run.error)
         cls.runs.append((run, turns))
-        return cls
 
     def text(self) -> str:
-        body = [*self._models(), *self._call()]
-        reason = skip_reason(self.run)
+        name = snake_case(self.agent.name)
+        test = [f"def test_{name}() -> None:"]
+        test += [f"{_INDENT}{line}" if line else "" for line in [*self._models(), *self._call()]]
+        if (reason := self._skip_reason()) is not None:
+            test.insert(0, f"@pytest.mark.skip(reason={reason!r})")
         lines = [
             f'"""Replay a run of `{self.agent.name}`: the model repeats its responses, and the output must match.',
             "",
             *self._remarks(),
             '"""',
             "",
-            *self._import_lines(reason is not None),
+            *self._import_lines("\n".join(test)),
             "",
             "",
         ]
-        if reason is not None:
-            lines.append(f"@pytest.mark.skip(reason={reason!r})")
-        lines.append(f"def test_{snake_case(self.agent.name)}() -> None:")
-        return "\n".join([*lines, *(f"{_INDENT}{line}" if line else "" for line in body)]) + "\n"
+        return "\n".join([*lines, *test]) + "\n"
+
+    def _skip_reason(self) -> str | None:
+        """Return the reason why a scripted model cannot repeat the run, or None if a scripted model can repeat it."""
+        run = self.run
+        answers = [answer for _, answer in self.questions]
+        if None in answers and (run.stop_reason != "paused" or any(answer is not None for answer in answers)):
+            return "some requests for human input were not answered"
+        if run.error is not None and answers:
+            return "the run failed after it requested human input; add an `on_human` with the same answers"
+        if run.stop_reason is None:
+            return "the run had not ended when this test was written"
+        if run.stop_reason == "cancelled":
+            return "the run was interrupted, which a script cannot repeat"
+        if isinstance(run.error, LimitError):
+            return "the run reached a limit of tokens, cost or time, which a script does not reach"
+        return None
 
     def _remarks(self) -> list[str]:
-        entries = [entry for run in runs_in_tree(self.run) for entry in run.journal.entries]
-        called = dict.fromkeys(entry.name for entry in entries if isinstance(entry, ToolStarted))
+        called = dict.fromkeys(entry.name for entry in self.entries if isinstance(entry, ToolStarted))
         tools = [f"`{name}`" for name in called if name.isidentifier()]
         remarks: list[str] = []
         if tools:
             remarks.append(f"The test calls the real tools: {', '.join(tools)}.")
-        if not self.knows_modules:
+        if any(cls.module == _UNKNOWN_MODULE for cls in self.classes.values()):
             remarks.append(f"Replace `{_UNKNOWN_MODULE}` with the module of the class, which the run does not contain.")
         if self.run.deps is not None:
             remarks.append("Add `using(deps=...)` with the original value, which the run does not contain.")
         return remarks or ["The test calls no tools."]
 
-    def _import_lines(self, is_skipped: bool) -> list[str]:
-        third_party = ["import pytest"] if is_skipped or "pytest" in self.imports else []
-        if "to_jsonable_python" in self.imports:
-            third_party.append("from pydantic_core import to_jsonable_python")
-        # The lines are sorted as a formatter would sort them.
-        first_party = {f"from acorn.testing import {', '.join(sorted(self.testing_imports, key=_import_order))}"}
-        first_party |= {line for name, line in _OTHER_IMPORTS.items() if name in self.imports}
-        if acorn_names := sorted(self.imports & (_ERROR_NAMES | {"Paused", "Usage", "runs"}), key=_import_order):
-            first_party.add(f"from acorn import {', '.join(acorn_names)}")
-        class_names: dict[str, set[str]] = {}
+    def _import_lines(self, code: str) -> list[str]:
+        """Return the imports of the names that the code uses, sorted as a formatter would sort them."""
+        used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+        modules: dict[str, set[str]] = {}
         for cls in self.classes.values():
-            class_names.setdefault(cls.module, set()).add(cls.name)
-        first_party |= {f"from {module} import {', '.join(sorted(names))}" for module, names in class_names.items()}
-        return [*third_party, *([""] if third_party else []), *sorted(first_party)]
+            modules.setdefault(cls.module, set()).add(cls.name)
+        for name in used & _MODULES.keys():
+            modules.setdefault(_MODULES[name], set()).add(name)
+        lines = {
+            module: f"from {module} import {', '.join(sorted(names, key=_import_order))}"
+            for module, names in sorted(modules.items())
+        }
+        third_party = ["import pytest"] if "pytest" in used else []
+        if "pydantic_core" in lines:
+            third_party.append(lines.pop("pydantic_core"))
+        return [*third_party, *([""] if third_party else []), *lines.values()]
 
     # The models
 
@@ -198,9 +210,9 @@ class _TestWriter:
             if cls.has_concurrent_runs:
                 yield from self._model_by_input(cls)
                 continue
-            turns = [(request_time(run, turn), turn) for run, run_turns in cls.runs for turn in run_turns]
+            turns = [(_request_time(run, turn), turn) for run, run_turns in cls.runs for turn in run_turns]
             turns.sort(key=lambda item: item[0])
-            yield f"{cls.variable} = ScriptedModel("
+            yield f"{cls.model} = ScriptedModel("
             yield f"{_INDENT}["
             yield from self._replies([turn for _, turn in turns])
             yield f"{_INDENT}]"
@@ -211,34 +223,31 @@ class _TestWriter:
 
         Concurrent runs send their requests in varying order, so they cannot share one script.
         """
-        self.imports.add("ModelRequest")
-        self.testing_imports.add("Reply")
-        scripts = f"{cls.variable}_scripts"
+        scripts = f"{cls.model}_scripts"
         yield f"# Runs of `{cls.name}` were concurrent, so the input of a run selects its script."
         yield f"{scripts} = {{"
         for run, turns in cls.runs:
-            yield f"{_INDENT}{self._literal(input_text(run))}: ["
+            messages = _first_messages(run)
+            yield f"{_INDENT}{self._literal(text_of(messages[-1].get('content')) if messages else '')}: ["
             yield from self._replies(turns)
             yield f"{_INDENT}],"
         yield "}"
         yield ""
-        yield f"def {cls.variable}_reply(request: ModelRequest) -> Reply:"
+        yield f"def {cls.model}_reply(request: ModelRequest) -> Reply:"
         yield f"{_INDENT}texts = [message['content'] for message in request.messages]"
         yield f"{_INDENT}start = max(index for index, text in enumerate(texts) if text in {scripts})"
         yield f"{_INDENT}turns = [message for message in request.messages[start:] if message['role'] == 'assistant']"
         yield f"{_INDENT}return {scripts}[texts[start]][len(turns)]"
         yield ""
-        yield f"{cls.variable} = ScriptedModel({cls.variable}_reply)"
+        yield f"{cls.model} = ScriptedModel({cls.model}_reply)"
 
     def _replies(self, turns: Sequence[Turn]) -> Iterator[str]:
         return (f"{_INDENT}{_INDENT}{self._reply(turn)}," for turn in turns)
 
     def _reply(self, turn: Turn) -> str:
         if isinstance(turn, Compacted):
-            self.testing_imports.add("Reply")
             return f"Reply({self._literal(turn.summary.removeprefix(SUMMARY_INTRODUCTION))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
-            self.testing_imports.add("Failure")
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"
         options = self._usage(turn)
         if turn.stop_reason not in ("stop", "tool_calls"):
@@ -247,7 +256,6 @@ class _TestWriter:
             options += f", refusal={self._literal(turn.refusal)}"
         replies = list(map(self._tool_call, turn.calls))
         if turn.content or options or not replies:
-            self.testing_imports.add("Reply")
             replies.insert(0, f"Reply({self._literal(turn.content)}{options})")
         return " & ".join(replies)
 
@@ -256,22 +264,17 @@ class _TestWriter:
 
         The token usage is only necessary for summaries, because it determines when acorn requests them.
         """
-        if not any(isinstance(entry, Compacted) for run in runs_in_tree(self.run) for entry in run.journal.entries):
+        if not any(isinstance(entry, Compacted) for entry in self.entries):
             return ""
-        self.imports.add("Usage")
         return f", usage=Usage({turn.usage.input_tokens!r}, {turn.usage.output_tokens!r}, requests=1)"
 
     def _tool_call(self, call: CalledTool) -> str:
-        arguments = parse_arguments(call.arguments)
+        arguments = _parse_arguments(call.arguments)
         if arguments is None:
-            self.testing_imports.add("Reply")
-            self.imports.add("RawCall")
             return f"Reply(calls=[RawCall(None, {self._literal(call.name)}, {self._literal(call.arguments)})])"
         keywords = self._keywords(arguments)
         if call.name == FINISH and keywords:
-            self.testing_imports.add("finish")
             return f"finish({', '.join(keywords)})"
-        self.testing_imports.add("call")
         return f"call({', '.join([self._literal(call.name), *keywords])})"
 
     # The call and its outcome
@@ -285,30 +288,27 @@ class _TestWriter:
         agent = f"{self.agent.name}({', '.join(self._keywords(self.settings))})"
         options = ", ".join(self._options())
         configured = f"{agent}.using({options})" if options else agent
-        contexts = [cls.variable for cls in self.classes.values() if not cls.has_concurrent_runs]
+        contexts = [cls.model for cls in self.classes.values() if not cls.has_concurrent_runs]
         store = ", store=store" if self.needs_store else ""
-        contexts += [f"{cls.name}.override(model={cls.variable}{store})" for cls in self.classes.values()]
+        contexts += [f"{cls.name}.override(model={cls.model}{store})" for cls in self.classes.values()]
         if self.needs_store:
-            self.imports.add("MemoryStore")
             yield "store = MemoryStore()"
         error_name = self._error_name()
         if error_name is not None:
-            self.imports |= {"pytest", error_name}
             contexts.append(f"pytest.raises({error_name})")
         yield f"with {', '.join(contexts)}:"
         target = "run = " if error_name is None else ""
         values: object = to_saved_data(self.run.input) if fork is None else {}
         if not values:
             yield f"{_INDENT}{target}{configured}.run()"
-        elif is_json_object(values) and all(map(is_keyword_argument, values)):
+        elif is_json_object(values) and all(map(_is_keyword_argument, values)):
             yield f"{_INDENT}{target}{configured}.run("
             yield from (f"{_INDENT}{_INDENT}{keyword}," for keyword in self._keywords(values))
             yield f"{_INDENT})"
         else:
             yield f"{_INDENT}{target}{configured}.run(**{self._literal(values)})"
         if error_name is None:
-            if self.answers:
-                yield from self._resume(agent)
+            yield from self._resume(agent)
             yield from self._assertions()
 
     def _options(self) -> Iterator[str]:
@@ -318,7 +318,7 @@ class _TestWriter:
             yield "thread=events"
             yield f"before={int(fork.before)!r}"
             return
-        messages = list(first_messages(self.run)[:-1])
+        messages = list(_first_messages(self.run)[:-1])
         if messages and messages[0].get("role") in ("system", "developer"):
             del messages[0]
         if messages:
@@ -343,12 +343,13 @@ class _TestWriter:
 
     def _resume(self, agent: str) -> Iterator[str]:
         """Yield the code that resumes the paused run with the recorded answers, in the order of the questions."""
-        self.imports |= {"Paused", "runs"}
-        yield f"{_INDENT}answers = iter({self._literal(self.answers)})"
-        yield f"{_INDENT}while isinstance(run.output, Paused):"
-        yield f"{_INDENT}{_INDENT}answers_by_id = {{request.id: next(answers) for request in run.output.requests}}"
-        yield f"{_INDENT}{_INDENT}{agent}.resume(run.id, answers=answers_by_id)"
-        yield f"{_INDENT}{_INDENT}run = runs(store).get(run.id)"
+        answers = [_parse_answer(kind, answer) for kind, answer in self.questions if answer is not None]
+        if answers:
+            yield f"{_INDENT}answers = iter({self._literal(answers)})"
+            yield f"{_INDENT}while isinstance(run.output, Paused):"
+            yield f"{_INDENT}{_INDENT}answers_by_id = {{request.id: next(answers) for request in run.output.requests}}"
+            yield f"{_INDENT}{_INDENT}{agent}.resume(run.id, answers=answers_by_id)"
+            yield f"{_INDENT}{_INDENT}run = runs(store).get(run.id)"
 
     def _assertions(self) -> Iterator[str]:
         run = self.run
@@ -358,8 +359,7 @@ class _TestWriter:
         if run.stop_reason is not None and run.stop_reason != "limit":
             yield f"assert run.stop_reason == {self._literal(run.stop_reason)}"
         output: object = to_json_data(run.output)
-        if is_exact(output):
-            self.imports.add("to_jsonable_python")
+        if _is_exact(output):
             yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(output)}"
         else:
             yield "# The output is not compared, because it contains a value that does not stay equal in source code."
@@ -368,17 +368,115 @@ class _TestWriter:
         return [f"{name}={self._literal(value)}" for name, value in values.items()]
 
     def _literal(self, value: object) -> str:
-        return literal(value, self.redact)
+        """Convert JSON data to the source code of a Python literal, without secrets."""
+        if is_json_object(value):
+            return f"{{{', '.join(f'{self._literal(key)}: {self._literal(item)}' for key, item in value.items())}}}"
+        if is_list_or_tuple(value):
+            return f"[{', '.join(map(self._literal, value))}]"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"float({str(value)!r})"
+        if value is None or isinstance(value, bool | int | float):
+            return repr(value)
+        # A subclass of `str` may return another text, so this calls `str.__str__`.
+        return repr(self.redact(str.__str__(value) if isinstance(value, str) else str(value)))
 
 
 def _import_order(name: str) -> tuple[bool, str]:
     return not name[0].isupper(), name  # Class names precede other names.
 
 
-def _error_names(cls: type[AcornError]) -> set[str]:
-    """Return the names of an error class of acorn and of all its subclasses."""
-    subclasses = [subclass for subclass in cls.__subclasses__() if subclass.__module__ == AcornError.__module__]
-    return {cls.__name__}.union(*map(_error_names, subclasses))
+# The parts of a run
 
 
-_ERROR_NAMES = _error_names(AcornError)
+def _runs_in_tree(run: Run) -> list[Run]:
+    return [run, *(member for branch in run.branches for member in _runs_in_tree(branch))]
+
+
+def _start_time(run: Run) -> float:
+    return 0.0 if run.started is None else run.started.timestamp()
+
+
+def _request_time(run: Run, turn: Turn) -> float:
+    return _start_time(run) + (run.seconds if isinstance(turn, ModelError) else turn.asked)
+
+
+def _first_messages(run: Run) -> Sequence[Message]:
+    return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
+
+
+def _questions(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
+    """Return (kind, answer or None) for each request for human input, in the order of the requests."""
+    answers = {
+        entry.request_id: entry.answer
+        for run in runs
+        for entry in run.journal.entries
+        if isinstance(entry, InputReceived)
+    }
+    requests = sorted(
+        (_start_time(run) + entry.at, entry.request_id, entry.kind)
+        for run in runs
+        for entry in run.journal.entries
+        if isinstance(entry, InputRequested)
+    )
+    return [(kind, answers.get(request_id)) for _, request_id, kind in requests]
+
+
+def _parse_answer(kind: str, text: str) -> object:
+    """Return a recorded answer. For an approval, this is a boolean, a dict of changed arguments, or a text."""
+    try:
+        value: object = from_json(text) if kind == "approval" else text
+    except ValueError:
+        return text
+    return value if isinstance(value, bool) or is_json_object(value) else text
+
+
+def _is_identifier(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _is_keyword_argument(name: object) -> bool:
+    """Return True if generated code can use the name as a keyword argument.
+
+    The name must be ASCII, because Python normalizes other names and could change them.
+    """
+    return isinstance(name, str) and name.isascii() and _is_identifier(name)
+
+
+def _split_class_path(path: str) -> tuple[str, str]:
+    """Split a path such as `package.file:Class` into the Python module and the class name.
+
+    The Python module is `your_project` if a test cannot import the class, for example because it is in `__main__`.
+    """
+    module, _, name = path.partition(":")
+    if not _is_identifier(name):
+        return _UNKNOWN_MODULE, "Agent"
+    is_module = all(map(_is_identifier, module.split("."))) and module != "__main__"
+    return (module if is_module else _UNKNOWN_MODULE), name
+
+
+def _parse_arguments(text: str) -> JsonObject | None:
+    """Parse the JSON arguments of a tool call for use as keyword arguments of `call(...)`.
+
+    The result is None if `call(...)` would not generate exactly the same JSON text.
+    """
+    try:
+        arguments: object = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return None
+    if not is_json_object(arguments) or not all(map(_is_keyword_argument, arguments)) or "_id" in arguments:
+        return None
+    return arguments if to_compact_json(arguments) == text and _is_exact(arguments) else None
+
+
+def _is_exact(value: object) -> bool:
+    """Return True if JSON data is equal to the value of its Python literal.
+
+    This is False for NaN, infinite numbers, and texts with lone surrogates.
+    """
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    if is_json_object(value):
+        return all(_is_exact(key) and _is_exact(item) for key, item in value.items())
+    return all(map(_is_exact, value)) if is_json_list(value) else True

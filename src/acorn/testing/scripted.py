@@ -74,6 +74,8 @@ Scripted = Reply | Failure | str | BaseException
 """An item of a script: a string is a reply with this text, and an exception is raised."""
 
 _UNSET = object()
+_lock = threading.Lock()
+"""A lock for the script positions of all scripted models, which may serve requests of several threads."""
 
 
 def call(name: str, /, _id: str | None = None, **arguments: Any) -> Reply:
@@ -134,15 +136,13 @@ class ScriptedModel:
             self._reply_function = replies
         else:
             self._script = list(replies)
-        self._lock = threading.Lock()
         self._counted: tuple[SentMessages | None, int, int] = (None, 0, 0)
-        """The last conversation, the number of its messages that were counted, and the characters of these messages."""
+        """The last conversation, the number of its messages that were counted, and the characters of these messages.
+
+        Without this sum, each step of a long run would take longer than the step before."""
 
     def __getstate__(self) -> JsonObject:
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_counted")}
-
-    def __setstate__(self, state: JsonObject) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _counted=(None, 0, 0))
+        return {**vars(self), "_counted": (None, 0, 0)}
 
     def __repr__(self) -> str:
         return f"ScriptedModel({self.name!r}, {len(self.requests)} requests)"
@@ -179,41 +179,47 @@ class ScriptedModel:
         return self._price
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        reply, index = self._next_reply(request)
-        if delay := _delay_of(reply, request):
+        reply, index, delay = self._next_reply(request)
+        if delay:
             current_clock().sleep(delay)
         return self._respond(reply, request, index)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        reply, index = self._next_reply(request)
-        if delay := _delay_of(reply, request):
+        reply, index, delay = self._next_reply(request)
+        if delay:
             await current_clock().asleep(delay)
         return self._respond(reply, request, index)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reply, index = self._next_reply(request)
-        if delay := _delay_of(reply, request):
+        reply, index, delay = self._next_reply(request)
+        if delay:
             current_clock().sleep(delay)
         yield from self._stream_reply(reply, request, index)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reply, index = self._next_reply(request)
-        if delay := _delay_of(reply, request):
+        reply, index, delay = self._next_reply(request)
+        if delay:
             await current_clock().asleep(delay)
         for delta in self._stream_reply(reply, request, index):
             yield delta
 
-    def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int]:
-        """Return the script item that answers a request, and its index in the script."""
-        with self._lock:
+    def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int, float]:
+        """Return the script item that answers a request, its index in the script, and the seconds to wait before it.
+
+        The seconds are the `delay` of the reply, but at most the timeout of the request.
+        """
+        with _lock:
             self.requests.append(request)
             index = _count_turns(request.messages) if self._by_turn else len(self.requests) - 1
             self._last_turn = max(self._last_turn, index)
         if self._reply_function is not None:
-            return self._reply_function(request), index
-        if index >= len(self._script):
+            reply = self._reply_function(request)
+        elif index < len(self._script):
+            reply = self._script[index]
+        else:
             raise AssertionError(self._describe_missing_reply(index))
-        return self._script[index], index
+        delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
+        return reply, index, delay if request.timeout is None else min(delay, request.timeout)
 
     def _describe_missing_reply(self, index: int) -> str:
         received = f"turn {index + 1}" if self._by_turn else "1 request" if index == 0 else f"{index + 1} requests"
@@ -240,17 +246,16 @@ class ScriptedModel:
                 f"The script of `{self.name}` contains {reply!r}. "
                 "Use a `Reply`, a `Failure`, a string or an exception instead."
             )
-        usage = reply.usage or Usage(
-            input_tokens=self._count_characters(request) // 4,
-            output_tokens=(len(reply.content) + sum(len(raw.arguments) for raw in reply.calls)) // 4 + 1,
-            requests=1,
-        )
+        calls: list[RawCall] = []
+        length = len(reply.content)
+        for number, raw in enumerate(reply.calls):
+            call_id = f"call_{index + 1}_{number}" if raw.id is None else raw.id
+            calls.append(RawCall(call_id, raw.name, raw.arguments))
+            length += len(raw.arguments)
+        usage = reply.usage or Usage(self._count_characters(request) // 4, length // 4 + 1, requests=1)
         return ModelResponse(
             content=reply.content,
-            tool_calls=[
-                RawCall(f"call_{index + 1}_{number}" if raw.id is None else raw.id, raw.name, raw.arguments)
-                for number, raw in enumerate(reply.calls)
-            ],
+            tool_calls=calls,
             stop_reason=reply.stop_reason or ("tool_calls" if reply.calls else "stop"),
             usage=usage,
             model=self.name,
@@ -268,10 +273,7 @@ class ScriptedModel:
         )
 
     def _count_characters(self, request: ModelRequest) -> int:
-        """Return the number of characters in the messages of a request.
-
-        The method counts each message of a conversation only once, and stores the sum for the next request.
-        """
+        """Return the number of characters in the messages of a request."""
         sent = request.sent
         if sent is None or sent.has_extra_messages:
             return _text_length(request.messages)
@@ -286,12 +288,6 @@ class ScriptedModel:
         if isinstance(reply, Failure) and reply.after is not None:
             yield from split_response(self._respond(reply.after, request, index), self._chunk_size, is_complete=False)
         yield from split_response(self._respond(reply, request, index), self._chunk_size)
-
-
-def _delay_of(reply: Scripted, request: ModelRequest) -> float:
-    """Return the seconds to wait before a reply: its `delay`, but at most the timeout of the request."""
-    delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
-    return delay if request.timeout is None else min(delay, request.timeout)
 
 
 def split_response(response: ModelResponse, size: int, *, is_complete: bool = True) -> Iterator[Delta]:
@@ -322,7 +318,7 @@ def _text(message: Message) -> str:
 
 
 def _text_length(messages: Sequence[Message]) -> int:
-    return sum([len(_text(message)) for message in messages])
+    return sum(map(len, map(_text, messages)))
 
 
 def _conversation(messages: list[Message]) -> list[Message]:
@@ -337,13 +333,13 @@ def _conversation(messages: list[Message]) -> list[Message]:
 
 def _count_turns(messages: list[Message]) -> int:
     """Return the number of assistant messages after the last input, or of all assistant messages without an input."""
-    conversation = _conversation(messages)
-    inputs = [index for index, message in enumerate(conversation) if _is_input(message)]
-    return sum(message["role"] == "assistant" for message in conversation[inputs[-1] if inputs else 0 :])
-
-
-def _is_input(message: Message) -> bool:
-    return message["role"] == "user" and _text(message).startswith(("<input>", "<input ", "<input/"))
+    count = 0
+    for message in _conversation(messages):
+        if message["role"] == "assistant":
+            count += 1
+        elif message["role"] == "user" and _text(message).startswith(("<input>", "<input ", "<input/")):
+            count = 0
+    return count
 
 
 class AnyModel(ScriptedModel):

@@ -63,7 +63,7 @@ class ThreadedModel(ScriptedModel):
         super().__init__(replies, **options)
         self._given = given
 
-    def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int]:
+    def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int, float]:
         return super()._next_reply(translated(request, self._given))
 
     def _respond(self, reply: Scripted, request: ModelRequest, at: int) -> ModelResponse:

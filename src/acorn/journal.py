@@ -139,6 +139,9 @@ class ToolFinished(NamedTuple):
     content: Content
     """The result as the model receives it."""
     error: str | None
+    form: Form = "text"
+    seconds: float | None = None
+    """The duration of the function in seconds, or None if it was not called."""
 
 
 class InputRequested(NamedTuple):
@@ -200,6 +203,7 @@ class BranchFinished(NamedTuple):
     error: str | None
     usage: Usage
     cost: float | None
+    form: Form = "text"
 
 
 class ToolResultsAdded(NamedTuple):

@@ -20,7 +20,8 @@ from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
 from acorn._history.saved_form import FORMAT, encode_record, fields_of
 from acorn._machine.machine import Machine
-from acorn._machine.saved_run import StepProgress, save_new, save_record
+from acorn._machine.saved_run import save_new, save_record
+from acorn._machine.state import State
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores.errors import claim_lost_error
@@ -66,8 +67,8 @@ class RunCommitter:
         self._clock = current_clock()
         self._entry_counts = {run.facts.id: len(run.entries) for run in stored if run.has_started}
         """A dict that maps run ids to the number of stored journal entries."""
-        self._progress: dict[str, StepProgress] = {}
-        """A dict that maps run ids to the last complete state, if later journal entries describe all its changes."""
+        self._states: dict[str, State] = {}
+        """A dict that maps run ids to the committed states."""
         self._created = {run.facts.id for run in stored}
         """The ids of the runs whose headers are stored."""
         self.changed: set[str] = set()
@@ -180,9 +181,7 @@ class RunCommitter:
 
     def _change(self, machine: Machine) -> Change:
         run, since = machine.run, self._entry_counts.get(machine.run.id)
-        entries, state, progress = save_new(machine, since or 0, self._progress.pop(run.id, None))
-        if progress is not None:
-            self._progress[run.id] = progress
+        entries, state, self._states[run.id] = save_new(machine, since or 0, self._states.get(run.id))
         self._entry_counts[run.id] = (since or 0) + len(entries)
         status = status_of(machine)
         # While a run continues, the other fields of `Change` contain all changes of its record.

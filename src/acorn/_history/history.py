@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from threading import RLock
 from typing import Any, cast
@@ -11,7 +11,7 @@ from typing import Any, cast
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import copy_json, to_compact_json, to_json_text
 from acorn.errors import AcornError
-from acorn.journal import CalledTool, Compacted, Entry, HistoryEdited, MessagesAdded, ModelResponded, ToolResultsAdded
+from acorn.journal import Compacted, Entry, HistoryEdited, MessagesAdded, ModelResponded, ToolResultsAdded
 from acorn.types import Content, JsonObject, Message, is_json_list, is_json_object, is_list_or_tuple
 
 SYSTEM_ROLES = ("system", "developer")
@@ -22,16 +22,16 @@ def user_message(content: Content) -> Message:
     return {"role": "user", "content": content}
 
 
-def assistant_message(content: str, calls: Sequence[CalledTool], extra: Mapping[str, Any]) -> Message:
+def assistant_message(response: ModelResponded) -> Message:
     """Return a model response as an assistant message. Call arguments stay exactly as the model wrote them."""
-    message: Message = {"role": "assistant", "content": content}
-    if calls:
+    message: Message = {"role": "assistant", "content": response.content}
+    if response.calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
+            for call in response.calls
         ]
-    if extra:
-        cast(JsonObject, message).update(extra)  # The provider adds keys, such as reasoning blocks.
+    if response.extra:
+        cast(JsonObject, message).update(response.extra)  # The provider adds keys, such as reasoning blocks.
     return message
 
 
@@ -73,7 +73,7 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
         case MessagesAdded():
             return (length if entry.where is None else entry.where), 0, list(entry.messages)
         case ModelResponded() if entry.refusal is None:
-            return length, 0, [assistant_message(entry.content, entry.calls, entry.extra)]
+            return length, 0, [assistant_message(entry)]
         case ToolResultsAdded():
             results = () if entry.where is None else entry.results
             added = [tool_message(result.call_id, result.content) for result in results]

@@ -40,8 +40,8 @@ class Transcript:
         self._run_id = run.id
         self._unanswered: list[ToolCall] = []
         """The tool calls of the last response that have no result in the history."""
-        self._last_result: tuple[ToolResult, Content] | None = None
-        """The last tool result, and its content for the model."""
+        self._last_result: tuple[ToolResult, ResultMessage] | None = None
+        """The last tool result, and its form in the history."""
 
     def add_entry(
         self, make: Callable[Concatenate[str, int, float, P], Entry], *fields: P.args, **named: P.kwargs
@@ -108,8 +108,10 @@ class Transcript:
         for call in calls:
             called.append(CalledTool(call.id, call.name, call.raw_arguments))
             needs_repair = needs_repair or not _has_json_object(call)
-        self.add_entry(
-            journal.ModelResponded,
+        entry = journal.ModelResponded(
+            self._run_id,
+            self.journal.step,
+            self.journal.now,
             asked,
             self.run.model or "",
             response.content,
@@ -124,8 +126,9 @@ class Transcript:
             response.waits,
             response.fallbacks,
         )
+        self.journal.entries.append(entry)
         if refusal is None:
-            self._unanswered, history.turn = calls, assistant_message(response.content, called, extra)
+            self._unanswered, history.turn = calls, assistant_message(entry)
             history.needs_repair = history.needs_repair or needs_repair
             history.splice(len(history.messages), 0, [history.turn])
         return calls
@@ -141,10 +144,11 @@ class Transcript:
 
         At the end of the step, `add_results` adds the results of all calls to the history.
         """
-        content = result_content(result)
-        self._last_result = result, content
+        message = result_message(result)
+        self._last_result = result, message
         error = None if result.error is None else str(result.error)
-        self.add_entry(journal.ToolFinished, result.id, result.name, began, content, error)
+        fields = (began, message.content, error, message.form, message.seconds)
+        self.add_entry(journal.ToolFinished, result.id, result.name, *fields)
 
     def answer_calls(self, texts: Mapping[str, str], otherwise: str) -> None:
         """Add a result that acorn wrote to each tool call that has no result.
@@ -172,9 +176,9 @@ class Transcript:
         """
         last = self._last_result
         if is_unchanged and last is not None and len(results) == 1 and results[0] is last[0]:
-            messages = [_result_message(results[0], last[1])]
+            messages = [last[1]]
         else:
-            messages = [_result_message(result, result_content(result)) for result in results]
+            messages = list(map(result_message, results))
         if messages or context is not None:
             self._insert_results(messages, context)
         return messages
@@ -232,7 +236,7 @@ class Transcript:
         history.turn, self._unanswered = None, []
         for entry in self.journal.entries:
             if isinstance(entry, journal.ModelResponded) and entry.refusal is None:
-                history.turn = assistant_message(entry.content, entry.calls, entry.extra)
+                history.turn = assistant_message(entry)
                 self._unanswered = [ToolCall(call.id, call.name, {}, call.arguments) for call in entry.calls]
             elif isinstance(entry, journal.ToolResultsAdded):
                 self._unanswered = []
@@ -282,7 +286,7 @@ class Transcript:
         if self._unanswered:
             open_ids = dict.fromkeys(call.id for call in self._unanswered)
             result_ids = {result.id for result in results}
-            closed = [_result_message(result, result_content(result)) for result in results if result.id in open_ids]
+            closed = [result_message(result) for result in results if result.id in open_ids]
             if (index := self.turn_index) is not None:
                 history.splice(index + 1, 0, [tool_message(result.call_id, result.content) for result in closed])
             unfinished = [call_id for call_id in open_ids if call_id not in result_ids]
@@ -295,20 +299,23 @@ class Transcript:
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
     """Return the tool calls of a response, with parsed arguments and unique ids.
 
-    Arguments that are not a JSON object are parsed as an empty dict. `index` is the history index of the response. New
-    ids contain this index.
+    `index` is the history index of the response. New ids contain this index.
     """
     calls: list[ToolCall] = []
     has_one_id = len(raw) == 1 and raw[0].id
     ids = [str(raw[0].id)] if has_one_id else unique_ids([call.id or "" for call in raw], index, set())
     for call_id, call in zip(ids, raw, strict=True):
-        arguments = call.arguments or "{}"
-        try:
-            parsed: JsonValue = from_json(arguments)
-        except (ValueError, TypeError):  # The text is not JSON, or contains a lone surrogate.
-            parsed = None
-        calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, arguments))
+        calls.append(read_call(call_id, call.name, call.arguments or "{}"))
     return calls
+
+
+def read_call(call_id: str, name: str, arguments: str) -> ToolCall:
+    """Return a tool call with parsed arguments. Arguments that are not a JSON object are parsed as an empty dict."""
+    try:
+        parsed: JsonValue = from_json(arguments)
+    except (ValueError, TypeError):  # The text is not JSON, or contains a lone surrogate.
+        parsed = None
+    return ToolCall(call_id, name, parsed if isinstance(parsed, dict) else {}, arguments)
 
 
 def _has_json_object(call: ToolCall) -> bool:
@@ -330,7 +337,9 @@ def result_content(result: ToolResult) -> Content:
     return str.__str__(output) if isinstance(output, str) else to_content(output)
 
 
-def _result_message(result: ToolResult, content: Content) -> ResultMessage:
+def result_message(result: ToolResult) -> ResultMessage:
+    """Return a tool result in the form in which the history and the journal contain it."""
+    content = result_content(result)
     # JSON encodes a value such as a date as a string. A loaded run has the form text for it, so use text here too.
     is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))
     form: Form = "error" if result.error is not None else "text" if is_text else "json"

@@ -21,7 +21,7 @@ from acorn._declare.tools.kinds import Tool
 from acorn._formats.json import describe_error
 from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
-from acorn._history.transcript import Transcript, result_content
+from acorn._history.transcript import Transcript, result_content, result_message
 from acorn._machine.asks import BranchEnd
 from acorn._machine.budgets import Budget, Budgets, Limits
 from acorn._machine.plan import Plan
@@ -163,7 +163,7 @@ class Branches:
 
     def finish(self, context: BranchContext, branch: Run, result: ToolResult, now: float) -> None:
         """Append a journal entry for the end of a branch, and add the branch's usage to the usage of the run."""
-        journal = self.run.journal
+        journal, message = self.run.journal, result_message(result)
         journal.entries.append(
             BranchFinished(
                 self.run.id,
@@ -174,10 +174,11 @@ class Branches:
                 context.call_id,
                 branch.stop_reason,
                 branch.seconds,
-                result_content(result),
+                message.content,
                 result.error,
                 branch.usage.copy(),
                 branch.cost,
+                message.form,
             )
         )
         _count(self.run, branch)

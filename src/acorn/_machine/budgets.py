@@ -72,7 +72,8 @@ class Meter:
     longest_call: float = 0.0
     longest_step: float = 0.0
     step_began: float = 0.0
-    spent: Spent = field(default_factory=Spent)
+    spent: Spent = field(default_factory=Spent, compare=False)
+    """The journal contains the usage, so a saved state does not."""
 
     def count(self, usage: Usage, seconds: float) -> None:
         """Record the token usage and the duration of a response."""

@@ -1,21 +1,19 @@
 """Saved runs: conversion of a run to JSON data from which another process can resume it, and back.
 
-The journal and the state of the machine are saved. After each operation, only the new journal entries and the small
-state are saved. The history is not saved, because it can be rebuilt from the journal. A loaded run continues from the
+The journal and the state of the machine are saved. After each operation, only the new journal entries are saved, and
+the small state if it has changed in another way than these entries describe. The history, the last response, its tool
+calls and their results are not saved, because they can be rebuilt from the journal. A loaded run continues from the
 saved state. It does not repeat earlier operations, because hooks may have changed values in place.
-
-In a step with many tool calls, the state is saved when the calls have started, and again at the end of the step. In
-between, only the new journal entries are saved, each with the result of its call. `load` applies these entries to the
-saved state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from acorn._formats.json import copy_json
+from pydantic_core import from_json
+
 from acorn._formats.schema.shape import RESULT
 from acorn._history.history import assistant_message, history_of
 from acorn._history.saved_form import (
@@ -33,109 +31,27 @@ from acorn._history.saved_form import (
     encode_result,
     fill_journal,
 )
+from acorn._history.transcript import read_call
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.state import State
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
-    CalledTool,
     Compacted,
     Entry,
     ModelResponded,
     ToolFinished,
     ToolStarted,
 )
+from acorn.models.port import ModelResponse, RawCall
 from acorn.record import TOOL_ASK_PREFIX, Run, history_of_run
-from acorn.types import JsonObject, ToolCall, Usage
+from acorn.types import JsonObject, ToolResult, Usage
 
-MIN_CALLS = 8
-"""The minimum number of tool calls in a step for which the state is not saved after each result."""
 ENTRY_COUNT = "entries"
 """The key of a saved state that contains the number of journal entries at that time."""
 _RESULT = "result"
-
-
-class StepProgress(NamedTuple):
-    """The last saved state of a step with many tool calls.
-
-    Later states are compared with it. If the new journal entries account for all changes, only the entries are saved.
-    """
-
-    calls: list[ToolCall]
-    other_fields: JsonObject
-    """The fields of the state that must not have changed since then."""
-    open_asks: int
-    results: int
-    branches: int
-
-
-def start_progress(state: State, turn: int | None) -> StepProgress | None:
-    """Return the `StepProgress` for a state that is saved now.
-
-    Return None if the run is not in a step with many calls, because the whole state is then saved each time.
-    """
-    if len(state.calls) < MIN_CALLS or state.phase not in ("tools", "branches"):
-        return None
-    fields = copy_json(_comparable_fields(state, turn))
-    return StepProgress(state.calls, fields, len(state.open_asks), len(state.results), len(state.branches))
-
-
-def continue_progress(
-    before: StepProgress, new: Iterable[Entry], state: State, turn: int | None
-) -> StepProgress | None:
-    """Return the `StepProgress` after new journal entries, if the entries account for all changes of the state.
-
-    Otherwise return None: the whole state must be saved.
-    """
-    open_asks, results, branches = before.open_asks, before.results, before.branches
-    for entry in new:
-        if isinstance(entry, ToolStarted):
-            open_asks += 1
-        elif isinstance(entry, ToolFinished):
-            open_asks -= entry.began is not None
-            results += 1
-        elif isinstance(entry, BranchStarted):
-            open_asks += entry.call_id is not None
-        elif not isinstance(entry, BranchFinished):
-            return None
-        elif entry.call_id is not None:
-            open_asks, results, branches = open_asks - 1, results + 1, branches - 1
-    counts = (len(state.open_asks), len(state.results), len(state.branches))
-    if state.calls is not before.calls or counts != (open_asks, results, branches):
-        return None
-    if before.other_fields != _comparable_fields(state, turn):
-        return None
-    return StepProgress(before.calls, before.other_fields, *counts)
-
-
-def _comparable_fields(state: State, turn: int | None) -> JsonObject:
-    # `load` computes the usage again, so changes of the usage do not matter.
-    meter = {name: value for name, value in vars(state.meter).items() if name != "spent"}
-    return {**state.without_calls(), "meter": meter, "turn": turn}
-
-
-def _entry_with_result(entry: Entry, state: State) -> JsonObject:
-    """Return a journal entry as JSON data. If it is the end of a call, the data contains the tool result."""
-    plain = encode_entry(entry)
-    if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
-        plain[_RESULT] = encode_result(state.results[entry.call_id])
-    return plain
-
-
-def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Apply the journal entries that were saved later than the state to the state."""
-    for plain in entries:
-        kind, call_id = plain["entry"], plain.get("call_id")
-        ask_id = f"{TOOL_ASK_PREFIX if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
-        if call_id is None:
-            continue
-        if kind in (ToolStarted.__name__, BranchStarted.__name__):
-            state.open_asks[ask_id] = plain["at"]
-        elif kind in (ToolFinished.__name__, BranchFinished.__name__):
-            state.open_asks.pop(ask_id, None)
-            state.branches.pop(call_id, None)
-            state.results[call_id] = decode_result(plain[_RESULT])
+"""The key of a saved entry that contains the result of a tool call, if the result contains media."""
 
 
 def save(machine: Machine, since: int = 0) -> JsonObject:
@@ -155,24 +71,45 @@ def save(machine: Machine, since: int = 0) -> JsonObject:
 
 
 def save_new(
-    machine: Machine, since: int, before: StepProgress | None = None
-) -> tuple[list[JsonObject], JsonObject | None, StepProgress | None]:
-    """Return the journal entries from index `since`, the state, and the `StepProgress` to pass to the next call.
+    machine: Machine, since: int, before: State | None = None
+) -> tuple[list[JsonObject], JsonObject | None, State]:
+    """Return the journal entries from index `since`, the saved state, and the state to pass to the next call.
 
-    The returned state is None if the entries account for all its changes, so that it need not be saved.
+    `before` is the state that was returned before. The saved state is None if the entries describe all changes since
+    then.
     """
     if not machine.is_over:
         machine.transcript.record_edits()
-    new, state, turn = machine.journal.entries[since:], machine.state, machine.transcript.turn_index
-    if before is not None and not machine.is_over:
-        progress = continue_progress(before, new, state, turn)
-        if progress is not None:
-            return [_entry_with_result(entry, state) for entry in new], None, progress
-    progress = start_progress(state, turn)
-    plain_state = state.to_json(turn)
-    if progress is not None:
-        plain_state[ENTRY_COUNT] = len(machine.journal.entries)
-    return [encode_entry(entry) for entry in new], plain_state, progress
+    entries = machine.journal.entries
+    new, state = entries[since:], machine.state.copy(machine.transcript.turn_index)
+    if before is not None:
+        _apply_entries(before, new)
+    plain_state = None if state == before else {**state.to_json(), ENTRY_COUNT: len(entries)}
+    return [_entry_with_result(entry, machine.state) for entry in new], plain_state, state
+
+
+def _apply_entries(state: State, entries: Iterable[Entry]) -> None:
+    """Apply the changes that journal entries describe to a state."""
+    for entry in entries:
+        if isinstance(entry, ToolStarted):
+            state.open_asks[f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"] = entry.at
+        elif isinstance(entry, ToolFinished):
+            state.open_asks.pop(f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}", None)
+        elif isinstance(entry, BranchStarted) and entry.call_id is not None:
+            state.open_asks[f"branch {entry.step} {entry.call_id}"] = entry.at
+        elif isinstance(entry, BranchFinished) and entry.call_id is not None:
+            state.open_asks.pop(f"branch {entry.step} {entry.call_id}", None)
+            state.branches.pop(entry.call_id, None)
+
+
+def _entry_with_result(entry: Entry, state: State) -> JsonObject:
+    """Return a journal entry as JSON data. If it is the result of a call and contains media, add the result."""
+    plain = encode_entry(entry)
+    if isinstance(entry, ToolFinished | BranchFinished) and not isinstance(entry.content, str):
+        result = state.results.get(entry.call_id or "")
+        if result is not None:
+            plain[_RESULT] = encode_result(result)
+    return plain
 
 
 def save_record(machine: Machine) -> JsonObject:
@@ -187,13 +124,16 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     If the run is a branch, `plan` must be the plan of the branch.
     """
     check_format(saved)
-    record = saved["run"]
+    record, plain_state = saved["run"], dict(saved["state"])
     run_input = decode_instance(plan.spec.input.schema, record["input"], "input")
-    plain_state = dict(saved["state"])
-    entry_count = plain_state.pop(ENTRY_COUNT, None)
+    entries = decode_entries(saved["journal"])
+    entry_count = plain_state.pop(ENTRY_COUNT)
     state = State.from_json(plain_state)
-    if entry_count is not None:
-        _apply_entries(state, saved["journal"][entry_count:])
+    _apply_entries(state, entries[entry_count:])
+    turns = [(at, entry) for at, entry in enumerate(entries) if isinstance(entry, ModelResponded)]
+    first, response = turns[-1] if turns else (0, None)
+    if response is not None and state.phase in ("tools", "branches", "step", "judge"):
+        _restore_step(state, response, entries[first:], saved["journal"][first:])
     run: Run = Run(
         record["id"],
         run_input,
@@ -205,26 +145,55 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
         branch=None if plan.context is None else plan.context.path,
         forked_from=decode_fork(record),
     )
-    fill_journal(run, decode_entries(saved["journal"]))
+    fill_journal(run, entries)
     run.journal.now = record["seconds"]
-    history_of_run(run).start(history_of(run.journal.entries))
+    history = history_of_run(run)
+    history.start(history_of(run.journal.entries))
     machine = Machine(plan, run, state)
     _count_usage(machine)
     if state.phase == "done":
         _restore_end(run, plan, record)
         machine.branches.are_counted = True
-    turn = None if state.turn is None else history_of_run(run).messages[state.turn]
-    if turn is None and state.response is not None:
-        # The user has removed the response from the history, and may put it back.
-        called = [CalledTool(call.id, call.name, call.raw_arguments) for call in state.calls]
-        turn = assistant_message(state.response.content, called, state.response.extra)
-    if turn is not None:
+    if response is not None and response.refusal is None:
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )
+        # If the user has removed the response from the history, it may be put back.
+        turn = assistant_message(response) if state.turn is None else history.messages[state.turn]
         machine.transcript.resume_turn(turn, state.calls if is_open else [])
     machine.restore()
     return machine
+
+
+def _restore_step(
+    state: State, response: ModelResponded, entries: Sequence[Entry], saved: Sequence[Mapping[str, Any]]
+) -> None:
+    """Read the last response, its tool calls and their results from the journal entries since that response."""
+    state.response = ModelResponse(
+        response.content,
+        [RawCall(*call) for call in response.calls],
+        response.stop_reason,
+        response.usage,
+        response.cost,
+        response.model,
+        response.reasoning,
+        extra=response.extra,
+        attempts=response.attempts,
+        waits=response.waits,
+        fallbacks=response.fallbacks,
+    )
+    state.calls = [read_call(*call) for call in response.calls]
+    names = {call.id: call.name for call in state.calls}
+    for entry, plain in zip(entries, saved, strict=True):
+        if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
+            result = ToolResult(entry.call_id, names[entry.call_id], entry.content, entry.error, entry.seconds)
+            if entry.error is not None:
+                result.output = None
+            elif _RESULT in plain:
+                result = decode_result(plain[_RESULT])
+            elif entry.form == "json" and isinstance(entry.content, str):
+                result.output = from_json(entry.content)
+            state.results[entry.call_id] = result
 
 
 def _count_usage(machine: Machine) -> None:

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import Redactor, find_secrets
-from acorn._history.saved_form import decode_request, decode_result, encode_request, encode_result, fields_of
-from acorn._machine.budgets import Limits, Meter, Spent, StepDigest
+from acorn._history.saved_form import decode_request, encode_request, fields_of
+from acorn._machine.budgets import Limits, Meter, StepDigest
 from acorn.errors import AcornError
-from acorn.models.port import ModelResponse, RawCall
-from acorn.types import (
-    Fallback,
-    JsonObject,
-    Message,
-    Request,
-    ToolCall,
-    ToolResult,
-    Usage,
-    is_json_object,
-    is_list_or_tuple,
-)
+from acorn.models.port import ModelResponse
+from acorn.types import JsonObject, Message, Request, ToolCall, ToolResult, Usage, is_json_object, is_list_or_tuple
 
 _SAVED_MODEL_KEYS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
@@ -145,7 +136,8 @@ Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches
 StopReason = Literal["finish", "forced", "limit", "loop", "step", "unfinished"]
 """The reason why a run ended with an output."""
 
-_GROWS_WITH_CALLS = frozenset(("response", "calls", "results", "branches", "open_asks"))
+_IN_JOURNAL = frozenset(("response", "calls", "results"))
+"""The fields that a loaded run reads from its journal."""
 
 
 @dataclass
@@ -209,60 +201,35 @@ class State:
     """Whether the model was warned that it repeats its steps."""
     meter: Meter = field(default_factory=Meter)
 
-    def to_json(self, turn: int | None) -> JsonObject:
-        """Return the state as JSON data.
+    def copy(self, turn: int | None) -> State:
+        """Return a copy for a comparison with a later state, without the fields that the journal contains.
 
-        Tool outputs are saved in the form that the model receives. `turn` is the history index of the last response. If
-        the next operation is a model request, the last response is not saved, because the history already contains it.
+        `turn` is the history index of the last response.
         """
-        plain = dict(vars(self))
-        plain["turn"] = turn
-        if self.phase == "model" and turn is not None:
-            plain["response"], plain["calls"], plain["results"] = None, [], []
-        else:
-            plain["response"] = None if self.response is None else _response_to_json(self.response)
-            plain["calls"] = to_json_data([fields_of(call) for call in self.calls])  # A hook may have set any value.
-            plain["results"] = [encode_result(result) for result in self.results.values()]
+        fields: JsonObject = {name: copy(value) for name, value in vars(self).items() if name not in _IN_JOURNAL}
+        fields["turn"] = turn
+        return State(**fields)
+
+    def to_json(self) -> JsonObject:
+        """Return the state as JSON data, without the fields that the journal contains."""
+        plain = {name: value for name, value in vars(self).items() if name not in _IN_JOURNAL}
         plain["branches"] = [context.to_json() for context in self.branches.values()]
         plain["requests"] = {call_id: encode_request(request) for call_id, request in self.requests.items()}
         plain["settings"] = settings_to_json(self.settings)
         last = self.meter.last
-        plain["meter"] = {
-            **vars(self.meter),
-            "last": None if last is None else fields_of(last),
-            "spent": vars(self.meter.spent),
-        }
+        plain["meter"] = {**vars(self.meter), "last": None if last is None else fields_of(last)}
+        del plain["meter"]["spent"]
         return plain
-
-    def without_calls(self) -> JsonObject:
-        """Return the fields whose size does not depend on the number of tool calls, to compare two states."""
-        plain = {name: value for name, value in vars(self).items() if name not in _GROWS_WITH_CALLS}
-        return {**plain, "requests": {call_id: request.id for call_id, request in self.requests.items()}}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:
         """Return a state from saved JSON data."""
         fields: JsonObject = {**plain, "settings": settings_from_json(plain["settings"])}
-        if fields["response"] is not None:
-            response = dict(fields["response"])
-            response["tool_calls"] = [RawCall(**call) for call in response["tool_calls"]]
-            response["usage"] = Usage(**response["usage"])
-            response["waits"] = tuple(response["waits"])
-            response["fallbacks"] = tuple([Fallback(*each) for each in response["fallbacks"]])
-            fields["response"] = ModelResponse(**response)
-        fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
-        fields["results"] = {result["id"]: decode_result(result) for result in fields["results"]}
         contexts = map(BranchContext.from_json, fields["branches"])
         fields["branches"] = {str(context.call_id): context for context in contexts}
         fields["requests"] = {call_id: decode_request(plain) for call_id, plain in fields["requests"].items()}
         fields["digests"] = [tuple(digest) for digest in fields["digests"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None
-        meter["spent"] = Spent(**meter["spent"])
         fields["meter"] = Meter(**meter)
         return cls(**fields)
-
-
-def _response_to_json(response: ModelResponse) -> JsonObject:
-    calls = [fields_of(call) for call in response.tool_calls]
-    return {**vars(response), "tool_calls": calls, "usage": fields_of(response.usage)}

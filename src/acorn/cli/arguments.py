@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -18,13 +18,13 @@ from rich.text import Text
 from acorn._inside import AgentDescription, shorten
 from acorn.cli.options import (
     OPTION_HELP,
+    PREFIX,
     VALUE_NAMES,
     AcornOptions,
     Option,
     Options,
     SchemaNode,
     ValuePath,
-    prefixed_option,
 )
 from acorn.cli.output import CommandError, clean, one_line, rich_console
 from acorn.cli.targets import Agent
@@ -48,25 +48,21 @@ class ParsedArguments:
         default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
     )
     """A dict that maps the path of each value to its option and to the texts of the option, in order."""
-    last_flag: str | None = None
-    """The last option on the command line if it has no value. The error about an unexpected argument mentions it."""
-    last_text: str | None = None
-    """The last option on the command line if its value is text. Users may have forgotten quotes around the text."""
+    last: Option | None = None
+    """The last option. Error messages about an unexpected argument mention it."""
 
     def add(self, option: Option, text: str | bool) -> None:
-        texts = self.options.setdefault(option.path, (option, []))[1]
-        if texts and not option.node.is_repeatable:
+        if option.acorn_name is None:
+            texts = self.options.setdefault(option.path, (option, []))[1]
+            is_repeated = bool(texts) and not option.node.is_repeatable
+            texts.append(text)
+        else:
+            is_repeated = isinstance(getattr(self.acorn_options, option.acorn_name), str)
+            changes: JsonObject = {option.acorn_name: text}
+            self.acorn_options = replace(self.acorn_options, **changes)
+        if is_repeated:
             raise CommandError(f"`{option.flag}` occurs twice, but it accepts only one value. Remove one of them.")
-        texts.append(text)
-        self.last_flag = option.flag if isinstance(text, bool) else None
-        self.last_text = option.flag if self.last_flag is None and option.node.accepts_any_text else None
-
-    def add_acorn_option(self, name: str, value: str | bool, flag: str) -> None:
-        if name in VALUE_NAMES and getattr(self.acorn_options, name) is not None:
-            raise CommandError(f"`{flag}` occurs twice, but it accepts only one value. Remove one of them.")
-        changes: JsonObject = {name: value}
-        self.acorn_options = replace(self.acorn_options, **changes)
-        self.last_flag, self.last_text = (None if name in VALUE_NAMES else flag), None
+        self.last = option
 
 
 def parse_arguments(words: Sequence[str], options: Options, acorn_options: AcornOptions) -> ParsedArguments:
@@ -83,20 +79,24 @@ def parse_arguments(words: Sequence[str], options: Options, acorn_options: Acorn
                 _add_positional(parsed, options, text)
             break
         if word == "-h":  # `-h` prints the help even if the input has a field `help`.
-            parsed.add_acorn_option("help", True, word)
+            parsed.acorn_options = replace(parsed.acorn_options, help=True)
         elif word.startswith("--"):
             _add_option(parsed, options, word, remaining)
-        elif word.startswith("-") and len(word) > 1 and not _is_number(word):
-            raise CommandError(f"There is no option `{word}`.{_suggest_option(options, word.lstrip('-'))}")
+        elif word.startswith("-") and word[1:2].isalpha():
+            raise _unknown_option(word, options)
         else:
             _add_positional(parsed, options, word)
     return parsed
 
 
+def _unknown_option(word: str, options: Options) -> CommandError:
+    return CommandError(f"There is no option `{word}`. {options.suggest(word)}")
+
+
 def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> None:
     option = options.positional
     if option is None:
-        raise _unexpected_argument(parsed, options, text)
+        raise CommandError(_explain_unexpected(parsed.last, options, text))
     if option.path in parsed.options and not option.node.is_repeatable:
         raise CommandError(
             f"Unexpected argument `{shorten(text, 80)}`: the input accepts only one argument. If the argument contains "
@@ -105,91 +105,41 @@ def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> Non
     parsed.add(option, text)
 
 
-def _unexpected_argument(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
+def _explain_unexpected(last: Option | None, options: Options, text: str) -> str:
     """Return the error message for an argument that is not the value of an option."""
-    flag, start = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
-    if flag is not None:
-        option = options.find(flag[2:])
-        if option is not None and option.node.is_flag and text.lower() in _BOOLEAN_TEXTS:
-            return CommandError(f"`{flag}` does not accept a value. Use `{flag}` or `--no-{option.name}`.")
-        return CommandError(f"{start} after `{flag}`, which does not accept a value. Remove the argument.")
-    if parsed.last_text is not None:
-        return CommandError(f"{start}. If it is part of the value of `{parsed.last_text}`, put the value in quotes.")
+    start = f"Unexpected argument `{shorten(text, 80)}`"
+    if last is not None and last.node.is_flag:
+        if last.acorn_name is None and text.lower() in _BOOLEAN_TEXTS:
+            return f"`{last.flag}` does not accept a value. Use `{last.flag}` or `--no-{last.name}`."
+        return f"{start} after `{last.flag}`, which does not accept a value. Remove the argument."
+    if last is not None and last.acorn_name is None and last.node.accepts_any_text:
+        return f"{start}. If it is part of the value of `{last.flag}`, put the value in quotes."
     first = next((option for option in options.all if not option.node.is_flag), None)
-    hint = f"Did you mean `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module has no input."
-    return CommandError(f"{start}. {hint}")
+    return f"{start}. " + (
+        f"Did you mean `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module has no input."
+    )
 
 
 def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining: list[str]) -> None:
-    name, has_value, text = word[2:].partition("=")
-    acorn_name = _acorn_option(name, options)
-    if acorn_name is not None:
-        value: str | bool = True
-        if acorn_name in VALUE_NAMES:
-            value = text if has_value else _pop_value(word, remaining, options)
-        elif has_value:
-            raise CommandError(f"`--{name}` does not accept a value. Remove `=` and the text after it.")
-        parsed.add_acorn_option(acorn_name, value, f"--{name}")
-        return
-    option, is_off = options.find(name), False
-    if option is None and name.startswith("no-"):
-        option, is_off = options.find(name[3:]), True
+    flag, has_value, text = word.partition("=")
+    option, is_off = options.find(flag[2:]), False
+    if option is None and flag.startswith("--no-"):
+        option, is_off = options.find_field(flag[5:]), True
     if option is None or (is_off and not option.node.is_flag):
-        raise CommandError(f"There is no option `--{name}`.{_suggest_option(options, name)}")
-    if option.node.is_flag and not has_value:
+        raise _unknown_option(flag, options)
+    if has_value and option.node.is_flag and (is_off or option.acorn_name is not None):
+        raise CommandError(f"`{flag}` does not accept a value. Remove `=` and the text after it.")
+    if has_value:
+        parsed.add(option, text)
+    elif option.node.is_flag:
         parsed.add(option, not is_off)
-    elif is_off:
-        raise CommandError(f"`--{name}` does not accept a value. Remove `=` and the text after it.")
-    else:
-        parsed.add(option, text if has_value else _pop_value(word, remaining, options))
-
-
-def _acorn_option(name: str, options: Options) -> str | None:
-    """Return the name of the option of acorn that a word on the command line refers to.
-
-    Return None if the word refers to a field of the input, or if acorn has no such option.
-    """
-    if (option := prefixed_option(name)) is not None:
-        return option
-    return name if name in OPTION_HELP and not is_field_name(name, options) else None
-
-
-def is_field_name(name: str, options: Options) -> bool:
-    """Return True if the input of the agent has a field with this option name."""
-    return any(option.name == name for option in options.all) or (
-        options.find(name) is not None and not options.shape.allows_extra
-    )
-
-
-def _pop_value(word: str, remaining: list[str], options: Options) -> str:
-    """Remove the word after an option and return it as the option's value.
-
-    Raises a `CommandError` if the word is the name of another option: the user probably forgot the value.
-    """
-    if remaining and remaining[0].startswith("--"):
-        name = remaining[0][2:].partition("=")[0]
-        if name in OPTION_HELP or any(option.name == name.replace("_", "-") for option in options.all):
-            raise CommandError(
-                f"`{word}` needs a value. If the value is `{remaining[0]}`, write `{word}={remaining[0]}`."
-            )
-    if not remaining:
+    elif not remaining:
         raise CommandError(f"`{word}` needs a value. Add the value after the option.")
-    return remaining.pop(0)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _suggest_option(options: Options, name: str) -> str:
-    similar = options.similar(name)
-    return (
-        f" Did you mean {' or '.join(f'`{flag}`' for flag in similar)}?" if similar else " `--help` lists the options."
-    )
+    elif remaining[0].startswith("--") and options.find(remaining[0][2:].partition("=")[0]) is not None:
+        # The user probably forgot the value.
+        raise CommandError(f"`{word}` needs a value. If the value is `{remaining[0]}`, write `{word}={remaining[0]}`.")
+    else:
+        parsed.add(option, remaining.pop(0))
 
 
 # The help
@@ -197,21 +147,18 @@ def _suggest_option(options: Options, name: str) -> str:
 
 def show_help(agent: Agent, description: AgentDescription, options: Options, target: str, out: TextIO) -> None:
     """Print the help of an agent: its docstring, its input fields, its output fields and acorn's options."""
-    with rich_console(out) as console:  # Every text is a rich `Text`, so rich does not interpret it as markup.
-        _print(agent, description, options, target, console)
-
-
-def _print(agent: Agent, description: AgentDescription, options: Options, target: str, console: Console) -> None:
-    argument = "" if options.positional is None else " RESULT..." if options.positional.node.is_list else " RESULT"
-    console.print(Padding(Text(f"Usage: acorn run {target}{argument} [OPTIONS]", style="bold"), (1, 1, 1, 1)))
-    if docstring := inspect.cleandoc(description.docstring):
-        console.print(Padding(Text(clean(docstring)), (0, 1, 1, 1)))
-    if options.all:
-        console.print(_panel("Input", [_input_row(option, options) for option in options.all]))
+    positional = options.positional
+    argument = "" if positional is None else " RESULT..." if positional.node.is_list else " RESULT"
     output = Options(description.output)
-    if output.all:
-        console.print(_panel("Output", [_output_row(option) for option in output.all if len(option.path) == 1]))
-    console.print(_panel("Options", [_acorn_row(name, options, agent.model) for name in OPTION_HELP]))
+    with rich_console(out) as console:  # Every text is a rich `Text`, so rich does not interpret it as markup.
+        console.print(Padding(Text(f"Usage: acorn run {target}{argument} [OPTIONS]", style="bold"), 1))
+        if docstring := inspect.cleandoc(description.docstring):
+            console.print(Padding(Text(clean(docstring)), (0, 1, 1, 1)))
+        if options.all:
+            console.print(_panel("Input", [_input_row(option, options) for option in options.all]))
+        if output.all:
+            console.print(_panel("Output", [_output_row(option) for option in output.all if output.is_field(option)]))
+        console.print(_panel("Options", [_acorn_row(name, options, agent.model) for name in OPTION_HELP]))
 
 
 Row = tuple[str, str, RenderableType]
@@ -229,42 +176,36 @@ def _panel(title: str, rows: Iterable[Row]) -> Panel:
 
 
 def _input_row(option: Option, options: Options) -> Row:
-    name = option.flag
-    negated = f"no-{option.name}"
-    if option.node.is_flag and not any(other.name == negated for other in options.all):
-        name = f"{name} / --{negated}"
-    elif options.positional is not None and len(option.path) == 1:
+    name, negated = option.flag, f"--no-{option.name}"
+    if option.node.is_flag and all(other.flag != negated for other in options.all):
+        name = f"{name} / {negated}"
+    elif options.is_positional and options.is_field(option):
         name = f"RESULT or {name}"
-    return name, type_text(option.node), _describe(option)
+    parts: list[Text] = []
+    if option.description:
+        parts.append(Text(clean(option.description)))
+    if option.is_required and options.is_field(option):
+        parts.append(Text("[required]", style="red"))
+    elif option.default is not None:
+        is_text = isinstance(option.default, str) and option.default
+        default = option.default if is_text else json.dumps(option.default, ensure_ascii=False)
+        parts.append(Text(f"[default: {shorten(one_line(default), 80)}]", style="dim"))
+    return name, type_text(option.node), Group(*parts)
 
 
 def type_text(node: SchemaNode) -> str:
     """Return the text that the help prints for the value of an option: its type or its allowed values."""
     if node.is_flag:
         return ""
-    choices = node.choices
-    if choices is not None:
-        texts = [choice if isinstance(choice, str) else json.dumps(choice) for choice in choices]
-        return one_line("|".join(text for text in texts if text != "null" or len(texts) == 1), 120)
+    if (choices := node.choices) is not None:
+        texts = [choice if isinstance(choice, str) else json.dumps(choice) for choice in choices if choice is not None]
+        return one_line("|".join(texts) or "null", 120)
     text = node.type_text.removesuffix(" or null")
-    if node.media or (node.is_list and node.item(0).media):
-        text = f"{text} (path or URL)"
     if node.is_list:
-        return f"{text}; repeat it" if node.item(0).media else f"{text}; repeat it, or JSON"
+        return f"{text} (path or URL); repeat it" if node.item(0).media else f"{text}; repeat it, or JSON"
+    if node.media:
+        return f"{text} (path or URL)"
     return "JSON" if "object" in node.kinds and node.kinds <= {"object", "null"} else text
-
-
-def _describe(option: Option) -> RenderableType:
-    parts: list[Text] = []
-    if option.description:
-        parts.append(Text(clean(option.description)))
-    if option.is_required and len(option.path) == 1:
-        parts.append(Text("[required]", style="red"))
-    elif option.has_default:
-        is_text = isinstance(option.default, str) and option.default
-        default = option.default if is_text else json.dumps(option.default, ensure_ascii=False)
-        parts.append(Text(f"[default: {shorten(one_line(default), 80)}]", style="dim"))
-    return Group(*parts)
 
 
 def _output_row(option: Option) -> Row:
@@ -272,9 +213,9 @@ def _output_row(option: Option) -> Row:
 
 
 def _acorn_row(name: str, options: Options, model: object) -> Row:
-    flag = f"--acorn-{name}" if is_field_name(name, options) else f"--{name}"
-    flag = f"{flag} / -h" if name == "help" else flag
+    option = options.find(name)
+    flag = f"--{name}" if option is not None and option.acorn_name else f"--{PREFIX}{name}"
     text = OPTION_HELP[name]
     if name == "model" and isinstance(model, str):
         text = f"{text} [default: {one_line(model)}]"
-    return flag, VALUE_NAMES.get(name, ""), Text(text)
+    return f"{flag} / -h" if name == "help" else flag, VALUE_NAMES.get(name, ""), Text(text)

@@ -19,7 +19,7 @@ import re
 import select
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -29,13 +29,11 @@ from pydantic import BaseModel, ValidationError
 from acorn import Audio, File, Image
 from acorn._inside import RESULT, Problem, shorten
 from acorn.cli.arguments import ParsedArguments
-from acorn.cli.options import Option, Options, SchemaNode
+from acorn.cli.options import Option, Options, SchemaNode, option_name
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
 from acorn.cli.streams import descriptor_of
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
-
-_MISSING: Any = object()
 
 
 def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
@@ -136,7 +134,7 @@ def _quote_names(names: Iterable[str]) -> str:
 # Piped text
 
 
-def read_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
+def read_piped_text(values: JsonObject, options: Options) -> tuple[Option, str] | None:
     """Return the option that piped text is assigned to, and the piped text.
 
     Return None if there is no piped text.
@@ -144,33 +142,24 @@ def read_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option
     if options.shape.is_empty or not _is_piped():
         return None
     fields = [option for option in options.all if options.is_field(option) and is_text(option)]
-    candidates = [option for option in fields if not _has_value(values, option)]
-    if any(option.is_required for option in fields):  # A pipe is then meant for a required field only.
-        candidates = [option for option in candidates if option.is_required]
-    if len(candidates) != 1:
-        _reject_piped_text(candidates, options)
-        return None
-    (option,) = candidates
+    needs_required = any(option.is_required for option in fields)  # A pipe is then meant for a required field only.
+    free = [option for option in fields if option.is_required == needs_required and not _has_value(values, option)]
+    is_awaited = len(free) == 1 and needs_required
     if not _has_arrived():
-        if not option.is_required:
-            write_line(f"Standard input is a pipe without data. The run starts without {options.display_name(option)}.")
-            return None
-        write_line(f"Waiting for text for {options.display_name(option)} on standard input.")
-    text = _read_text()
-    return (option, text) if text else None
-
-
-def _reject_piped_text(candidates: list[Option], options: Options) -> None:
-    buffer: Any = sys.stdin.buffer
-    if not _has_arrived() or not buffer.peek(1).strip(b"\r\n"):
-        return
-    hint = "If the text is the whole input as JSON, use `--input -`. To ignore standard input, use `</dev/null`."
-    if not candidates:
-        raise CommandError(f"Cannot use the piped text: every text field of the input already has a value. {hint}")
-    names = " or ".join(options.display_name(option) for option in candidates)
-    raise CommandError(
-        f"Cannot use the piped text: it could be the value of {names}. Set all but one of them by options. {hint}"
-    )
+        if is_awaited:
+            write_line(f"Waiting for text for {options.display_name(free[0])} on standard input.")
+        elif len(free) == 1:
+            name = options.display_name(free[0])
+            write_line(f"Standard input is a pipe without data. The run starts without {name}.")
+    text = _read_text() if is_awaited or _has_arrived() else ""
+    if text and len(free) != 1:
+        names = " or ".join(options.display_name(option) for option in free)
+        problem = f"it could be the value of {names}. Set all but one of them by options."
+        raise CommandError(
+            f"Cannot use the piped text: {problem if free else 'every text field of the input already has a value.'} "
+            f"If the text is the whole input as JSON, use `--input -`. To ignore standard input, use `</dev/null`."
+        )
+    return (free[0], text) if text else None
 
 
 def is_text(option: Option) -> bool:
@@ -179,15 +168,11 @@ def is_text(option: Option) -> bool:
     return "string" in node.kinds and node.kinds <= {"string", "null"} and node.accepts_any_text
 
 
-def _has_value(values: Mapping[str, Any], option: Option) -> bool:
-    value: Any = values
-    for key in option.path:
-        if not is_json_object(value):
-            return True  # A value without fields was set above the path, so the option has a value.
-        if key not in value:
-            return False
-        value = value[key]
-    return True
+def _has_value(values: JsonObject, option: Option) -> bool:
+    parent: Any = values
+    for key in option.path[:-1]:
+        parent = parent.get(key, {})
+    return not is_json_object(parent) or option.path[-1] in parent
 
 
 def _is_piped() -> bool:
@@ -228,44 +213,72 @@ def _read_text() -> str:
 
 def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> Any:
     """Convert the texts of an option to a value. An option that occurs several times has several texts."""
-    if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
-        return _parse_list(texts, node, flag)
-    text = texts[0]
-    if isinstance(text, bool):
-        return text
-    value = _parse_one(text, node, flag)
-    if node.is_repeatable and "string" not in node.kinds and value == text and _parse_json(text) is _MISSING:
+    first = texts[0]
+    if isinstance(first, bool):
+        return first
+    if len(texts) > 1 or node.is_list:
+        return _parse_list([str(text) for text in texts], node, flag)
+    value = _parse_one(first, node, flag)
+    if node.is_repeatable and "string" not in node.kinds and value is first:
         # The text `5` for `int | list[str]` is a number, and the text `five` is a list with one item.
-        return [_parse_one(text, node.item(0), flag)]
+        return [_parse_one(first, node.item(0), flag)]
     return value
 
 
-def _parse_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any] | None:
+def _parse_list(texts: Sequence[str], node: SchemaNode, flag: str) -> list[Any] | None:
     if len(texts) == 1:
-        if texts[0] == "null" and "null" in node.kinds and not node.item(0).accepts_any_text:
+        value, item = _parse_json(texts[0]), node.item(0)
+        if value is None and "null" in node.kinds and not item.accepts_any_text:
             return None
-        value = _parse_json(str(texts[0]), "[")
-        holds_lists = "array" in node.item(0).kinds
-        if is_json_list(value) and (not holds_lists or all(is_json_list(item) for item in value)):
+        if is_json_list(value) and ("array" not in item.kinds or all(is_json_list(inner) for inner in value)):
             return value
-    return [_parse_one(str(text), node.item(index), flag) for index, text in enumerate(texts)]
+    return [_parse_one(text, node.item(index), flag) for index, text in enumerate(texts)]
 
 
 def _parse_one(text: str, node: SchemaNode, flag: str) -> Any:
+    """Return the JSON value that a text represents if its type fits, and otherwise the text for Pydantic to convert."""
     if node.media:
         return read_media(text, node, flag)
-    choice = _parse_choice(text, node)
-    if choice is not _MISSING:
-        return choice
-    for kind, opening in (("object", "{"), ("array", "[")):
-        if kind in node.kinds or not node.kinds:
-            value = _parse_json(text, opening)
-            if value is not _MISSING:
-                return value
-    if node.kinds and node.kinds <= {"object", "array", "null"}:
-        return _parse_structure(text, node, flag)
-    scalar = _parse_scalar(text, node)
-    return text if scalar is _MISSING else scalar
+    value = _parse_json(text)
+    if isinstance(value, ValueError):
+        if node.kinds and node.kinds <= {"object", "array", "null"}:
+            raise _structure_error(text, node, flag, value) from value
+        return text
+    if not node.kinds:
+        return value
+    if value is None:
+        return text if node.accepts_any_text or "null" not in node.kinds else None
+    # If JSON formats a number differently, as with `2.10`, the value may be a Decimal or text.
+    if isinstance(value, int | float) and json.dumps(value) != text:
+        return text
+    return value if any(kind in node.kinds for kind in _JSON_KINDS.get(type(value), ())) else text
+
+
+_JSON_KINDS: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number",),
+    list: ("array",),
+    dict: ("object",),
+}
+"""A dict that maps the types of parsed JSON values to JSON type names. A JSON string in quotes stays a text."""
+
+
+def _parse_json(text: str) -> Any:
+    """Return the JSON value of a text, or the error if the text is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        return error
+
+
+def _structure_error(text: str, node: SchemaNode, flag: str, error: ValueError) -> CommandError:
+    """Return the error for a field that accepts only objects and lists, which must be JSON."""
+    parts = [f"`{flag}.{option_name(name)} ...`" for name in list(node.fields)[:2]]
+    hint = f" Or set its fields one by one ({', '.join(parts)})." if parts else ""
+    reason = f" ({error})" if text.lstrip()[:1] in ("{", "[") else ""
+    expected = node.type_text.removesuffix(" or null")
+    return CommandError(f"`{flag}` must be JSON ({expected}), got {shorten(repr(text), 80)}{reason}.{hint}")
 
 
 _MEDIA_CLASSES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
@@ -291,58 +304,6 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
         except ValueError as error:
             reasons.append(str(error))
     raise CommandError(f"Cannot use the value of `{flag}`: {reasons[0]}")
-
-
-def _parse_choice(text: str, node: SchemaNode) -> Any:
-    """Return the allowed value that a text represents, such as the number 2 for `Literal[1, 2]`.
-
-    Return `_MISSING` if the text represents no allowed value.
-    """
-    for value in node.choices or ():
-        if text == (value if isinstance(value, str) else json.dumps(value)):
-            return value
-    return _MISSING
-
-
-def _parse_scalar(text: str, node: SchemaNode) -> Any:
-    """Return the number, the boolean or None that a text represents.
-
-    Return `_MISSING` if the field should contain the text itself.
-    """
-    value = _parse_json(text)
-    if value is None:
-        return None if "null" in node.kinds and not node.accepts_any_text else _MISSING
-    if not node.kinds:
-        return value
-    if isinstance(value, bool):
-        return value if "boolean" in node.kinds else _MISSING
-    # If JSON formats the number differently, as with `2.10`, the value may be a Decimal or text.
-    is_number = isinstance(value, int | float) and node.accepts_any_text and json.dumps(value) == text
-    fits = "number" in node.kinds or ("integer" in node.kinds and isinstance(value, int))
-    return value if is_number and fits else _MISSING
-
-
-def _parse_structure(text: str, node: SchemaNode, flag: str) -> Any:
-    """Parse a value that must be JSON, because the field accepts only objects and lists."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        parts = [f"`{flag}.{name.replace('_', '-')} ...`" for name in list(node.fields)[:2]]
-        hint = f" Or set its fields one by one ({', '.join(parts)})." if parts else ""
-        reason = f" ({error})" if text.lstrip()[:1] in ("{", "[") else ""
-        expected = node.type_text.removesuffix(" or null")
-        raise CommandError(
-            f"`{flag}` must be JSON ({expected}), got {shorten(repr(text), 80)}{reason}.{hint}"
-        ) from error
-
-
-def _parse_json(text: str, opening: str = "") -> Any:
-    if not text.lstrip().startswith(opening):
-        return _MISSING
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return _MISSING
 
 
 def set_value(values: JsonObject, path: Sequence[str | int], value: object, flag: str) -> None:

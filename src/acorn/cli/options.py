@@ -10,18 +10,19 @@ command line into options, and `input` builds the input of the run from the opti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
 
 from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
-from acorn.types import JsonObject, is_json_list, is_json_object
+from acorn.types import is_json_object
 
 _MAX_DEPTH = 4
-_UNSET: Any = object()
 ValuePath = tuple[str | int, ...]
 """The keys and list indexes that lead from the input to one of its values, such as `("address", "city")`."""
 
@@ -98,6 +99,88 @@ class AcornOptions:
     help: bool = False
 
 
+# Options of the fields
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option that sets a field of the input, a value inside a field, or an option of acorn."""
+
+    name: str
+    """The name of the option without the leading dashes: `address.city`."""
+    path: ValuePath
+    node: SchemaNode
+    is_required: bool = False
+    default: Any = None
+    description: str | None = None
+    acorn_name: str | None = None
+    """The name of the option in `AcornOptions`, or None for an option that sets a value of the input."""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+
+class Options:
+    """All options that set the input of one agent, found by name or listed in order."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.root = SchemaNode(shape.xml_schema, shape.xml_schema)
+        wrapped = self.root.fields[RESULT] if shape.wrapped else None
+        self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
+        """Whether the input is a single value that is passed as an argument without an option name."""
+        unwrapped = wrapped is None or self.is_positional
+        self._fields: tuple[ValuePath, SchemaNode] = ((), self.root) if unwrapped else ((RESULT,), wrapped or self.root)
+        """The path and the schema of the object whose fields are the options."""
+        self.all = list(_list_options(*self._fields))
+        """The options in the order of the fields. The options of nested fields follow the option of their parent."""
+
+    @property
+    def positional(self) -> Option | None:
+        return self.find_field(RESULT) if self.is_positional else None
+
+    def find(self, name: str) -> Option | None:
+        """Return the option with a name: an option of a declared field, an option of acorn, or an undeclared field."""
+        option = None if prefixed_option(name) else self.find_field(name)
+        if option is not None and option.path[0] in self.root.fields:
+            return option
+        acorn_name = prefixed_option(name) or name
+        if acorn_name not in OPTION_HELP:
+            return option
+        node = SchemaNode({"type": "string" if acorn_name in VALUE_NAMES else "boolean"}, {})
+        return Option(name, (), node, acorn_name=acorn_name)
+
+    def find_field(self, name: str) -> Option | None:
+        """Return the option that sets a value of the input, or None if the input has no such value.
+
+        The name may contain underscores or dashes. It may also name a value inside a dict or a list, as in `tags.0`.
+        """
+        first, *inner = name.split(".")
+        aliases = {} if first in self.root.fields else self.shape.names_by_alias
+        parts = [aliases.get(first, first), *inner]
+        found = _find_value(*self._fields, parts) or _find_value((), self.root, parts)
+        if found is None or not (found[0][0] in self.root.fields or first.isidentifier()):
+            return None
+        path, node = found
+        return next((option for option in self.all if option.path == path), None) or Option(name, path, node)
+
+    def is_field(self, option: Option) -> bool:
+        """Return True if an option sets a whole field of the input, and False if it sets a value inside a field."""
+        return len(option.path) == len(self._fields[0]) + 1
+
+    def display_name(self, option: Option) -> str:
+        """Return the words with which error messages name an option."""
+        return "the argument" if self.is_positional and self.is_field(option) else f"`{option.flag}`"
+
+    def suggest(self, name: str) -> str:
+        """Return the end of the error message for a misspelled option: at most two options with similar names."""
+        names = dict.fromkeys([*(option.name for option in self.all), *OPTION_HELP])
+        similar = get_close_matches(name.strip("-").replace("_", "-"), names, 2)
+        flags = " or ".join(f"`--{match}`" for match in similar)
+        return f"Did you mean {flags}?" if similar else "`--help` lists the options."
+
+
 def prefixed_option(name: str) -> str | None:
     """Remove the prefix from the name of an option of acorn: return `model` for `acorn-model`.
 
@@ -107,179 +190,76 @@ def prefixed_option(name: str) -> str | None:
     return option if name.startswith(PREFIX) and option in OPTION_HELP else None
 
 
-# Options of the fields
-
-
-@dataclass(frozen=True)
-class Option:
-    """A command-line option that sets a field of the input, or a value inside a field."""
-
-    name: str
-    """The name of the option without the leading dashes: `address.city`."""
-    path: ValuePath
-    node: SchemaNode
-    is_required: bool = False
-    default: Any = _UNSET
-    description: str | None = None
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name}"
-
-    @property
-    def has_default(self) -> bool:
-        return self.default is not _UNSET and self.default is not None
-
-
-class Options:
-    """All options that set the input of one agent, found by name or listed in order."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        schema = add_aliases(shape.xml_schema, shape.json_schema)
-        self.root = SchemaNode(schema, schema)
-        wrapped = self.root.fields[RESULT] if shape.wrapped else None
-        self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
-        """Whether the input is a single value that is passed as an argument without an option name."""
-        self.all = list(_list_options(self.root, (), "", (), shape.wrapped and not self.is_positional))
-        """The options in the order of the fields. The options of nested fields follow the option of their parent."""
-        self._first_parts: dict[str, tuple[ValuePath, SchemaNode]] = {}
-        """A dict that maps the possible first parts of option names to the path and the schema of the value."""
-        if wrapped is not None and not self.is_positional:
-            self._first_parts |= {name: ((RESULT, name), node) for name, node in wrapped.fields.items()}
-        for name, node in self.root.fields.items():
-            self._first_parts.setdefault(name, ((name,), node))
-        for alias, name in shape.names_by_alias.items():
-            if name in self.root.fields:
-                self._first_parts.setdefault(alias, ((name,), self.root.fields[name]))
-
-    @property
-    def positional(self) -> Option | None:
-        return self.find(RESULT) if self.is_positional else None
-
-    def find(self, name: str) -> Option | None:
-        """Return the option with a name, or None if the input has no such field.
-
-        The name may contain underscores or dashes. It may also name a value inside a dict or a list, as in `tags.0`.
-        """
-        first, _, remainder = name.partition(".")
-        key = _match_name(first, self._first_parts)
-        if key is None:
-            if not self.shape.allows_extra or not first.isidentifier():
-                return None
-            return Option(name, (first,), SchemaNode({}, self.root.root)) if not remainder else None
-        path, node = self._first_parts[key]
-        parts = remainder.split(".") if remainder else []
-        names = [_field_option_name(key)]
-        while parts:
-            step = _descend(node, parts)
-            if step is None:
-                return None
-            used, path_part, part_name, node = step
-            path, parts = (*path, path_part), parts[used:]
-            names.append(part_name)
-        return Option(".".join(names), path, node)
-
-    def is_field(self, option: Option) -> bool:
-        """Return True if an option sets a whole field of the input, and False if it sets a value inside a field."""
-        return len(option.path) == (2 if self.shape.wrapped and not self.is_positional else 1)
-
-    def display_name(self, option: Option) -> str:
-        """Return the words with which error messages name an option."""
-        return "the argument" if self.is_positional and self.is_field(option) else f"`{option.flag}`"
-
-    def similar(self, name: str) -> list[str]:
-        """Return at most two options with names that are similar to a misspelled name."""
-        names = dict.fromkeys([*(option.name for option in self.all), *OPTION_HELP])
-        return [f"--{match}" for match in get_close_matches(name.strip("-").replace("_", "-"), names, 2)]
-
-
 def option_name(field_name: str) -> str:
-    """Return a field name with dashes instead of underscores."""
-    return field_name.replace("_", "-").strip("-") or field_name
-
-
-def _field_option_name(field_name: str) -> str:
-    """Return the option name of a field of the input.
+    """Return a field name with dashes instead of underscores.
 
     A field such as `acorn_model` keeps its underscore, because `--acorn-model` is an option of acorn.
     """
-    return field_name if prefixed_option(option_name(field_name)) else option_name(field_name)
+    name = field_name.replace("_", "-").strip("-") or field_name
+    return field_name if prefixed_option(name) else name
+
+
+def _simple_name(name: str) -> str:
+    return re.sub("[-_]", "", name).lower()
 
 
 def _match_name(name: str, names: Iterable[str]) -> str | None:
-    if name in names:
-        return name
-    return next((other for other in names if option_name(other) == option_name(name)), None)
+    """Return the field name that an option name refers to.
 
-
-def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, SchemaNode] | None:
-    """Find the inner value that the first parts of an option name refer to.
-
-    Return None if the value has no such field, dict key or list index. Otherwise return the number of used parts, the
-    dict key or list index of the inner value, its option name, and its schema.
+    The last comparison also finds a field `given_name` by its alias `givenName`.
     """
-    fields = node.fields
-    field_name = _match_name(parts[0], fields)
-    if field_name is None and (alias := _match_name(parts[0], node.aliases)) is not None:
-        field_name = node.aliases[alias]
+    for form in (str, option_name, _simple_name):
+        if (match := next((other for other in names if form(other) == form(name)), None)) is not None:
+            return match
+    return None
+
+
+def _find_value(path: ValuePath, node: SchemaNode, parts: Sequence[str]) -> tuple[ValuePath, SchemaNode] | None:
+    """Return the path and the schema of the value that the parts of an option name lead to.
+
+    `path` and `node` are the start. Return None if a value on the way has no such field, dict key or list index.
+    """
+    if not parts:
+        return path, node
+    first, *inner = parts
+    field_name = _match_name(first, node.fields)
     if field_name is not None:
-        return 1, field_name, option_name(field_name), fields[field_name]
-    if "array" in node.kinds and parts[0].isdecimal():
-        index = int(parts[0])
-        return 1, index, parts[0], node.item(index)
+        return _find_value((*path, field_name), node.fields[field_name], inner)
+    if "array" in node.kinds and first.isdecimal():
+        return _find_value((*path, int(first)), node.item(int(first)), inner)
     extra = node.extra_value
     if extra is None:
         return None
     # Users choose the keys of a dict, so a key may contain dots. If the value of the key has parts itself, a dot
     # separates the key from these parts.
     if extra.kinds and not extra.kinds & {"object", "array"}:
-        key = ".".join(parts)
-        return len(parts), key, key, extra
-    return 1, parts[0], parts[0], extra
+        return (*path, ".".join(parts)), extra
+    return _find_value((*path, first), extra, inner)
 
 
 def _list_options(
-    node: SchemaNode, path: ValuePath, prefix: str, definitions: tuple[str, ...], hides_first: bool
+    path: ValuePath, node: SchemaNode, prefix: str = "", parents: Sequence[SchemaNode] = ()
 ) -> Iterator[Option]:
     """Yield the options for all fields below a schema.
 
-    `hides_first` omits the outermost field, which only wraps the value. `definitions` are the references of the schemas
-    above this one, so that recursive schemas end.
+    `parents` are the schemas above this one, so that recursive schemas end.
     """
     for name, child in node.fields.items():
         option = Option(
-            prefix + option_name(name) if prefix else _field_option_name(name),
+            prefix + option_name(name),
             (*path, name),
             child,
             name in node.required,
-            child.schema.get("default", _UNSET),
-            child.schema.get("description") or _class_schema(child).get("description"),
+            child.schema.get("default"),
+            child.schema.get("description") or child.class_description,
         )
-        is_hidden = hides_first and not path
-        if not is_hidden:
-            yield option
-        is_recursive = child.definition is not None and child.definition in definitions
-        if child.fields and len(path) < _MAX_DEPTH and not is_recursive:
-            child_prefix = f"{option.name}." if not is_hidden else ""
-            yield from _list_options(
-                child, option.path, child_prefix, (*definitions, child.definition or ""), hides_first
-            )
-
-
-def _class_schema(node: SchemaNode) -> JsonObject:
-    """Return the schema of the only type of a value, apart from null.
-
-    The description in this schema is the docstring of the class.
-    """
-    members = [member for member in node.members if member.get("type") != "null"]
-    return members[0] if len(members) == 1 else {}
+        yield option
+        is_recursive = any(child.members == parent.members for parent in parents)
+        if len(parents) < _MAX_DEPTH and not is_recursive:
+            yield from _list_options(option.path, child, f"{option.name}.", (*parents, child))
 
 
 # The JSON Schema of a value
-
-_ALIASES = "acorn-aliases"
-"""The key of an object schema whose value maps the aliases of the fields to field names."""
 
 
 class SchemaNode:
@@ -299,16 +279,20 @@ class SchemaNode:
         return describe_schema(self.schema, self.root)
 
     @property
+    def class_description(self) -> str | None:
+        """The docstring of the class of the value, if the value has only one type apart from null."""
+        members = [member for member in self.members if member.get("type") != "null"]
+        return members[0].get("description") if len(members) == 1 else None
+
+    @property
     def choices(self) -> list[Any] | None:
         """The list of allowed values, or None if the schema does not enumerate the values."""
         choices: list[Any] = []
         for member in self.members:
-            if "const" in member:
-                choices.append(member["const"])
-            elif "enum" in member:
-                choices += member["enum"]
-            elif member.get("type") == "null":
+            if member.get("type") == "null":
                 choices.append(None)
+            elif "const" in member or "enum" in member:
+                choices += member.get("enum") or [member["const"]]
             else:
                 return None
         return choices
@@ -330,10 +314,6 @@ class SchemaNode:
 
     @property
     def is_list(self) -> bool:
-        return "array" in self.kinds and not self.kinds & {"object", "string"}
-
-    @property
-    def is_only_list(self) -> bool:
         return "array" in self.kinds and self.kinds <= {"array", "null"}
 
     @property
@@ -341,21 +321,14 @@ class SchemaNode:
         """Whether users may repeat the option, because the value may be a list."""
         return "array" in self.kinds
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, SchemaNode]:
         """A dict that maps field names to their schemas, from all alternatives of a union."""
         schemas_by_name: dict[str, list[JsonSchema]] = {}
         for member in self.members:
             for name, schema in member.get("properties", {}).items():
-                schemas = schemas_by_name.setdefault(name, [])
-                if schema not in schemas:
-                    schemas.append(schema)
+                schemas_by_name.setdefault(name, []).append(schema)
         return {name: SchemaNode(_union(schemas), self.root) for name, schemas in schemas_by_name.items()}
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        """A dict that maps the aliases of the fields to field names."""
-        return {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
 
     @property
     def required(self) -> set[str]:
@@ -379,43 +352,13 @@ class SchemaNode:
                     return SchemaNode(extra if is_json_object(extra) else {}, self.root)
         return SchemaNode({}, self.root) if not self.kinds else None
 
-    @property
-    def definition(self) -> str | None:
-        """The `$ref` of the schema, by which a recursive schema is recognized, or None."""
-        refs = [member.get("$ref") for member in (self.schema, *self.schema.get("anyOf", []))]
-        return next((ref for ref in refs if ref), None)
-
-
-def add_aliases(schema: JsonSchema, aliased: JsonSchema) -> JsonSchema:
-    """Return a copy of a schema in which each object lists the aliases of its fields.
-
-    `aliased` is the schema of the same class with aliases instead of field names.
-    """
-    with_aliases: JsonSchema = _add_aliases(schema, aliased)
-    return with_aliases
-
-
-def _add_aliases(schema: Any, aliased: Any) -> Any:
-    if is_json_list(schema) and is_json_list(aliased) and len(schema) == len(aliased):
-        return [_add_aliases(item, other) for item, other in zip(schema, aliased, strict=True)]
-    if not is_json_object(schema) or not is_json_object(aliased):
-        return schema
-    copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
-    fields, aliased_fields = schema.get("properties"), aliased.get("properties")
-    if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
-        pairs = list(zip(fields, aliased_fields, strict=True))  # Both dicts have the order of the class.
-        copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for name, alias in pairs}
-        copy[_ALIASES] = {alias: name for name, alias in pairs if alias != name}
-    return copy
-
 
 def _union(schemas: list[JsonSchema]) -> JsonSchema:
-    """Return one schema for a field with several alternative schemas, with the texts that all of them share."""
-    if len(schemas) == 1:
-        return schemas[0]
-    common = [key for key in ("description", "default", "title") if all(key in schema for schema in schemas)]
-    equal = {key: schemas[0][key] for key in common if all(schema[key] == schemas[0][key] for schema in schemas)}
-    return {"anyOf": schemas, **equal}
+    """Return one schema for a field of several alternatives of a union."""
+    first = schemas[0]
+    if all(schema == first for schema in schemas):
+        return first
+    return {"anyOf": schemas, "description": first.get("description")}
 
 
 def _members(schema: JsonSchema, root: JsonSchema) -> Iterator[JsonSchema]:

@@ -251,16 +251,11 @@ def _parse_one(text: str, node: SchemaNode, flag: str) -> Any:
     # If JSON formats a number differently, as with `2.10`, the value may be a Decimal or text.
     if isinstance(value, int | float) and json.dumps(value) != text:
         return text
-    return value if any(kind in node.kinds for kind in _JSON_KINDS.get(type(value), ())) else text
+    kind = _JSON_KINDS.get(type(value).__name__)
+    return value if kind in node.kinds or (kind == "integer" and "number" in node.kinds) else text
 
 
-_JSON_KINDS: dict[type, tuple[str, ...]] = {
-    bool: ("boolean",),
-    int: ("integer", "number"),
-    float: ("number",),
-    list: ("array",),
-    dict: ("object",),
-}
+_JSON_KINDS = {"bool": "boolean", "int": "integer", "float": "number", "list": "array", "dict": "object"}
 """A dict that maps the types of parsed JSON values to JSON type names. A JSON string in quotes stays a text."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import sys
 import threading
 from collections.abc import Callable
@@ -28,12 +27,14 @@ class Streams:
     """The redirection of standard output and standard error during one command."""
 
     def __init__(self) -> None:
-        _open_descriptors()
-        self._original = (sys.stdout, sys.stderr)
         self._output_descriptor: int | None = None
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             if getattr(sys, name) is None:
-                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+                # The parent process has closed the descriptor. This file gets its number, so that no other file does.
+                stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - open until the process ends
+                os.set_inheritable(stream.fileno(), True)
+                setattr(sys, name, stream)
+        self._original = (sys.stdout, sys.stderr)
         self.out: TextIO = sys.stdout
         """The stream for the result of the command."""
         reconfigure: Callable[..., None] | None = getattr(self.out, "reconfigure", None)
@@ -109,28 +110,19 @@ class _ForgivingWriter(io.FileIO):
     """A writer that never raises an error and discards all text after the first failed write."""
 
     def write(self, data: Buffer, /) -> int:
-        unwritten = memoryview(data).cast("B")
-        length = len(unwritten)
-        while unwritten:
-            try:
-                count = super().write(unwritten)
-            except OSError:
-                redirect_to_null(self.fileno())
-                if sys.stdout is sys.stderr:  # Standard output is reserved, so its descriptor leads to the same file.
-                    redirect_to_null(_OUT)
-                break
-            if count is None:  # The descriptor does not block, and its reader is slow.
-                select.select([], [self], [])
-            else:
-                unwritten = unwritten[count:]
-        return length
+        try:
+            return super().write(data) or 0
+        except OSError:
+            redirect_to_null(self.fileno())
+            if sys.stdout is sys.stderr:  # Standard output is reserved, so its descriptor leads to the same file.
+                redirect_to_null(_OUT)
+            return memoryview(data).nbytes
 
 
 def open_forgiving(descriptor: int, encoding: str | None) -> TextIO:
     """Return a text stream for a file descriptor. Writing to this stream never raises an error."""
-    # The writer is unbuffered, although the type of `TextIOWrapper` requires a buffered writer.
-    writer: Any = _ForgivingWriter(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", write_through=True)
+    writer = io.BufferedWriter(_ForgivingWriter(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def descriptor_of(stream: Any) -> int | None:
@@ -164,19 +156,3 @@ def flush_or_discard(*streams: TextIO) -> None:
                 redirect_to_null(descriptor)
         except ValueError:  # The stream is closed.
             pass
-
-
-def _open_descriptors() -> None:
-    """Open the standard descriptors 0 to 2 if the parent process has closed them.
-
-    Otherwise the next opened file would get one of these numbers and would receive the output.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            descriptor = os.open(os.devnull, os.O_RDWR)
-            if descriptor != number:
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-            os.set_inheritable(number, True)

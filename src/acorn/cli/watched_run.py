@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -36,7 +35,6 @@ from acorn.cli.output import (
     INTERRUPTED,
     SUCCESS,
     TERMINATED,
-    USAGE_ERROR,
     WAITING,
     CommandError,
     OutputClosedError,
@@ -127,35 +125,24 @@ class WatchedRun:
                 self._watch(chunks, view)
         except BaseException as error:  # The provider, the model, the user's code or a signal can cause any exception.
             failure = error
-        return self._report(failure, self._save())
-
-    def _save(self) -> CommandError | None:
-        """Write the run to the `--save` file. Return the error if this fails, and None otherwise.
-
-        The error is returned and not raised, so that the command still prints the output of the run.
-        """
-        if self.options.save is None or self.run is None:
-            return None
-        text = f"{self.run.to_json()}\n"
         try:
-            if self.prints_run:
-                write(self.out, text)
-            else:
-                Path(self.options.save).write_bytes(text.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            return CommandError(f"Cannot write `--save {self.options.save}`: {error.strerror or error}", FAILED)
-        except KeyboardInterrupt:  # For example, the reader of a pipe does not read, and the user presses Ctrl-C.
-            return CommandError(f"Cannot write `--save {self.options.save}`: Ctrl-C was pressed.", INTERRUPTED)
-        return None
+            code = self._report_output() if failure is None else self._report_failure(failure)
+        except CommandError as error:
+            code = print_error(error, debug=self.options.debug)
+        except OutputClosedError:
+            code = SUCCESS
+        save_code = self._save()
+        return code or save_code
 
     def _start(self, start: Start) -> Chunks:
         try:
             return start()
         except AcornError as error:  # The declaration or the model name is wrong. No request was sent.
             hint = " On the command line, set the model with `--model`." if self.agent.model is None else ""
-            raise self._error(f"{error_message(error, self.secrets)}{hint}", USAGE_ERROR) from error
+            raise CommandError(f"{error_message(error, self.secrets)}{hint}", secrets=self.secrets) from error
         except (Exception, SystemExit) as error:  # A property of the user's class can raise any exception.
-            raise self._error(f"{user_code_line(error)}{error_text(error, self.secrets)}", FAILED) from error
+            line = f"{user_code_line(error)}{error_text(error, self.secrets)}"
+            raise CommandError(line, FAILED, self.secrets) from error
 
     def _watch(self, chunks: Chunks, view: View) -> None:
         outcome = "failed"
@@ -165,13 +152,9 @@ class WatchedRun:
                     self.runs = [chunk.run]
                 view.add_chunk(chunk, self.run)
             output = None if self.run is None else self.run.output
-            outcome = (
-                "unfinished"
-                if isinstance(output, Unfinished)
-                else "waiting"
-                if isinstance(output, Paused)
-                else "finished"
-            )
+            outcome = "finished"
+            if isinstance(output, Unfinished | Paused):
+                outcome = "waiting" if isinstance(output, Paused) else "unfinished"
         except KeyboardInterrupt:
             outcome = "interrupted"
             raise
@@ -181,63 +164,71 @@ class WatchedRun:
             finally:
                 view.end(outcome, self.run)
 
-    def _report(self, failure: BaseException | None, save_error: CommandError | None) -> int:
-        """Print the output or the error of the run, then the error of `--save`, and return the exit code."""
-        code = FAILED
-        try:
-            code = self._report_output() if failure is None else self._report_failure(failure)
-        except CommandError as error:
-            code = print_error(error, debug=self.options.debug)
-        except OutputClosedError:
-            code = SUCCESS
-        if save_error is not None:
-            print_error(save_error, debug=self.options.debug)
-        return code or (SUCCESS if save_error is None else save_error.code)
-
     def _report_failure(self, error: BaseException) -> int:
         if isinstance(error, KeyboardInterrupt):
-            kind, message, code = ("KeyboardInterrupt", "The run was interrupted.", INTERRUPTED)
+            kind, message, code = "KeyboardInterrupt", "The run was interrupted.", INTERRUPTED
             if self._is_terminated:
-                kind, message, code = ("Terminated", "A signal ended the run.", TERMINATED)
-            self._print_json_error({"type": kind, "message": message})
+                kind, message, code = "Terminated", "A signal ended the run.", TERMINATED
             self._print_resume_hint()
+            self._print_report({"type": kind, "message": message})
             return code
-        is_ours = isinstance(error, AcornError)
-        line = error_message(error, self.secrets) if is_ours else error_text(error, self.secrets)
         message = error_message(error, self.secrets)
-        if not isinstance(error, Exception):
-            # The agent's code called `sys.exit()`, for example in a tool.
+        line = message if isinstance(error, AcornError) else error_text(error, self.secrets)
+        if not isinstance(error, Exception):  # The agent's code called `sys.exit()`, for example in a tool.
             line = message = f"The agent's code ended the program: {line}"
-        self._print_json_error(failure_report(error, message, redactor(self.secrets)))
         if isinstance(error, ModelError) and error.retryable:
             self._print_resume_hint()
-        raise self._error(line, FAILED) from error
+        return self._fail(line, failure_report(error, message, redactor(self.secrets)), error)
 
     def _report_output(self) -> int:
-        run = self.run
-        assert run is not None
-        if isinstance(run.output, Unfinished):
+        assert self.run is not None
+        output = self.run.output
+        if isinstance(output, Unfinished):
             name = self.description.name
-            tools = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
+            tools = ", ".join(f"`{call.name}`" for call in output.tool_calls)
             message = (
                 f"`{name}` did not finish: the model called {tools} in its single turn. "
                 f"Set `max_steps` on `{name}` to allow more turns."
             )
-            self._print_json_error({"type": "Unfinished", "message": message, "content": run.output.content})
-            raise CommandError(message, FAILED)
-        if isinstance(run.output, Paused):
-            if self.options.json and not self.prints_run:
-                print_json(run_report(run), self.out)
-            if not _has_terminal():
-                self._print_requests(run.output)
+            return self._fail(message, {"type": "Unfinished", "message": message, "content": output.content})
+        if isinstance(output, Paused) and not _has_terminal():
+            self._print_requests(output)
+        self._print_report()
+        if isinstance(output, Paused):
             return WAITING
-        if self.prints_run:
+        if not self.options.json and not self.prints_run:
+            text = single_text(output) if self.prints_text else None
+            if text is None:
+                print_json(output, self.out)
+            else:
+                write(self.out, f"{clean(text)}\n")
+        return SUCCESS
+
+    def _fail(self, message: str, report: JsonObject, cause: BaseException | None = None) -> int:
+        """Print the error of the run, also in the report for `--json`, and return the exit code."""
+        error = CommandError(message, FAILED, self.secrets)
+        error.__cause__ = cause
+        print_error(error, debug=self.options.debug)
+        self._print_report(report)
+        return FAILED
+
+    def _print_report(self, error: JsonObject | None = None) -> None:
+        if self.options.json and not self.prints_run:
+            print_json(run_report(self.run, error), self.out)
+
+    def _save(self) -> int:
+        """Write the run to the place that `--save` names, and return the exit code."""
+        if self.options.save is None or self.run is None:
             return SUCCESS
-        text = single_text(run.output) if self.prints_text else None
-        if text is None:
-            print_json(run_report(run) if self.options.json else run.output, self.out)
-        else:
-            write(self.out, f"{clean(text)}\n")
+        text = f"{self.run.to_json()}\n"
+        try:
+            if self.prints_run:
+                write(self.out, text)
+            else:
+                Path(self.options.save).write_bytes(text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            print_error(_save_error(self.options.save, error.strerror or error), debug=False)
+            return FAILED
         return SUCCESS
 
     # Runs that can be resumed
@@ -281,9 +272,6 @@ class WatchedRun:
 
         As after Ctrl-C, the run is then saved and the terminal is restored.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
         def end(*_: object) -> None:
             self._is_terminated = True
@@ -295,23 +283,6 @@ class WatchedRun:
         finally:
             signal.signal(signal.SIGTERM, previous)
 
-    def _print_json_error(self, error: JsonObject) -> None:
-        """Print the error as JSON if `--json` is set.
-
-        If the JSON cannot be written, the command still prints the error message to standard error.
-        """
-        if not self.options.json or self.prints_run:
-            return
-        try:
-            print_json(run_report(self.run, error), self.out)
-        except CommandError as write_error:
-            print_error(write_error, debug=self.options.debug)
-        except OutputClosedError:
-            pass
-
-    def _error(self, message: str, code: int) -> CommandError:
-        return CommandError(message, code, self.secrets)
-
     def _redact(self, text: str) -> str:
         return redactor(self.secrets).text(text)
 
@@ -320,12 +291,16 @@ def _check_save_path(file: str) -> None:
     """Raise `CommandError` if `--save` cannot write to a path, before the run starts."""
     path = Path(file)
     if path.is_dir() or file.endswith(os.sep):
-        raise CommandError(f"`--save {file}` is a directory. Use the path of a file.")
+        raise _save_error(file, "it is a directory. Use the path of a file.")
     if not path.parent.is_dir():
-        raise CommandError(f"Cannot write `--save {file}`: its directory does not exist.")
+        raise _save_error(file, "its directory does not exist.")
     is_effective = os.access in os.supports_effective_ids
     if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=is_effective):
-        raise CommandError(f"Cannot write `--save {file}`: Permission denied")
+        raise _save_error(file, "Permission denied")
+
+
+def _save_error(file: str, reason: object) -> CommandError:
+    return CommandError(f"Cannot write `--save {file}`: {reason}")
 
 
 def single_text(output: object) -> str | None:

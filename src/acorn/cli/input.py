@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from acorn import Audio, File, Image
 from acorn._inside import RESULT, Problem, shorten
@@ -36,8 +36,8 @@ from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
 
-def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
-    """Return the input of a run as an instance of the input class of the agent.
+def make_input(arguments: ParsedArguments, options: Options) -> tuple[Any, ...]:
+    """Return the positional arguments for a call of the agent: its input, or nothing if it has no input.
 
     Raises a `CommandError` that describes each wrong option.
     """
@@ -58,7 +58,8 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
             f"The input has these fields: {_quote_names(schema.model_fields)}."
         )
     try:
-        return schema.model_validate(values, by_alias=True, by_name=True)
+        value = schema.model_validate(values, by_alias=True, by_name=True)
+        return () if options.shape.is_empty else (options.shape.unwrap(value),)
     except ValidationError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
         problem_texts = [

@@ -6,7 +6,6 @@ The functions in this file remove them, so that they never reach a terminal.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import traceback
@@ -14,9 +13,9 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import TextIO
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
@@ -31,7 +30,7 @@ from acorn._inside import (
     to_json_data,
 )
 from acorn.cli.streams import flush_or_discard
-from acorn.types import is_json_list, is_json_object
+from acorn.types import is_json_object
 
 # Text for a terminal
 
@@ -106,24 +105,13 @@ def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-
 
     Characters that a terminal interprets, or that the encoding does not contain, are escaped.
     """
-    data = replace_surrogates(_replace_non_finite(to_json_data(value)))
-    separators = (",", ": ") if indent else (",", ":")
-    text = json.dumps(data, ensure_ascii=False, indent=indent, separators=separators)
-    text = _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    data = replace_surrogates(to_json_data(value))
+    text = to_json(data, indent=indent, inf_nan_mode="null").decode()
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
-        return json.dumps(data, indent=indent, separators=separators)
-    return text
-
-
-def _replace_non_finite(data: Any) -> Any:
-    """Return JSON data with None instead of NaN and infinite numbers, which JSON cannot represent."""
-    if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
-        return None
-    if is_json_object(data):
-        return {key: _replace_non_finite(item) for key, item in data.items()}
-    return [_replace_non_finite(item) for item in data] if is_json_list(data) else data
+        text = to_json(data, indent=indent, inf_nan_mode="null", ensure_ascii=True).decode()
+    return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 # Exit codes and errors

@@ -27,7 +27,7 @@ from acorn import (
     Unfinished,
     capture,
 )
-from acorn._inside import AgentDescription, Redactor, find_secrets, record_to_json, to_json_data, tree_entries
+from acorn._inside import Redactor, describe_agent, find_secrets, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -68,14 +68,12 @@ class WatchedRun:
     def __init__(
         self,
         agent: Agent,
-        description: AgentDescription,
         options: AcornOptions,
         out: TextIO,
         *,
         prints_text: bool = False,
     ) -> None:
         self.agent = agent
-        self.description = description
         self.options = options
         self.out = out
         self.prints_text = prints_text
@@ -119,7 +117,7 @@ class WatchedRun:
             with (
                 capture() as self.runs,
                 self._handle_sigterm(),
-                open_view(self.agent, self.description.max_steps, self.out, self._redact) as view,
+                open_view(self.agent, describe_agent(self.agent).max_steps, self.out, self._redact) as view,
             ):
                 view.add_past(past, were_shown=were_shown)
                 self._watch(chunks, view)
@@ -184,7 +182,7 @@ class WatchedRun:
         assert self.run is not None
         output = self.run.output
         if isinstance(output, Unfinished):
-            name = self.description.name
+            name = type(self.agent).__name__
             tools = ", ".join(f"`{call.name}`" for call in output.tool_calls)
             message = (
                 f"`{name}` did not finish: the model called {tools} in its single turn. "

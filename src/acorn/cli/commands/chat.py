@@ -118,7 +118,7 @@ class Chat:
         in_batch(agent, self.name, self._count)
         self._count += 1
         self._last_line = line
-        watched = WatchedRun(agent, describe_agent(agent), self._options, self._out, prints_text=True)
+        watched = WatchedRun(agent, self._options, self._out, prints_text=True)
         if watched.perform(partial(agent.stream, self._input(line))) == SUCCESS and watched.run is not None:
             self._runs.append(watched.run)
 

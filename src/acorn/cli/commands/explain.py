@@ -65,10 +65,7 @@ def explain(
             )
     is_example = not arguments.options and arguments.acorn_options.input is None and not description.input.is_empty
     try:
-        values = None
-        if not is_example:
-            value = description.input.unwrap(make_input(arguments, options))
-            values = () if description.input.is_empty else (value,)
+        values = None if is_example else make_input(arguments, options)
         explanation = explain_agent(agent, values, opens=open)
     except (AcornError, CommandError):
         raise

@@ -83,14 +83,13 @@ def run(
         show_help(agent, description, options, target, out)
         return SUCCESS
     agent = change_settings(agent, model=acorn_options.model, store=choose_store(acorn_options.store, agent.store))
-    shape, value = description.input, make_input(arguments, options)
-    values = () if shape.is_empty else (shape.unwrap(value),)
+    values = make_input(arguments, options)
     uses_tools = bool(description.tools or description.source_count or description.branches)
     if uses_tools and (name := too_small_for_tools(agent.model)) is not None:
         write_line(
             f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
         )
-    return WatchedRun(agent, description, acorn_options, out).perform(lambda: agent.stream(*values))
+    return WatchedRun(agent, acorn_options, out).perform(lambda: agent.stream(*values))
 
 
 def describe_target(agent: Agent) -> tuple[AgentDescription, Options]:
@@ -129,19 +128,19 @@ def resume(
     acorn does not repeat committed requests and tool calls. If the run has finished, the command prints the stored
     output.
     """
-    has_answer = answer is not None or yes or no is not None
-    if (answer is not None) + yes + (no is not None) > 1:
+    given = [parse_value(answer)] if answer is not None else []
+    given += [True] if yes else []
+    given += [no or False] if no is not None else []
+    if len(given) > 1:
         raise CommandError("`--answer`, `--yes` and `--no` cannot be combined. Use only one of them.")
     out = context.obj.reserve_stdout()
     opened_store = open_chosen_store(store)
     run_id = find_run_id(opened_store, run)
     root = opened_store.read(run_id)[0]
     past = read_stored_entries(row.entry for row in opened_store.follow(run_id)[1])
-    value = parse_value(answer) if answer is not None else True if yes else no or False
-    answers = _answers(opened_store, run_id, value) if has_answer else {}
+    answers = _answers(opened_store, run_id, given[0]) if given else {}
     stored_agent = change_settings(load_stored_agent(root, opened_store, agent), model=model)
-    acorn_options = AcornOptions(model, None, json, save, store, debug)
-    watched = WatchedRun(stored_agent, describe_agent(stored_agent), acorn_options, out)
+    watched = WatchedRun(stored_agent, AcornOptions(model, None, json, save, store, debug), out)
     return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
 
 
@@ -191,14 +190,11 @@ def fork(
     run, base_agent = _load_source(source, store, agent)
     events = run.thread
     changed = change_settings(base_agent, model=model, system_prompt=None if prompt is None else Path(prompt).resolve())
+    changed.using(thread=events, before=before)  # Check the step before the edits, which depend on it.
+    _edit_results(events, edit or [], before)
     forked = changed.using(thread=events, before=before)
-    if edit:
-        _edit_results(events, edit, before)
-        forked = changed.using(thread=events, before=before)
-    description = describe_agent(forked)
-    _print_plan(short_id(run.id), events, before, description)
-    watched = WatchedRun(forked, description, AcornOptions(model, None, json, save, store, debug), out)
-    return watched.perform(forked.stream)
+    _print_plan(short_id(run.id), events, before, describe_agent(forked))
+    return WatchedRun(forked, AcornOptions(model, None, json, save, store, debug), out).perform(forked.stream)
 
 
 def _load_source(source: str, option: str | None, target: str | None) -> tuple[Run, Agent]:
@@ -209,8 +205,8 @@ def _load_source(source: str, option: str | None, target: str | None) -> tuple[R
         return acorn.runs(store).get(run_id), load_stored_agent(store.read(run_id)[0], store, target)
     run = read_run_file(source)
     if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
-        starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
-        hint = f" (its class was `{one_line(starts[0].module)}`)" if starts else ""
+        start = next((entry for entry in run.journal.entries if isinstance(entry, RunStarted)), None)
+        hint = "" if start is None else f" (its class was `{one_line(start.module)}`)"
         raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")
     agent = load_agent(target)
     return run, change_settings(agent, store=choose_store(option, agent.store))
@@ -222,14 +218,15 @@ def _reject_branch(store: Store, run_id: str) -> None:
     A branch starts with the conversation of its parent, so only the root run (the top-level run) can be forked.
     """
     stored = store.read(run_id)
-    root = stored[0].facts.root if stored else ""
-    if root in ("", run_id):
+    root = stored[0].facts.root if stored else run_id
+    if root == run_id:
         return
-    tree = {member.facts.id: member for member in store.read(root)}
+    tree = store.read(root)
+    parents = {member.facts.id: str(member.facts.parent) for member in tree}
     child = run_id
-    while (parent := tree[child].facts.parent) not in (None, root):
-        child = parent
-    starts = [entry for entry in read_stored_entries(tree[root].entries) if isinstance(entry, BranchStarted)]
+    while parents[child] != root:
+        child = parents[child]
+    starts = (entry for entry in read_stored_entries(tree[0].entries) if isinstance(entry, BranchStarted))
     step, name = next((start.step, start.branch) for start in starts if start.child_id == child)
     command = f"acorn fork {short_id(root)} --before"
     raise CommandError(
@@ -249,8 +246,7 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
         id_or_tool, equals, text = edit.partition("=")
         if not equals:
             raise CommandError(f"`--edit` must be CALL=VALUE, as in `--edit search=nothing`, got `{edit}`.")
-        is_id = id_or_tool in calls
-        ids = [id_or_tool] if is_id else [call_id for call_id, tool in calls.items() if tool == id_or_tool]
+        ids = [call_id for call_id, tool in calls.items() if id_or_tool in (call_id, tool)]
         if not ids:
             call_list = ", ".join(f"`{call_id}` ({tool})" for call_id, tool in calls.items()) or "none"
             raise CommandError(
@@ -262,11 +258,7 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
                 f"`{id_or_tool}` was called {len(ids)} times before step {before}. Use one of these ids: {listed}."
             )
         for index, event in enumerate(events):
-            if (
-                isinstance(event, ToolResultEvent | ErrorEvent)
-                and event in kept_events
-                and event.tool_call_id == ids[0]
-            ):
+            if isinstance(event, ToolResultEvent | ErrorEvent) and event in kept_events and event.tool_call_id in ids:
                 edited = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=parse_value(text))
                 edited.timestamp = event.timestamp
                 events[index] = edited

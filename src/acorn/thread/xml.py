@@ -11,10 +11,11 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from html import unescape
 from typing import assert_never
 
 from acorn._formats.json import excerpt, shorten, to_json_text
-from acorn._formats.xml.encode import FORBIDDEN_CHARACTER, FORBIDDEN_CHARACTERS, escape_anywhere
+from acorn._formats.xml.encode import FORBIDDEN_CHARACTER, escape_anywhere
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -39,17 +40,10 @@ _OPEN, _CLOSE = "<thread>\n", "</thread>"
 _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
 _ROLES: JsonObject = {kind: role for role, kind in _TYPES.items()}
 
-_REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
-_CHARACTERS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
-
 
 def escape_xml(text: str) -> str:
     """Return a text with `& < > " '` escaped, and with U+FFFD in place of characters that XML forbids."""
     return escape_anywhere(text)
-
-
-def _unescape(text: str) -> str:
-    return _REFERENCE.sub(lambda match: _CHARACTERS[match[1]], text) if "&" in text else text
 
 
 def _json_body(value: object) -> str:
@@ -154,31 +148,8 @@ class ParsedThread(list[AgentEvent]):
     response_prefix: str | None = None
 
 
-_NUMBER = "(?:0|-?[1-9][0-9]*)"
-_TEXT = f"[^&<>\"'{FORBIDDEN_CHARACTERS}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{FORBIDDEN_CHARACTERS}]*)*"
-_EVENT = re.compile(
-    rf' {{2}}<event type="(?P<type>[a-z_]+)" id="(?P<id>[0-9]+)"(?: name="(?P<name>{_TEXT})")?'
-    rf'(?P<status> status="success")? iteration="(?P<iteration>{_NUMBER})"'
-    r'(?: recoverable="(?P<recoverable>true|false)"'
-    rf'| summarizedIterations="(?P<summarized>(?:{_NUMBER}(?:,{_NUMBER})*)?)")?'
-    rf'(?: toolCallId="(?P<call>{_TEXT})")?(?: requestId="(?P<request>{_TEXT})")?'
-    rf">(?P<body>{_TEXT})</event>\n"
-)
-_GROUPS = {  # A dict that maps event types to the regex groups that only these events have.
-    "human": set[str](),
-    "ai": set[str](),
-    "system": set[str](),
-    "tool_input": {"name"},
-    "tool_output": {"name", "status"},
-    "error": {"recoverable"},
-    "human_input_requested": set[str](),
-    "human_input_received": set[str](),
-    "completion": set[str](),
-    "summary": {"summarized"},
-}
-
-
-_HUMAN_INPUT = ("human_input_requested", "human_input_received")
+_LINE = re.compile(r' {2}<event type="([a-z_]+)" id="[0-9]+"((?: [A-Za-z]+="[^"<>]*")*)>([^<>]*)</event>\n')
+_ATTRIBUTE = re.compile(r'([A-Za-z]+)="([^"]*)"')
 
 
 def parse_thread_xml(text: str) -> ParsedThread:
@@ -194,15 +165,17 @@ def parse_thread_xml(text: str) -> ParsedThread:
         )
     if not text.startswith(_OPEN):
         raise _line_error(text, 0, "is not `<thread>` alone on its line")
-    thread, reader, at = ParsedThread(), _ThreadParser(), len(_OPEN)
+    thread, reader, names, at = ParsedThread(), _ThreadParser(), Names(), len(_OPEN)
     while not text.startswith(_CLOSE, at):
-        match = _EVENT.match(text, at)
-        if match is None or match["id"] != str(len(thread)) or not _has_expected_groups(match):
-            raise _line_error(text, at, f"is not event number {len(thread)} as `serialize_thread_to_xml` writes it")
+        number = len(thread)
+        match = _LINE.match(text, at)
         try:
-            thread.append(reader.read(match))
+            event = None if match is None else reader.read(match, number)
         except (ValueError, RecursionError) as error:  # The arguments are not JSON, or a number has too many digits.
             raise _line_error(text, at, f"is an invalid event ({shorten(str(error))})") from error
+        if match is None or event is None or event_lines([event], number, names) != [match[0]]:
+            raise _line_error(text, at, f"is not event number {number} as `serialize_thread_to_xml` writes it")
+        thread.append(event)
         at = match.end()
     at += len(_CLOSE)
     if at < len(text):
@@ -215,20 +188,6 @@ def parse_thread_xml(text: str) -> ParsedThread:
 def _line_error(text: str, at: int, why: str) -> InputError:
     line = text.count("\n", 0, at) + 1
     return InputError(f"Line {line} of the thread {why}: {shorten(repr(text[at : at + 100]), 100)}")
-
-
-def _has_expected_groups(match: re.Match[str]) -> bool:
-    groups = {
-        name for name in ("name", "status", "recoverable", "summarized", "call", "request") if match[name] is not None
-    }
-    if match["type"] in _HUMAN_INPUT:
-        groups -= {"call", "request"}
-    return _GROUPS.get(match["type"]) == groups
-
-
-def _parse_ids(match: re.Match[str]) -> tuple[str | None, str | None]:
-    call, request = match["call"], match["request"]
-    return None if call is None else _unescape(call), None if request is None else _unescape(request)
 
 
 class _ThreadParser:
@@ -245,51 +204,50 @@ class _ThreadParser:
         Each call has three keys: with both values, with None as the name (an error has no name), and with None as the
         iteration."""
 
-    def read(self, line: re.Match[str]) -> AgentEvent:
-        """Convert one line of the document to an event."""
-        iteration, body = int(line["iteration"]), _unescape(line["body"])
-        match line["type"]:
-            case "human" | "ai" | "system" as kind:
+    def read(self, line: re.Match[str], number: int) -> AgentEvent | None:
+        """Convert one line of the document to an event, or return None if the type is unknown."""
+        kind, attributes, body = line[1], line[2], unescape(line[3])
+        values = {name: unescape(value) for name, value in _ATTRIBUTE.findall(attributes)}
+        iteration, name = int(values.get("iteration", "")), values.get("name", "")
+        ids: JsonObject = {"tool_call_id": values.get("toolCallId"), "request_id": values.get("requestId")}
+        match kind:
+            case "human" | "ai" | "system":
                 return MessageEvent(iteration=iteration, role=_ROLES[kind], content=body)
             case "tool_input":
-                return self._call_event(_unescape(line["name"]), body, line["id"], iteration)
+                return self._call_event(name, body, number, iteration)
             case "tool_output":
-                return self._result_event(_unescape(line["name"]), body, line["id"], iteration)
+                return self._result_event(name, body, number, iteration)
             case "error":
-                recoverable = line["recoverable"] == "true"
+                recoverable = values.get("recoverable") == "true"
                 call_id = self._take_open_call((None, iteration)) if recoverable else None
                 return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
             case "human_input_requested":
-                call_id, request_id = _parse_ids(line)
-                return HumanInputRequestedEvent(
-                    iteration=iteration, question=body, tool_call_id=call_id, request_id=request_id
-                )
+                return HumanInputRequestedEvent(iteration=iteration, question=body, **ids)
             case "human_input_received":
-                call_id, request_id = _parse_ids(line)
-                return HumanInputReceivedEvent(
-                    iteration=iteration, response=body, tool_call_id=call_id, request_id=request_id
-                )
+                return HumanInputReceivedEvent(iteration=iteration, response=body, **ids)
             case "completion":
                 return CompletionEvent(iteration=iteration, result=body)
+            case "summary":
+                steps = [int(step) for step in values.get("summarizedIterations", "").split(",") if step]
+                return SummaryEvent(iteration=iteration, summary=body, summarized_iterations=steps)
             case _:
-                numbers = [int(number) for number in line["summarized"].split(",") if number]
-                return SummaryEvent(iteration=iteration, summary=body, summarized_iterations=numbers)
+                return None
 
-    def _call_event(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
+    def _call_event(self, name: str, body: str, number: int, iteration: int) -> ToolCallEvent:
         args = json.loads(body)
         if not is_json_object(args):
             raise ValueError("the arguments are not a JSON object")
-        call_id = f"call_{index}"
+        call_id = f"call_{number}"
         self._open_calls.add(call_id)
         for key in ((name, iteration), (None, iteration), (name, None)):
             self._waiting[key].append(call_id)
         return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
 
-    def _result_event(self, name: str, body: str, index: str, iteration: int) -> ToolResultEvent:
+    def _result_event(self, name: str, body: str, number: int, iteration: int) -> ToolResultEvent:
         call_id = self._take_open_call((name, iteration), (name, None))
         if call_id is not None:
             return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=body)
-        return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{index}", tool_name=name, result=body)
+        return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{number}", tool_name=name, result=body)
 
     def _take_open_call(self, *keys: tuple[str | None, int | None]) -> str | None:
         """Return the id of the first tool call without a result that matches one of the keys, or None.

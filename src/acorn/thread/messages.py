@@ -6,8 +6,8 @@ stores the other keys of the message, so that nothing is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, assert_never, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from pydantic_core import from_json
 from typing_extensions import TypeIs
@@ -17,7 +17,6 @@ from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
-    CompletionEvent,
     ErrorEvent,
     HumanInputReceivedEvent,
     HumanInputRequestedEvent,
@@ -136,25 +135,41 @@ def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
     """
     all_events = as_events(events)
     outer = min(all_events, key=_depth, default=None)
+    own = [event for event in all_events if outer and (event.branch, event.run_id) == (outer.branch, outer.run_id)]
     messages: list[Message] = []
     iterations: list[int] = []
-    turn: list[MessagePart] = []
-    for event in all_events:
-        if outer is None or (event.branch, event.run_id) != (outer.branch, outer.run_id):
-            continue
-        if turn and not (isinstance(event, ToolCallEvent) and is_same_turn(turn[-1], event)):
-            messages.append(join_events(turn))
-            iterations.append(turn[0].iteration)
-            turn = []
-        if isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant"):
-            turn.append(event)
-        elif isinstance(event, SummaryEvent):
-            apply_summary(event, messages, iterations)
+    for group in message_groups(own):
+        first = group[0]
+        if isinstance(first, SummaryEvent):
+            apply_summary(first, messages, iterations)
         else:
-            added = messages_of(event)
+            added = messages_of(group)
             messages += added
-            iterations += [event.iteration] * len(added)
-    return [*messages, join_events(turn)] if turn else messages
+            iterations += [first.iteration] * len(added)
+    return messages
+
+
+def message_groups(events: Iterable[AgentEvent]) -> Iterator[list[AgentEvent]]:
+    """Divide events into lists of the events that belong to the same message.
+
+    An assistant message has one event for its text and one for each tool call. A tool call with the field `rest` always
+    starts a new assistant message, because only the first event of a message has this field.
+    """
+    group: list[AgentEvent] = []
+    for event in events:
+        continues = isinstance(event, ToolCallEvent) and event.rest is None
+        if not (continues and group and is_turn(group[0]) and event.iteration == group[-1].iteration):
+            if group:
+                yield group
+            group = []
+        group.append(event)
+    if group:
+        yield group
+
+
+def is_turn(event: AgentEvent) -> bool:
+    """Return True if an event is a part of an assistant message."""
+    return isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant")
 
 
 def apply_summary(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
@@ -180,34 +195,22 @@ def _depth(event: AgentEvent) -> int:
     return 0 if event.branch is None else event.branch.count("/") + 1
 
 
-def is_same_turn(last: MessagePart, event: ToolCallEvent) -> bool:
-    """Return True if a tool call belongs to the same assistant message as the event before it.
+def messages_of(group: Sequence[AgentEvent]) -> list[Message]:
+    """Convert the events of one message to a list with this message.
 
-    A tool call with the field `rest` always starts a new assistant message, because only the first event of a message
-    has this field.
+    The list is empty if the events do not represent a message.
     """
-    return event.iteration == last.iteration and event.rest is None
-
-
-def messages_of(event: AgentEvent) -> list[Message]:
-    """Convert an event that is not part of an assistant message to a list of zero or one messages."""
-    match event:
-        case MessageEvent() | ToolResultEvent():
-            return [join_events([event])]
-        case ErrorEvent():
-            return [] if event.tool_call_id is None else [join_events([event])]
-        case HumanInputRequestedEvent():
-            return [] if event.tool_call_id is not None else [{"role": "assistant", "content": event.question}]
-        case HumanInputReceivedEvent():
-            return [] if event.tool_call_id is not None else [{"role": "user", "content": event.response}]
-        case CompletionEvent():
-            return []
-        case ToolCallEvent() | SummaryEvent():
-            raise AssertionError(
-                "Internal error: `messages_of` received a tool call or a summary. Callers must handle these events."
-            )
+    match group[0]:
+        case MessageEvent() | ToolCallEvent() | ToolResultEvent():
+            return [join_events(cast(Sequence[MessagePart], group))]
+        case ErrorEvent(tool_call_id=str()) as error:
+            return [join_events([error])]
+        case HumanInputRequestedEvent(tool_call_id=None) as request:
+            return [{"role": "assistant", "content": request.question}]
+        case HumanInputReceivedEvent(tool_call_id=None) as answer:
+            return [{"role": "user", "content": answer.response}]
         case _:
-            assert_never(event)
+            return []
 
 
 def join_events(events: Sequence[MessagePart]) -> Message:

@@ -39,11 +39,11 @@ from acorn.thread.events import (
 )
 from acorn.thread.from_journal import parse_json
 from acorn.thread.messages import (
-    MessagePart,
     apply_summary,
-    is_same_turn,
+    is_turn,
     join_events,
     make_call_event,
+    message_groups,
     messages_of,
     outcome_event,
     parse_call,
@@ -71,26 +71,24 @@ class _ForkWriter:
         self._iterations: list[int] = []
         self._called_tools: dict[str, tuple[str, str]] = {}
         """A dict that maps call ids to the tool name and the arguments of the call."""
-        self._turn: list[MessagePart] = []
         self._results: list[ToolResultEvent | ErrorEvent] = []
         first = next((index for index, event in enumerate(events) if event.iteration > 0), len(events))
         self._append(MessagesAdded(run_id, 0, at, tuple(to_messages(events[:first]))))
-        for event in events[first:]:
-            self._add(event)
-        self._flush()
+        for group in message_groups(events[first:]):
+            self._add(group)
+        self._append_results()
 
-    def _add(self, event: AgentEvent) -> None:
-        is_turn = isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant")
-        is_result = isinstance(event, ToolResultEvent) or (isinstance(event, ErrorEvent) and bool(event.tool_call_id))
-        if self._turn and not (isinstance(event, ToolCallEvent) and is_same_turn(self._turn[-1], event)):
-            self._flush()
-        if self._results and not (is_result and event.iteration == self._results[-1].iteration):
-            self._flush()
-        here = (self._run_id, event.iteration, self._at)
-        if is_turn and isinstance(event, ToolCallEvent | MessageEvent):
-            self._turn.append(event)
-        elif is_result and isinstance(event, ToolResultEvent | ErrorEvent):
+    def _add(self, group: Sequence[AgentEvent]) -> None:
+        event = group[0]
+        if self._results and event.iteration != self._results[-1].iteration:
+            self._append_results()
+        if isinstance(event, ToolResultEvent) or (isinstance(event, ErrorEvent) and event.tool_call_id):
             self._results.append(event)
+            return
+        self._append_results()
+        here = (self._run_id, event.iteration, self._at)
+        if is_turn(event):
+            self._append(self._turn_entry(messages_of(group)[0], event.iteration))
         elif isinstance(event, SummaryEvent):
             self._apply_summary(event)
         elif isinstance(event, HumanInputRequestedEvent) and event.tool_call_id is not None:
@@ -100,7 +98,7 @@ class _ForkWriter:
             self._append(InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
         elif isinstance(event, HumanInputReceivedEvent) and event.tool_call_id is not None:
             self._append(InputReceived(*here, event.request_id or "", event.tool_call_id, event.response))
-        elif messages := messages_of(event):
+        elif messages := messages_of(group):
             self._append(MessagesAdded(*here, tuple(messages)))
 
     def _append(self, entry: Entry) -> None:
@@ -111,18 +109,14 @@ class _ForkWriter:
             self._history[where : where + removed] = added
             self._iterations[where : where + removed] = [entry.step] * len(added)
 
-    def _flush(self) -> None:
-        if self._turn:
-            turn, self._turn = self._turn, []
-            self._append(self._turn_entry(turn))
+    def _append_results(self) -> None:
         if self._results:
             results, self._results = self._results, []
             here = (self._run_id, results[0].iteration, self._at)
             self._append(ToolResultsAdded(*here, tuple(map(_result_message, results)), None, len(self._history)))
 
-    def _turn_entry(self, turn: list[MessagePart]) -> Entry:
-        message = join_events(turn)
-        here = (self._run_id, turn[0].iteration, self._at)
+    def _turn_entry(self, message: Message, step: int) -> Entry:
+        here = (self._run_id, step, self._at)
         calls = _parse_calls(message.get("tool_calls") or ())
         extra: JsonObject = {key: value for key, value in message.items() if key not in _TURN_KEYS}
         for call in calls or ():
@@ -206,25 +200,18 @@ def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
     They disagree if the user edited the visible fields. The originals are `raw_arguments`, and the keys `content` and
     `tool_calls` in `rest`.
     """
-    for event in events:
-        if isinstance(event, ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
-            event.raw_arguments = None
-        rest = event.rest if isinstance(event, ConversationEvent) else None
-        if (
-            isinstance(event, ConversationEvent)
-            and rest
-            and "content" in rest
-            and not _content_agrees(event, text_of(rest["content"]))
-        ):
-            event.rest = {key: value for key, value in rest.items() if key != "content"} or None
-    turn: list[MessagePart] = []
-    for event in events:
-        if not (isinstance(event, ToolCallEvent) and turn and is_same_turn(turn[-1], event)):
-            _discard_edited_calls(turn)
-            turn = []
-        if isinstance(event, ToolCallEvent | MessageEvent):
-            turn.append(event)
-    _discard_edited_calls(turn)
+    for group in message_groups(events):
+        for event in group:
+            if isinstance(event, ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
+                event.raw_arguments = None
+        first = group[0]
+        rest = first.rest if isinstance(first, ConversationEvent) else None
+        if isinstance(first, ConversationEvent) and rest:
+            content_agrees = "content" not in rest or _content_agrees(first, text_of(rest["content"]))
+            calls_agree = "tool_calls" not in rest or _calls_agree(group, rest["tool_calls"])
+            edited = (() if content_agrees else ("content",)) + (() if calls_agree else ("tool_calls",))
+            # An empty `rest` still makes this message a separate turn.
+            first.rest = {key: value for key, value in rest.items() if key not in edited}
 
 
 def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
@@ -241,15 +228,11 @@ def _content_agrees(event: ConversationEvent, text: str) -> bool:
     return text == event.content if isinstance(event, MessageEvent) else True
 
 
-def _discard_edited_calls(turn: list[MessagePart]) -> None:
-    if not turn or not turn[0].rest or "tool_calls" not in turn[0].rest:
-        return
-    stored = turn[0].rest["tool_calls"]
+def _calls_agree(group: Sequence[AgentEvent], stored: object) -> bool:
+    """Return True if the events of a message have the same tool calls as the stored message."""
     stored_calls = [parse_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
-    calls = [event for event in turn if isinstance(event, ToolCallEvent)]
-    if [_call_key(call) for call in stored_calls] != [_call_key(call) for call in calls]:
-        # An empty `rest` still makes this message a separate turn.
-        turn[0].rest = {key: value for key, value in turn[0].rest.items() if key != "tool_calls"}
+    calls = [event for event in group if isinstance(event, ToolCallEvent)]
+    return [_call_key(call) for call in stored_calls] == [_call_key(call) for call in calls]
 
 
 def _call_key(call: ToolCallEvent) -> tuple[str, str, object]:

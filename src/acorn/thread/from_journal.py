@@ -42,7 +42,7 @@ from acorn.thread.events import (
     ToolResultEvent,
 )
 from acorn.thread.messages import MessagePart, attach_remainder, events_of, outcome_event
-from acorn.types import Message
+from acorn.types import JsonObject, Message
 
 
 def events_of_journal(run: Any) -> ThreadEvents:
@@ -76,11 +76,7 @@ class _JournalReader:
         match entry:
             case MessagesAdded():
                 messages = entry.messages if self._is_root else entry.messages[entry.inherited :]
-                is_first = not self.events and self._is_root
-                self._append(
-                    entry,
-                    _prior_events(messages, step) if is_first or entry.inherited else _message_events(messages, step),
-                )
+                self._append(entry, _message_events(messages, step))
             case ModelResponded():
                 if entry.refusal is None:
                     self._append(entry, _turn_events(entry))
@@ -91,7 +87,7 @@ class _JournalReader:
                     self._append(entry, events_of({"role": "user", "content": entry.context}, step))
                 self._append_waiting()
             case HistoryEdited():
-                added = _prior_events([entry.messages[index] for index in entry.added], step)
+                added = _message_events([entry.messages[index] for index in entry.added], step)
                 self._append(entry, added, waits=self._is_open)
             case BranchStarted():
                 children = [child for child in list(self._run.branches) if child.id == entry.child_id]
@@ -105,21 +101,17 @@ class _JournalReader:
                     )
             case RunFinished():
                 self._append(entry, [_end_event(entry)])
-            case RunFailed() | RunInterrupted():
+            case RunFailed() | RunInterrupted() | RunPaused():
                 self._append_results(entry, entry.results)
                 self._append_waiting()
-                self._append(entry, [ErrorEvent(iteration=step, error=entry.error)])
-            case RunPaused():
-                self._append_results(entry, entry.results)
-                self._append_waiting()
+                if not isinstance(entry, RunPaused):
+                    self._append(entry, [ErrorEvent(iteration=step, error=entry.error)])
             case InputRequested():
-                request = HumanInputRequestedEvent(iteration=step, question=entry.question)
-                request.tool_call_id, request.request_id = entry.call_id, entry.request_id
-                self._append(entry, [request])
+                ids: JsonObject = {"tool_call_id": entry.call_id, "request_id": entry.request_id}
+                self._append(entry, [HumanInputRequestedEvent(iteration=step, question=entry.question, **ids)])
             case InputReceived():
-                answer = HumanInputReceivedEvent(iteration=step, response=entry.answer)
-                answer.tool_call_id, answer.request_id = entry.call_id, entry.request_id
-                self._append(entry, [answer])
+                ids = {"tool_call_id": entry.call_id, "request_id": entry.request_id}
+                self._append(entry, [HumanInputReceivedEvent(iteration=step, response=entry.answer, **ids)])
             case RunStarted() | ModelRequested() | ToolStarted() | ToolFinished() | BranchFinished():
                 pass
             case _:
@@ -144,11 +136,8 @@ class _JournalReader:
         (self._waiting if waits else self.events).extend(events)
 
 
-def _prior_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
-    """Convert messages that this run did not generate to events with the same iteration.
-
-    Each assistant message must stay a separate message, so an event that starts a message has the field `rest`.
-    """
+def _message_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
+    """Convert messages that the model did not write in this step to events with the same iteration."""
     events: list[AgentEvent] = []
     for message in messages:
         added = events_of(message, iteration)
@@ -156,10 +145,6 @@ def _prior_events(messages: Iterable[Message], iteration: int) -> list[AgentEven
             added[0].rest = {}  # An empty `rest` makes this message a separate turn, even after another turn.
         events += added
     return events
-
-
-def _message_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
-    return [event for message in messages for event in events_of(message, iteration)]
 
 
 def _turn_events(entry: ModelResponded) -> list[MessagePart]:

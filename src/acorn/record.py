@@ -140,7 +140,7 @@ class Run(_RunState, Generic[Out, Deps]):
     @property
     def thread(self) -> list[AgentEvent]:
         """The thread of the run: a list of events, including the events of its branches."""
-        from acorn.thread.from_journal import events_of_journal  # The event classes are slow to import.
+        from acorn.thread.journal_events import events_of_journal  # The event classes are slow to import.
 
         return events_of_journal(self)
 

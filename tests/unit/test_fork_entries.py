@@ -9,7 +9,7 @@ from tests.unit.random_threads import some_event
 
 from acorn._history.history import history_of
 from acorn.thread import AgentEvent, dump_events, to_messages
-from acorn.thread.to_journal import discard_outdated_extras, fork_entries
+from acorn.thread.journal_events import discard_outdated_extras, fork_entries
 
 
 def some_steps(seed: int) -> list[AgentEvent]:

@@ -32,8 +32,8 @@ from acorn.thread.events import (
     ToolResultEvent,
     parse_events,
 )
+from acorn.thread.journal_events import discard_outdated_extras, fork_entries
 from acorn.thread.messages import events_of, join_events
-from acorn.thread.to_journal import discard_outdated_extras, fork_entries
 from acorn.types import ForkedFrom, Message, is_json_object, is_list_or_tuple, is_mapping
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from difflib import SequenceMatcher
 from threading import RLock
 from typing import Any, cast
 
 from acorn._formats.blobs import to_saved_data
-from acorn._formats.json import copy_json, to_compact_json, to_json_text
+from acorn._formats.json import copy_json, to_json_text
 from acorn.errors import AcornError
 from acorn.journal import Compacted, Entry, HistoryEdited, MessagesAdded, ModelResponded, ToolResultsAdded
 from acorn.types import Content, JsonObject, Message, is_json_list, is_json_object, is_list_or_tuple
@@ -134,39 +132,11 @@ def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequenc
     """
     if list(before) == list(after):
         return list(is_own)
-    old_texts, new_texts = (
-        [to_compact_json(message) for message in before],
-        [to_compact_json(message) for message in after],
-    )
-    flags: list[bool | None] = [None] * len(after)
-    removed: list[int] = []
-    added: list[int] = []
-    opcodes = SequenceMatcher(None, old_texts, new_texts, autojunk=False).get_opcodes()
-    for kind, old_start, old_end, new_start, new_end in opcodes:
-        is_edit = kind == "replace" and old_end - old_start == new_end - new_start
-        if kind == "equal" or is_edit:
-            flags[new_start:new_end] = is_own[old_start:old_end]
-        if kind != "equal":
-            removed += range(old_start, old_end)
-            added += range(new_start, new_end)
-    for new in added:
-        if flags[new] is None:
-            same = [
-                old for old in removed if old_texts[old] == new_texts[new] or _is_edited_copy(before[old], after[new])
-            ]
-            flags[new] = is_own[same[0]] if same else True
-            removed = [old for old in removed if old not in same[:1]]
-    return [bool(flag) for flag in flags]
-
-
-def _is_edited_copy(message: object, other: object) -> bool:
-    """Return True if two messages share a tool call id, because one is then an edited copy of the other."""
-    ids = set(call_ids(message)) - {""}
-    if ids:
-        return not ids.isdisjoint(call_ids(other))
-    if not (is_json_object(message) and is_json_object(other) and message.get("role") == other.get("role")):
-        return False
-    return message["role"] == "tool" and message.get("tool_call_id") == other.get("tool_call_id")
+    origins = _origins(before, after)
+    if len(before) == len(after):  # A message that is neither removed nor new was edited at its place.
+        left = set(range(len(before))).difference(origins)
+        origins = [index if origin is None and index in left else origin for index, origin in enumerate(origins)]
+    return [origin is None or is_own[origin] for origin in origins]
 
 
 # The history of a run in progress
@@ -253,7 +223,8 @@ class History:
             return []
         start = _first_difference(shown, known)
         same_at_end = _first_difference(shown[start:][::-1], known[start:][::-1])
-        added = [index for index in _added_indexes(shown, known) if _is_message(shown[index])]
+        origins = _origins(known, shown)
+        added = [index for index, origin in enumerate(origins) if origin is None and _is_message(shown[index])]
         if added:  # If a message now occurs twice, its second occurrence may be in the range that seems unchanged.
             start, same_at_end = min(start, added[0]), min(same_at_end, len(shown) - added[-1] - 1)
         end, known_end = len(shown) - same_at_end, len(known) - same_at_end
@@ -312,34 +283,25 @@ def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:
     return index
 
 
-def _added_indexes(history: Sequence[object], snapshot: Sequence[Message]) -> list[int]:
-    """Return the indexes of messages that user code added to the history.
+def _origins(before: Sequence[object], after: Sequence[object]) -> list[int | None]:
+    """Return for each message in `after` the index of the same message in `before`, or None if the message is new.
 
-    A message is not new if the snapshot contains the same object, or if it is a copy of a removed message. Copies of a
-    response or a tool result are found by their tool call ids, even if the user edited them. Copies of other messages
-    are found by their text.
+    A copy of a removed message is the same message. Copies of a response or a tool result are found by their tool call
+    ids, even if the user edited them. Copies of other messages are found by their text.
     """
-    remaining = Counter(map(id, snapshot))
-    unknown: list[int] = []
-    for index, message in enumerate(history):
-        if remaining[id(message)]:
-            remaining[id(message)] -= 1
-        else:
-            unknown.append(index)
-    if not unknown:
-        return []
-    removed: Counter[str] = Counter()
-    for known in snapshot:
-        if remaining[id(known)]:
-            remaining[id(known)] -= 1
-            removed.update(_fingerprints(known))
-    added: list[int] = []
+    same: dict[object, list[int]] = {}
+    for index in reversed(range(len(before))):
+        same.setdefault(id(before[index]), []).append(index)
+    origins = [same[id(message)].pop() if same.get(id(message)) else None for message in after]
+    unknown = [index for index, origin in enumerate(origins) if origin is None]
+    removed = sorted(set(range(len(before))).difference(origins), reverse=True) if unknown else []
+    for index in removed:
+        for fingerprint in _fingerprints(before[index]):
+            same.setdefault(fingerprint, []).append(index)
     for index in unknown:
-        matches = [fingerprint for fingerprint in _fingerprints(history[index]) if removed[fingerprint]]
-        removed.subtract(matches)
-        if not matches:
-            added.append(index)
-    return added
+        matches = [same[fingerprint].pop() for fingerprint in _fingerprints(after[index]) if same.get(fingerprint)]
+        origins[index] = matches[0] if matches else None
+    return origins
 
 
 def _fingerprints(message: object) -> list[str]:

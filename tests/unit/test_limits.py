@@ -24,7 +24,8 @@ def meter(*responses: tuple[int, int], seconds: float = 0.0) -> Meter:
     made = Meter()
     for tokens_in, tokens_out in responses:
         made.count(Usage(tokens_in, tokens_out), seconds)
-        made.spent.add(tokens_in + tokens_out, PRICE.of(Usage(tokens_in, tokens_out)))
+        made.spent.tokens += tokens_in + tokens_out
+        made.spent.cost += PRICE.of(Usage(tokens_in, tokens_out))
     return made
 
 

@@ -175,7 +175,8 @@ class Tree:
         driven = self._driven[run_id]
         with self._lock:
             machine, now = self.machines[run_id], self._clock.monotonic() - driven.clock_start
-            ask = machine.only_ask(now)
+            asks = list(machine.listed(now).values())
+            ask = asks[0] if len(asks) == 1 else None
             if not isinstance(ask, kinds) or (self.stop_event is not None and self.stop_event.is_set()):
                 return None
             if isinstance(ask, AskTool) and ask.seconds != inf:
@@ -366,7 +367,7 @@ class Tree:
         machine = self.machines[site.run_id]
         depth = 0 if machine.context is None else machine.context.depth
         if site.run_id == run_id:
-            ask = machine.asked(site.ask_id)
+            ask = machine.listed(machine.journal.now).get(site.ask_id)
             return (ask.call.id if isinstance(ask, AskTool) else None), depth
         while machine.context is not None and machine.context.parent_id != run_id:
             machine = self.machines[machine.context.parent_id]

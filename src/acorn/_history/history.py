@@ -153,7 +153,7 @@ class History:
     messages before it uses them. While no user code has received the list, there is nothing to compare.
     """
 
-    __slots__ = ("_known", "_lock", "_shown", "messages", "needs_repair", "turn", "unchanged")
+    __slots__ = ("_known", "_lock", "messages", "needs_repair", "shown", "turn", "unchanged")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.messages = list(messages)
@@ -164,37 +164,32 @@ class History:
         """The number of messages at the start that have not changed since the last request."""
         self.needs_repair = True
         """Whether a message since the last request may need repair before it is sent."""
-        self._shown: list[Message] | None = None
+        self.shown: list[Message] | None = None
         """The user's list, or None while no user code has received it."""
         self._known: list[Message] = []
         """The items of the user's list without the user's later edits, in the order of `messages`."""
         self._lock = RLock()  # Tools in other threads may request the history while acorn adds messages.
 
     @property
-    def is_private(self) -> bool:
-        """Whether no user code has received the history."""
-        return self._shown is None
-
-    @property
     def current(self) -> list[Message]:
         """The messages with all edits by user code. Only acorn's code reads them, and it does not change them."""
-        return self.messages if self._shown is None else self._shown
+        return self.messages if self.shown is None else self.shown
 
     def hand_out(self) -> list[Message]:
         """Return the list for user code, which may change it at any time."""
-        if self._shown is None:
+        if self.shown is None:
             with self._lock:
-                if self._shown is None:  # Another thread may have created the list in the meantime.
+                if self.shown is None:  # Another thread may have created the list in the meantime.
                     self._known = copy_json(self.messages)
-                    self._shown = list(self._known)
-        return self._shown
+                    self.shown = list(self._known)
+        return self.shown
 
     def replace(self, messages: object) -> None:
         """Use the list that the user assigned to `history` as the user's list."""
         if not is_json_list(messages):
             raise AcornError(f"`history` must be a list of messages, got `{type(messages).__name__}`.")
         self.hand_out()
-        self._shown = messages
+        self.shown = messages
 
     def start(self, messages: list[Message], inherited: int = 0) -> None:
         """Replace all messages. A branch shares the first `inherited` messages with its parent."""
@@ -205,12 +200,12 @@ class History:
         """Replace `removed` messages at the index `start`, in acorn's messages and in the user's list."""
         with self._lock:
             end = start + removed
-            if self._shown is not None:
+            if self.shown is not None:
                 items = {id(old): self._known[start + index] for index, old in enumerate(self.messages[start:end])}
                 copies = [items.get(id(message)) or copy_json(message) for message in messages]
                 # The user may have added messages at the end, which the next message of acorn follows.
-                first = len(self._shown) if start == len(self.messages) else start
-                self._shown[first : first + removed] = copies
+                first = len(self.shown) if start == len(self.messages) else start
+                self.shown[first : first + removed] = copies
                 self._known[start:end] = copies
             self.messages[start:end] = messages
         if start < self.unchanged:
@@ -218,7 +213,7 @@ class History:
 
     def take_moves(self) -> list[Edit]:
         """Apply the additions, removals, replacements and moves in the user's list, and return them as edits."""
-        shown, known = self._shown, self._known
+        shown, known = self.shown, self._known
         if shown is None or _is_equal(shown, known):
             return []
         start = _first_difference(shown, known)
@@ -236,8 +231,8 @@ class History:
     def take_edits(self) -> list[Edit]:
         """Apply all changes in the user's list, including changes inside messages, and return them as edits."""
         edits = self.take_moves()
-        if self._shown is not None and not _is_equal(self._shown, self.messages):
-            for index, (item, message) in enumerate(zip(self._shown, self.messages, strict=False)):
+        if self.shown is not None and not _is_equal(self.shown, self.messages):
+            for index, (item, message) in enumerate(zip(self.shown, self.messages, strict=False)):
                 updated = self._updated(message, item)
                 if updated is not message:
                     edits.append(self._apply(index, 1, [updated], []))

@@ -185,7 +185,7 @@ class Transcript:
 
     def _insert_results(self, results: Sequence[ResultMessage], context: Content | None) -> None:
         history = self.history
-        if not history.is_private:
+        if history.shown is not None:
             self.record_moves()
         count = len(history.messages)
         turn_index = count - 1 if count and history.messages[-1] is history.turn else self.turn_index
@@ -241,15 +241,10 @@ class Transcript:
             elif isinstance(entry, journal.ToolResultsAdded):
                 self._unanswered = []
 
-    def finish(self, output: object, reason: str, *, may_be_edited: bool) -> None:
-        """Add the output of the run to the journal.
-
-        `may_be_edited` is True if a hook or a tool may have changed the content of messages.
-        """
-        if may_be_edited:
+    def finish(self, output: object, reason: str) -> None:
+        """Add the output of the run to the journal."""
+        if self.history.shown is not None:
             self.record_edits()
-        else:
-            self.record_moves()
         form: Form = "json"
         if isinstance(output, str):
             form, text = "text", str.__str__(output)
@@ -257,9 +252,8 @@ class Transcript:
             called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
             form, text = "error", f"Unfinished: in a single turn the model called {called} and gave no answer."
         else:
-            text = text_of(
-                to_content(output)
-            )  # `on_finish` may return an image. The journal does not contain its data.
+            # `on_finish` may return an image. The journal does not contain its data.
+            text = text_of(to_content(output))
         self.add_entry(journal.RunFinished, reason, text, form)
 
     def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:

@@ -34,9 +34,8 @@ class Limits:
     cost: float | None = None
     seconds: float | None = None
 
-    @property
-    def is_set(self) -> bool:
-        return not (self.tokens is None and self.cost is None and self.seconds is None)
+
+_UNLIMITED = Limits()
 
 
 @dataclass
@@ -45,11 +44,6 @@ class Spent:
 
     tokens: int = 0
     cost: float = 0.0
-
-    def add(self, tokens: int, cost: float) -> None:
-        # Several threads add the usage of branches, so each sum must be a single statement without a function call.
-        self.tokens += tokens
-        self.cost += cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +149,9 @@ class Budgets:
         self.limits = limits
         self.meter = meter
         self.all = (Budget(owner, limits, meter.spent), *above)
-        self.limited = (
-            () if not above and not limits.is_set else tuple([each for each in self.all if each.limits.is_set])
-        )
+        is_limited = bool(above) or limits != _UNLIMITED
+        self.limited = tuple([each for each in self.all if each.limits != _UNLIMITED]) if is_limited else ()
         """The budgets that have a limit."""
-        self.has_cost_limit = False
-        for budget in self.limited:
-            self.has_cost_limit = self.has_cost_limit or budget.limits.cost is not None
 
     def check_price(self, model: Model) -> None:
         """Raise `DeclarationError` if a `max_cost` applies to the run but the price of the model is unknown."""
@@ -266,20 +256,13 @@ def digest_step(
             texts.append(str(message.content))
             if result.error is not None:
                 errors.append(str(result.error))
-    return _digest(texts), _digest(errors) if errors and len(errors) == count else ""
-
-
-def add_step(
-    digests: list[StepDigest],
-    calls: Sequence[ToolCall],
-    results: Sequence[ToolResult],
-    messages: Sequence[ResultMessage],
-    repeatable: Collection[str],
-) -> bool:
-    """Append the hashes of a step to the list, and return whether the last steps repeat each other."""
-    digest = digest_step(calls, results, messages, repeatable)
-    digests[:] = [*digests[-5:], digest]
-    return digest != NO_DIGEST and is_repeating(digests)
+    if len(errors) < count:  # Only a step in which every call failed is compared by its errors.
+        errors = []
+    first, second = [
+        hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() if parts else ""
+        for parts in (texts, errors)
+    ]
+    return first, second
 
 
 def is_repeating(digests: Sequence[StepDigest]) -> bool:
@@ -295,8 +278,3 @@ def is_repeating(digests: Sequence[StepDigest]) -> bool:
     if not step or step != earlier[0]:
         return False
     return step == before[0] or (len(digests) > 3 and bool(before[0]) and before[0] == digests[-4][0])
-
-
-def _digest(texts: Sequence[str]) -> str:
-    data = "\0".join(texts).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

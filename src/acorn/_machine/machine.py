@@ -29,7 +29,7 @@ from acorn._history.saved_form import decode_instance
 from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
-from acorn._machine.budgets import REPEATED, Budgets, Limits, add_step
+from acorn._machine.budgets import REPEATED, Budgets, Limits, digest_step, is_repeating
 from acorn._machine.finish import Answers, FinishResult, no_answer, refusal_error, xml_request
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
@@ -114,18 +114,6 @@ class Machine:
         """Return the asks (operations) that the driver should perform now."""
         return tuple(self.listed(now).values())
 
-    def only_ask(self, now: float) -> Ask | None:
-        """Return the current ask if there is exactly one, else None."""
-        asks = self.listed(now)
-        if len(asks) != 1:
-            return None
-        (ask,) = asks.values()
-        return ask
-
-    def asked(self, id: str) -> Ask | None:
-        """Return the current ask with this id, or None if no current ask has the id."""
-        return self.listed(self.journal.now).get(id)
-
     def listed(self, now: float) -> Mapping[str, Ask]:
         """Return a dict that maps ids to the asks (operations) that the driver should perform now.
 
@@ -170,7 +158,8 @@ class Machine:
             self._take_response(ask, outcome, now if began is None else began, now)
         elif isinstance(ask, AskTool):
             assert isinstance(outcome, ToolResult)
-            self._take_result(outcome, began, now)
+            self.calls.add_result(outcome, began)
+            self._end_tools_if_done(now)
         elif isinstance(ask, AskHook):
             self._take_hook(ask, outcome, now)
         elif isinstance(ask, AskBranch):
@@ -265,7 +254,6 @@ class Machine:
             if not prompt.file and plan.prompt is None:
                 self._add_first_messages(prompt.text, now)
         elif state.phase == "model":  # The limits of a loaded run may have changed, or may be used up.
-            self._force_at_last_step()
             self._prepare_request(now)
         elif state.phase == "compact":
             self._prepare_request(now)
@@ -323,7 +311,6 @@ class Machine:
         run.steps = self.journal.step = fork.before - 1
         self.state.turns = sum(isinstance(entry, ModelResponded) for entry in entries)
         self.state.meter.step_began = now
-        self._force_at_last_step()
         self._prepare_request(now)
 
     def _take_start(self, returned: object, now: float) -> None:
@@ -350,10 +337,12 @@ class Machine:
 
     def _prepare_request(self, now: float) -> None:
         """Choose the next request: a summary, a normal request, or a request that must end in an answer."""
-        state, builder = self.state, self.builder
+        state, builder, max_steps = self.state, self.builder, self.spec.max_steps
         state.phase = "model"
-        if not self.transcript.history.is_private:
+        if self.transcript.history.shown is not None:
             self.transcript.record_edits()
+        if max_steps is not None and self.run.steps >= max_steps and not state.forced:
+            state.forced, state.reason = True, "forced"
         if self.budgets.limited and not self._has_room(now) and not state.forced:
             state.forced, state.reason = True, "limit"
         builder.request, state.was_forced = None, False
@@ -382,10 +371,6 @@ class Machine:
         self.state.fallback = True
         self.builder.request = None
         self.transcript.add_user_message(xml_request(self.spec.output, self.spec.xml_output_root))
-
-    def _force_at_last_step(self) -> None:
-        if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
-            self.state.forced, self.state.reason = True, "forced"
 
     # The response
 
@@ -421,7 +406,10 @@ class Machine:
             self.transcript.answer_calls({}, TOO_LATE)
             self._take_no_answer(response, now)
         else:
-            self._start_step(now)
+            self.run.steps += 1
+            state.phase = "tools"
+            if not self.calls.prepare(now):
+                self._end_tools_if_done(now)
 
     def _take_finish(self, response: ModelResponse, calls: Sequence[ToolCall], now: float) -> None:
         """Use the first valid `__finish__` call of a response as the answer. Do not execute the other calls."""
@@ -454,16 +442,6 @@ class Machine:
         self._prepare_request(now)
 
     # The step: tool calls, human input, and branches
-
-    def _start_step(self, now: float) -> None:
-        self.run.steps += 1
-        self.state.phase = "tools"
-        if not self.calls.prepare(now):
-            self._end_tools_if_done(now)
-
-    def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
-        self.calls.add_result(result, began)
-        self._end_tools_if_done(now)
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         result = branch_result(ask.call, end)
@@ -518,19 +496,20 @@ class Machine:
         messages = self.transcript.add_results(results, context, is_unchanged=step is None)
         state.meter.count_step(now)
         if output is not None:
-            self._force_at_last_step()
             self._propose(output, None)
         elif self._is_single_turn:
             assert state.response is not None
             self._finish(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
         else:
             repeatable = self.builder.toolset.repeatable
-            if self.spec.loop_guard is not None and add_step(state.digests, state.calls, results, messages, repeatable):
-                self._stop_repetition()
+            if self.spec.loop_guard is not None:
+                digest = digest_step(state.calls, results, messages, repeatable)
+                state.digests = [*state.digests[-5:], digest]
+                if is_repeating(state.digests):
+                    self._stop_repetition()
             if not state.calls:
                 was_cut = state.response is not None and state.response.stop_reason == "length"
                 self.transcript.add_user_message(REMINDER_CUT_OFF if was_cut else REMINDER)
-            self._force_at_last_step()
             self._prepare_request(now)
 
     def _stop_repetition(self) -> None:
@@ -580,10 +559,8 @@ class Machine:
         self._finish(output, reason)
 
     def _finish(self, output: object, reason: StopReason) -> None:
-        plan, run = self.plan, self.run
-        run.output, run.stop_reason = output, reason
-        has_hooks = bool(plan.on_finish or plan.on_step or plan.on_start or plan.on_stream or plan.on_human)
-        self.transcript.finish(output, reason, may_be_edited=reason == "unfinished" or has_hooks)
+        self.run.output, self.run.stop_reason = output, reason
+        self.transcript.finish(output, reason)
         self.state.phase = "done"
 
     # Stop and pause

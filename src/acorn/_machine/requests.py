@@ -6,8 +6,8 @@ Hooks change the settings and tools through a `Step` object, which `StepHook` cr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_json
@@ -46,74 +46,33 @@ class Toolset:
     branches: Mapping[str, BranchTool]
     finish: JsonObject
     """The definition of `__finish__`."""
-    named: dict[str, Tool] = field(init=False)
-    repeatable: frozenset[str] = field(init=False)
-    waiting: frozenset[str] = field(init=False)
-    """The names of tools whose calls may wait for human input."""
-    hosted: tuple[HostedTool, ...] = field(init=False)
-    """The tools that the provider runs."""
-
-    def __post_init__(self) -> None:
-        named: dict[str, Tool] = {}
-        repeatable: list[str] = []
-        waiting: list[str] = []
-        hosted: list[HostedTool] = []
-        for tool in self.tools:
-            named[tool.name] = tool
-            if tool.options.repeatable:
-                repeatable.append(tool.name)
-            if tool.may_ask_human:
-                waiting.append(tool.name)
-            if isinstance(tool, HostedTool):
-                hosted.append(tool)
-        self.named, self.hosted = named, tuple(hosted)
-        self.repeatable, self.waiting = frozenset(repeatable), frozenset(waiting)
 
     @cached_property
-    def definitions(self) -> ToolDefinitions:
+    def named(self) -> dict[str, Tool]:
+        return {tool.name: tool for tool in self.tools}
+
+    @cached_property
+    def repeatable(self) -> frozenset[str]:
+        """The names of the tools that the loop guard ignores."""
+        return frozenset([tool.name for tool in self.tools if tool.options.repeatable])
+
+    @cached_property
+    def definitions(self) -> list[JsonObject]:
+        """The definitions of the tools, the branches and `__finish__` in the format of OpenAI."""
         schemas = [tool.schema for tool in self.tools]
-        if self.branches:
-            schemas += [branch.schema for branch in self.branches.values()]
-        return _definitions_of(_Schemas([*schemas, self.finish]))
-
-
-class _Schemas:
-    """A cache key for a list of tool schemas. Schema dicts never change, so keys compare their object identities."""
-
-    __slots__ = ("ids", "schemas")
-
-    def __init__(self, schemas: Sequence[JsonObject]) -> None:
-        self.schemas = schemas
-        self.ids = tuple(map(id, schemas))
-
-    def __hash__(self) -> int:
-        return hash(self.ids)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Schemas) and self.ids == other.ids
-
-
-class ToolDefinitions:
-    """The tool definitions of a request as a list, and as JSON text that is computed once."""
-
-    def __init__(self, schemas: Sequence[JsonObject]) -> None:
+        schemas += [branch.schema for branch in self.branches.values()]
         # A hosted tool has the format of its provider, without `parameters`.
-        self.definitions = [
-            {"type": "function", "function": schema} if "parameters" in schema else schema for schema in schemas
+        return [
+            {"type": "function", "function": schema} if "parameters" in schema else schema
+            for schema in (*schemas, self.finish)
         ]
 
     @cached_property
-    def _json(self) -> bytes:
+    def _definitions_json(self) -> bytes:
         return to_json(self.definitions)
 
-    def json(self) -> bytes:
-        return self._json
-
-
-@lru_cache(maxsize=256)
-def _definitions_of(schemas: _Schemas) -> ToolDefinitions:
-    """Return the tool definitions for these schemas. Runs with the same tools share one cached object."""
-    return ToolDefinitions(schemas.schemas)
+    def definitions_json(self) -> bytes:
+        return self._definitions_json
 
 
 class RequestBuilder:
@@ -148,12 +107,10 @@ class RequestBuilder:
         if context is not None and context.inherits:
             self.openings = (self.openings if context.has_input else ()) + context.openings
         self.model = plan.resolve(self._model_setting, plan.spec)
-        if budgets.has_cost_limit:
-            budgets.check_price(self.model)
+        budgets.check_price(self.model)
         tools = inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools
         self.toolset = Toolset(tools, self._remaining_branches(), self._finish_definition())
-        if self.toolset.hosted:
-            self._check_hosted()
+        self._check_hosted()
 
     # Settings and the model
 
@@ -180,8 +137,7 @@ class RequestBuilder:
             # The models of a list may have their own settings, which other settings override.
             if "model" in changes.settings or is_list_or_tuple(self._model_setting):
                 self.model = self._plan.resolve(self._model_setting, self._spec)
-                if self._budgets.has_cost_limit:
-                    self._budgets.check_price(self.model)
+                self._budgets.check_price(self.model)
                 is_other_model = True
         if changes.tools != self.toolset.tools:
             state.tools = [tool.name for tool in changes.tools]
@@ -228,7 +184,9 @@ class RequestBuilder:
 
     def _check_hosted(self) -> None:
         """Raise `DeclarationError` if the model's provider cannot run one of the hosted tools."""
-        for tool in self.toolset.hosted:
+        for tool in self.toolset.tools:
+            if not isinstance(tool, HostedTool):
+                continue
             without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
             if without:
                 names = " and ".join(f"`{model.name}`" for model in without)
@@ -275,7 +233,7 @@ class RequestBuilder:
         request.timeout = max(0.001, self._budgets.limits.seconds - now)
 
     def _new_request(self) -> ModelRequest:
-        tools, transcript = self.toolset.definitions, self._transcript
+        tools, tools_json, transcript = self.toolset.definitions, self.toolset.definitions_json, self._transcript
         sent = self.messages.prepare(transcript.history, self.openings)
         if media := sent.media:
             check_media(self._spec, media)
@@ -283,10 +241,10 @@ class RequestBuilder:
         settings = (self.temperature, self.max_tokens, forced, self._declared, self._spec.cache)
         if self._thread is None:
             self.message_count = len(sent)
-            return ModelRequest.of(sent, tools.definitions, *settings, tools.json)
+            return ModelRequest.of(sent, tools, *settings, tools_json)
         messages = self._thread.wrap(sent.messages())
         self.message_count = len(messages)
-        return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json, known_media=media)
+        return ModelRequest(messages, tools, *settings, tools_json=tools_json, known_media=media)
 
     def can_force_finish(self) -> bool:
         """Return whether the model can be forced to call `__finish__` and the last request did not force it."""

@@ -211,7 +211,8 @@ def _count_usage(machine: Machine) -> None:
     spent = machine.state.meter.spent
     spent.tokens, spent.cost = tokens, cost
     for budget in machine.plan.above:
-        budget.spent.add(tokens, cost)
+        budget.spent.tokens += tokens
+        budget.spent.cost += cost
 
 
 def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:

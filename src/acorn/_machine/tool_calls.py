@@ -81,7 +81,7 @@ class PendingCalls:
             if isinstance(prepared, AskTool):
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
-                if toolset.waiting and call.name in toolset.waiting:
+                if prepared.tool.may_ask_human:
                     self._request_input(prepared, now)
             elif isinstance(prepared, ToolResult):
                 self.add_result(prepared, None)

@@ -9,15 +9,17 @@ value.
 from __future__ import annotations
 
 import json
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
 from acorn._formats.schema.regex import (
+    ENDLESS,
     Alternation,
     CharacterSet,
     Concatenation,
@@ -151,14 +153,13 @@ class _Search:
 
     def _arrays(self, schema: JsonSchema, path: str) -> Iterator[Any]:
         first, low = schema.get("prefixItems", []), int(schema.get("minItems", 0))
-        high = schema.get("maxItems")
+        high = int(schema.get("maxItems", ENDLESS))
         head: list[Any] = []
-        for index, item in enumerate(first if low or high is None else first[: int(high)]):
-            value = next(self.candidates(item, f"{path}[{index}]"), _NONE)
-            if value is _NONE:
-                return
-            head.append(value)
-        missing = max(low, 1 if high is None or high >= 1 else 0) - len(head)
+        for index, item in enumerate(first if low else first[:high]):
+            head.append(next(self.candidates(item, f"{path}[{index}]"), _NONE))
+        if _NONE in head:
+            return
+        missing = max(low, min(high, 1)) - len(head)
         tail = self._items(schema, missing, f"{path}[]") if missing > 0 else []
         if tail is None and low <= len(head):
             tail = []  # The search found no item, for example because of a recursion, but the schema requires no item.
@@ -186,17 +187,15 @@ class _Search:
         names = list(schema.get("required", []))
         min_count = int(schema.get("minProperties", 0))
         names += [name for name in properties if name not in names][: max(0, min_count - len(names))]
-        for name in names:
-            value = next(self.candidates(properties.get(name, {}), _join_path(path, name)), _NONE)
-            if value is _NONE:
-                return
-            result[name] = value
-        for name, inner in self._additional_keys(schema, path) if len(result) < min_count else ():
+        members: Iterable[tuple[str, object]] = [(name, properties.get(name, {})) for name in names]
+        if len(names) < min_count:
+            members = chain(members, self._additional_keys(schema, path))
+        for name, inner in members:
             value = next(self.candidates(inner, _join_path(path, name)), _NONE)
             if value is _NONE:
                 return
             result.setdefault(name, value)
-            if len(result) >= min_count:
+            if len(result) >= max(min_count, len(names)):
                 break
         if len(result) < min_count:
             return
@@ -257,51 +256,37 @@ def _merge(schema: JsonSchema, others: list[object], top: JsonSchema) -> JsonSch
     return merged
 
 
+_COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+    "multipleOf": lambda number, step: number % step == 0,
+}
+
+
 def _numbers(schema: JsonSchema, *, whole: bool) -> Iterator[int | float]:
     """Yield numbers within the bounds of a schema, beginning with the simplest number."""
-    step = Decimal(str(schema["multipleOf"])) if "multipleOf" in schema else None
-    low = max(_bounds(schema, "minimum", "exclusiveMinimum"), default=None)
-    high = min(_bounds(schema, "maximum", "exclusiveMaximum"), default=None)
-    yielded: list[Decimal] = []
-    for number in _number_guesses(low, high, step, whole=whole):
-        if number in yielded or (whole and number % 1) or (step and number % step) or not _is_within(number, schema):
-            continue
-        yielded.append(number)
-        yield int(number) if whole or number == int(number) else float(number)
+    rules = {name: Decimal(str(schema[name])) for name in _COMPARISONS if isinstance(schema.get(name), int | float)}
+    for number in dict.fromkeys(_number_guesses(rules, whole=whole)):
+        is_fitting = all(compare(number, rules[name]) for name, compare in _COMPARISONS.items() if name in rules)
+        if is_fitting and not (whole and number % 1):
+            yield int(number) if whole or number == int(number) else float(number)
 
 
-def _number_guesses(
-    low: Decimal | None, high: Decimal | None, step: Decimal | None, *, whole: bool
-) -> Iterator[Decimal]:
-    """Yield numbers that may fit a schema, beginning with the simplest number. The caller must check each number."""
+def _number_guesses(rules: Mapping[str, Decimal], *, whole: bool) -> Iterator[Decimal]:
+    """Yield numbers that may fit the rules of a schema. The caller must check each number."""
     yield from (Decimal(1), Decimal(0))
-    unit = step or Decimal(1)
-    first = low if low is not None else high - unit * _MAX_CANDIDATES if high is not None else Decimal(0)
-    first = (first / unit).to_integral_value() * unit
-    for count in range(-1, 2 * _MAX_CANDIDATES):
-        yield first + unit * count
-    if not whole and step is None:
-        yield from (bound for bound in (low, high) if bound is not None)
-        yield from map(Decimal, ("0.5", "0.1", "0.25", "0.01"))
-        if low is not None and high is not None:
-            yield from ((low + (high - low) / divisor) for divisor in (2, 3, 4, 10))
-        if low is not None:
-            yield low + Decimal("0.1")
-        if high is not None:
-            yield high - Decimal("0.1")
-
-
-def _bounds(schema: JsonSchema, *names: str) -> list[Decimal]:
-    return [Decimal(str(schema[name])) for name in names if isinstance(schema.get(name), int | float)]
-
-
-def _is_within(value: Decimal, schema: JsonSchema) -> bool:
-    return (
-        all(value >= bound for bound in _bounds(schema, "minimum"))
-        and all(value > bound for bound in _bounds(schema, "exclusiveMinimum"))
-        and all(value <= bound for bound in _bounds(schema, "maximum"))
-        and all(value < bound for bound in _bounds(schema, "exclusiveMaximum"))
-    )
+    low = max((rules[name] for name in ("minimum", "exclusiveMinimum") if name in rules), default=None)
+    high = min((rules[name] for name in ("maximum", "exclusiveMaximum") if name in rules), default=None)
+    unit = rules.get("multipleOf", Decimal(1))
+    start = low if low is not None else Decimal(0) if high is None else high - unit * _MAX_CANDIDATES
+    first = (start / unit).to_integral_value() * unit
+    yield from (first + unit * count for count in range(-1, 2 * _MAX_CANDIDATES))
+    if not whole:
+        low = low if low is not None else Decimal(0) if high is None else high - 1
+        size = (low + 1 if high is None else high) - low
+        yield from (low + size * Decimal(part) for part in ("0", "1", "0.5", "0.1", "0.25", "0.9", "0.01"))
 
 
 # Example texts for string formats and regular expressions.
@@ -369,15 +354,8 @@ def example_texts(pattern: str | None, low: int, high: int | None) -> Iterator[s
 
 def _simple_texts(low: int, high: int | None) -> Iterator[str]:
     for number in range(100):
-        text = "text" + (str(number) if number else "")
-        text = text.ljust(low, "x")
-        yield text if high is None or len(text) <= high else _short_text(number, high)
-
-
-def _short_text(number: int, length: int) -> str:
-    """Return a text of `length` letters. Different small values of `number` lead to different texts."""
-    digits = [chr(ord("a") + number // 26**power % 26) for power in range(min(length, 3))]
-    return "".join(reversed(digits)).rjust(length, "a")[:length]
+        text = f"text{number or ''}".ljust(low, "x")
+        yield text if high is None or len(text) <= high else str(number).zfill(high)[:high]
 
 
 def _texts_for_pattern(pattern: str, low: int) -> Iterator[str]:

@@ -48,9 +48,9 @@ LEVEL = {prefix: level for level, (_, prefixes) in enumerate(LAYERS) for prefix 
 # Imports inside functions: optional or heavy packages, each in the file that needs it.
 LATE_IMPORTS = {
     ("_base/clock", "asyncio"),  # A program that only declares classes does not wait.
-    ("_declare/tools/signature_schemas", "docstring_parser"),
-    ("_declare/tools/explicit_schemas", "jsonschema"),
-    ("_declare/tools/explicit_schemas", "referencing"),
+    ("_declare/tools/collect", "docstring_parser"),
+    ("_declare/tools/arguments", "jsonschema"),
+    ("_declare/tools/arguments", "referencing"),
     ("_base/startup", "signal"),
     ("_module", "acorn"),  # The code of a call loads asyncio, which a program that only declares classes does not need.
     ("_call/call", "acorn"),  # The event classes, for forked runs.

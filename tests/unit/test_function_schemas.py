@@ -33,9 +33,9 @@ from tests.unit import signatures
 from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools
+from acorn._declare.tools.arguments import UnresolvedHintError
+from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools, read_docstring
 from acorn._declare.tools.kinds import ArgumentError, Tool
-from acorn._declare.tools.signature_schemas import UnresolvedHintError, read_docstring
 
 HERE = __name__
 

@@ -29,7 +29,6 @@ from acorn.models.port import is_model, missing_members, resembles_model
 from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
 
 Limit = TypeVar("Limit")
-_RATE_LIMIT_KEYS = ("requests", "tokens", "per", "shared")
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class RateLimit:
     None means no limit.
     """
 
-    requests: int | None
-    tokens: int | None
+    requests: int | None = None
+    tokens: int | None = None
     per: float = 60.0
     shared: bool = False
     """Whether all processes that use the same store share one count."""
@@ -63,24 +62,18 @@ def read_rate_limit(value: object, owner: str) -> RateLimit | None:
             f"{where}` must be a dict such as {{'requests': 60, 'tokens': 100_000, 'per': 60}}, or None, "
             f"got {excerpt(value)}."
         )
-    if unknown := [key for key in value if key not in _RATE_LIMIT_KEYS]:
-        raise DeclarationError(
-            f"{where}` has the unknown key {excerpt(unknown[0])}. "
-            f"The keys are 'requests', 'tokens', 'per' (seconds) and 'shared'."
-        )
-    for key in ("requests", "tokens"):
-        if key in value and not _is_count(value[key]):
+    for key, part in value.items():
+        rule = _RATE_LIMIT_RULES.get(key)
+        if rule is None:
             raise DeclarationError(
-                f"{where}[{key!r}]` must be a whole number of at least 1, got {excerpt(value[key])}."
+                f"{where}` has the unknown key {excerpt(key)}. "
+                f"The keys are 'requests', 'tokens', 'per' (seconds) and 'shared'."
             )
+        if not rule.is_valid(part):
+            raise DeclarationError(f"{where}[{key!r}]` must be {rule.expected}, got {excerpt(part)}.")
     if "requests" not in value and "tokens" not in value:
         raise DeclarationError(f"{where}` must have the key 'requests' or 'tokens', or both, got {excerpt(value)}.")
-    per = value.get("per", 60)
-    if not _is_amount(per):
-        raise DeclarationError(f"{where}['per']` must be a number of seconds above 0, got {excerpt(per)}.")
-    if not isinstance(value.get("shared", False), bool):
-        raise DeclarationError(f"{where}['shared']` must be True or False, got {excerpt(value['shared'])}.")
-    return RateLimit(value.get("requests"), value.get("tokens"), float(per), value.get("shared", False))
+    return RateLimit(**value)
 
 
 # Sampling settings, which may also be keys of a model dict.
@@ -181,23 +174,53 @@ def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> J
     return merged | dict(changes)
 
 
-def explicit_settings(settings: Mapping[str, Any], spec: HasSettings) -> frozenset[str]:
-    """Return the names of the settings that the user set as attributes, in a model dict or in `on_step`."""
+class Sampling(NamedTuple):
+    """The settings that every request of a run uses until a hook changes them."""
+
+    model: Any
+    temperature: float
+    max_tokens: int
+    explicit: frozenset[str]
+    """The names of the settings that the user set as attributes, in a model dict or in `on_step`."""
+
+
+def read_sampling(settings: Mapping[str, Any], spec: HasSettings) -> Sampling:
+    """Return the settings for requests. `settings` contains the values that `on_step` has changed so far."""
     in_model = [attribute for attribute, _ in settings_in(settings.get("model", spec.model))]
-    return spec.declared.union(settings, in_model) if settings or in_model else spec.declared
+    explicit = spec.declared.union(settings, in_model)
+    if effective_setting("strict", settings, spec) is None:
+        explicit -= {"strict"}
+    return Sampling(
+        effective_setting("model", settings, spec),
+        effective_setting("temperature", settings, spec),
+        effective_setting("max_tokens", settings, spec),
+        explicit,
+    )
 
 
 # The table.
 
 
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """One setting in the table: its default, its rule, and the text of the rule for error messages."""
+class Rule(NamedTuple):
+    """A check of a value, and the text of the check for error messages."""
 
-    default: Any
     is_valid: Callable[[object], bool]
     expected: str
-    describe: Callable[[object], str] = lambda value: excerpt(value)
+
+    def or_none(self, expected: str = "") -> Rule:
+        """Return a rule that also accepts None."""
+        is_valid = self.is_valid
+        return Rule(lambda value: value is None or is_valid(value), expected or f"{self.expected}, or None")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One setting in the table: its default and its rule."""
+
+    default: Any
+    rule: Rule
+    describe: Callable[[object], str] = excerpt
+    """A function that returns a text about a wrong value, without secrets."""
 
 
 def _is_count(value: object, minimum: int = 1) -> bool:
@@ -213,18 +236,6 @@ def _is_amount(value: object) -> bool:
     return _is_number(value, 0, math.inf) and value != 0
 
 
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_optional_count(value: object) -> bool:
-    return value is None or _is_count(value)
-
-
-def _is_optional_amount(value: object) -> bool:
-    return value is None or _is_amount(value)
-
-
 def _is_store(value: object) -> bool:
     if value is None or isinstance(value, str | Path):
         return value is None or bool(str(value).strip())
@@ -232,24 +243,13 @@ def _is_store(value: object) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("commit", "claim"))
 
 
-def _is_root(value: object) -> bool:
-    return isinstance(value, str) and is_xml_name(value)
-
-
 _RESERVED_ARGUMENTS = {"messages", "tools", "stream", "stream_options"}
 """The LiteLLM arguments that only acorn may set. Without an error, acorn would ignore a user's value silently."""
 
 
 def _is_model(value: object) -> bool:
-    return _is_one_model(value) or _is_model_list(value)
-
-
-def _is_model_list(value: object) -> bool:
-    """Return whether a value is a non-empty list or tuple.
-
-    `_check_models` checks each model in the list.
-    """
-    return is_list_or_tuple(value) and bool(value)
+    """Return whether a value is a model or a non-empty list. `_check_models` checks each model in the list."""
+    return _is_one_model(value) or (is_list_or_tuple(value) and bool(value))
 
 
 def _is_one_model(value: object) -> bool:
@@ -319,10 +319,20 @@ class _EmptyList(list[Any]):
 
 EMPTY_LIST = _EmptyList()
 
-_FLAG = "True or False"
-_XML_NAME = "the name of an XML element"
-_COUNT = "a whole number of at least 1"
-_OPTIONAL_COUNT = f"{_COUNT}, or None"
+FLAG = Rule(lambda value: isinstance(value, bool), "True or False")
+TEXT = Rule(lambda value: isinstance(value, str) and bool(value.strip()), "a non-empty string")
+DURATION = Rule(_is_amount, "a number of seconds above 0")
+_XML_NAME = Rule(lambda value: isinstance(value, str) and is_xml_name(value), "the name of an XML element")
+_COUNT = Rule(_is_count, "a whole number of at least 1")
+_RATE_LIMIT_RULES = {"requests": _COUNT, "tokens": _COUNT, "per": DURATION, "shared": FLAG}
+_CHECKED_LATER = Rule(lambda value: True, "")
+"""The rule of settings that other functions check, with their own messages."""
+
+
+def _one_of(*values: str | None) -> Rule:
+    *first, last = map(repr, values)
+    return Rule(lambda value: value in values, f"{', '.join(first)} or {last}")
+
 
 _ONE_MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
@@ -332,51 +342,57 @@ _ONE_MODEL = (
 
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
-        None, _is_model, f"{_ONE_MODEL}, or a list of these, of which the next is used if one fails", _describe_model
+        None,
+        Rule(_is_model, f"{_ONE_MODEL}, or a list of these, of which the next is used if one fails"),
+        _describe_model,
     ),
-    "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),
-    "max_tokens": Setting(4096, _is_count, _COUNT),
-    "max_steps": Setting(None, _is_optional_count, f"{_COUNT}, or None for a single turn"),
-    "parse_retries": Setting(2, lambda value: _is_count(value, 0), "a whole number of at least 0"),
-    "system_prompt": Setting(None, lambda value: True, "a string, a Path or a method"),  # Checked by `_read_prompt`.
-    "initial_input": Setting(EMPTY_LIST, lambda value: True, ""),  # Checked by `shape_of`, with its own messages.
-    "final_output": Setting(EMPTY_LIST, lambda value: True, ""),
-    "tools": Setting(EMPTY_LIST, lambda value: isinstance(value, list | tuple), "a list of functions"),
-    "branches": Setting(MappingProxyType({}), lambda value: isinstance(value, Mapping), "a dict of names and modules"),
+    "temperature": Setting(0.7, Rule(lambda value: _is_number(value, 0, 2), "a number from 0 to 2")),
+    "max_tokens": Setting(4096, _COUNT),
+    "max_steps": Setting(None, _COUNT.or_none(f"{_COUNT.expected}, or None for a single turn")),
+    "parse_retries": Setting(2, Rule(lambda value: _is_count(value, 0), "a whole number of at least 0")),
+    "system_prompt": Setting(
+        None, Rule(lambda value: True, "a string, a Path or a method")
+    ),  # Checked by `_read_prompt`.
+    "initial_input": Setting(EMPTY_LIST, _CHECKED_LATER),
+    "final_output": Setting(EMPTY_LIST, _CHECKED_LATER),
+    "tools": Setting(EMPTY_LIST, Rule(is_list_or_tuple, "a list of functions")),
+    "branches": Setting(MappingProxyType({}), Rule(is_mapping, "a dict of names and modules")),
     "cache": Setting(
         EMPTY_LIST,
-        _is_cache,
-        "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
-        "{'location': 'message', 'index': 0}",
+        Rule(
+            _is_cache,
+            "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
+            "{'location': 'message', 'index': 0}",
+        ),
     ),
-    "strict": Setting(None, lambda value: value is None or _is_bool(value), "True, False, or None to let acorn decide"),
-    "max_total_tokens": Setting(None, _is_optional_count, _OPTIONAL_COUNT),
-    "max_cost": Setting(None, _is_optional_amount, "a number of dollars above 0, or None"),
-    "max_seconds": Setting(None, _is_optional_amount, "a number of seconds above 0, or None"),
-    "compact_at": Setting(None, _is_optional_count, "a whole number of tokens of at least 1, or None"),
-    "rate_limit": Setting(None, lambda value: True, ""),  # Checked by `read_rate_limit`, with its own messages.
-    "max_concurrency": Setting(None, _is_optional_count, _OPTIONAL_COUNT),
-    "max_depth": Setting(5, _is_count, _COUNT),
-    "max_media_bytes": Setting(20_000_000, _is_optional_count, "a whole number of bytes of at least 1, or None"),
+    "strict": Setting(
+        None, Rule(lambda value: value is None or FLAG.is_valid(value), "True, False, or None to let acorn decide")
+    ),
+    "max_total_tokens": Setting(None, _COUNT.or_none()),
+    "max_cost": Setting(None, Rule(_is_amount, "a number of dollars above 0").or_none()),
+    "max_seconds": Setting(None, DURATION.or_none()),
+    "compact_at": Setting(None, _COUNT.or_none("a whole number of tokens of at least 1, or None")),
+    "rate_limit": Setting(None, _CHECKED_LATER),
+    "max_concurrency": Setting(None, _COUNT.or_none()),
+    "max_depth": Setting(5, _COUNT),
+    "max_media_bytes": Setting(20_000_000, _COUNT.or_none("a whole number of bytes of at least 1, or None")),
     "store": Setting(
-        None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
+        None, Rule(_is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port")
     ),
-    "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
-    "history_format": Setting("messages", lambda value: value in ("messages", "thread"), "'messages' or 'thread'"),
-    "xml_include_descriptions": Setting(True, _is_bool, _FLAG),
-    "xml_include_none": Setting(False, _is_bool, _FLAG),
-    "xml_description_format": Setting(
-        "attribute", lambda value: value in ("attribute", "comment"), "'attribute' or 'comment'"
-    ),
-    "xml_input_root": Setting("input", _is_root, _XML_NAME),
-    "xml_output_root": Setting("output", _is_root, _XML_NAME),
-    "xml_context_root": Setting("context", _is_root, _XML_NAME),
+    "loop_guard": Setting("notice", _one_of("notice", "force", None)),
+    "history_format": Setting("messages", _one_of("messages", "thread")),
+    "xml_include_descriptions": Setting(True, FLAG),
+    "xml_include_none": Setting(False, FLAG),
+    "xml_description_format": Setting("attribute", _one_of("attribute", "comment")),
+    "xml_input_root": Setting("input", _XML_NAME),
+    "xml_output_root": Setting("output", _XML_NAME),
+    "xml_context_root": Setting("context", _XML_NAME),
 }
 
 
 def check_setting(owner: str, attribute: str, value: object) -> None:
     """Raise `DeclarationError` if a value violates the rule of its setting."""
-    if not SETTINGS[attribute].is_valid(value):
+    if not SETTINGS[attribute].rule.is_valid(value):
         raise setting_error(owner, attribute, value)
     if attribute == "model":
         if is_list_or_tuple(value) and not is_model(value):
@@ -401,7 +417,7 @@ def _check_models(owner: str, models: Sequence[Any]) -> None:
 
 def _check_model_keys(owner: str, where: str, model: Any) -> None:
     for attribute, key in settings_in(model):
-        if not SETTINGS[attribute].is_valid(model[key]):
+        if not SETTINGS[attribute].rule.is_valid(model[key]):
             raise setting_error(owner, attribute, model[key], f"{where}[{key!r}]")
 
 
@@ -409,7 +425,7 @@ def setting_error(owner: str, attribute: str, value: object, where: str = "") ->
     """Return the `DeclarationError` for a value that violates the rule of its setting."""
     setting = SETTINGS[attribute]
     return DeclarationError(
-        f"`{owner}.{where or attribute}` must be {setting.expected}, got {setting.describe(value)}."
+        f"`{owner}.{where or attribute}` must be {setting.rule.expected}, got {setting.describe(value)}."
     )
 
 

@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from acorn._declare.settings import (
     SETTINGS,
     ClassLimit,
     RateLimit,
+    Sampling,
     check_set_once,
     check_setting,
     read_rate_limit,
+    read_sampling,
     setting_error,
     without_overridden,
 )
@@ -99,6 +102,11 @@ class Spec:
     def __post_init__(self) -> None:
         xml = XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
         object.__setattr__(self, "xml", xml)  # A frozen dataclass does not allow assignment.
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The settings for requests of a run whose hooks have not changed them."""
+        return read_sampling({}, self)
 
     @property
     def startable(self) -> tuple[Any, ...]:

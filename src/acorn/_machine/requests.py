@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_json
 
-from acorn._declare.settings import effective_setting, explicit_settings, merge_settings
+from acorn._declare.settings import effective_setting, merge_settings, read_sampling
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import HostedTool, Tool
@@ -121,12 +121,8 @@ class RequestBuilder:
     def _read_settings(self) -> None:
         """Store the current settings, which every request uses until a hook changes them."""
         changed, spec = self._state.settings, self._spec
-        self.temperature: float = effective_setting("temperature", changed, spec)
-        self.max_tokens: int = effective_setting("max_tokens", changed, spec)
-        self._declared = explicit_settings(changed, spec)
-        if spec.strict is None and "strict" in self._declared:
-            self._declared -= {"strict"}
-        self._model_setting = effective_setting("model", changed, spec)
+        sampling = read_sampling(changed, spec) if changed else spec.sampling
+        self._model_setting, self.temperature, self.max_tokens, self._declared = sampling
 
     def apply(self, changes: StepChanges) -> None:
         """Apply the settings and tools that a hook changed to all later requests."""

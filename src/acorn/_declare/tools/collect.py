@@ -1,4 +1,7 @@
-"""Collection of the tools of a module, each with a unique name.
+"""Collection of the tools of a module, each with a unique name and a description.
+
+The docstring of a tool contains its description, which is all text before the first section, and a line for each
+parameter. The Google, NumPy and Sphinx styles are supported.
 
 Tools are the entries of `tools = [...]` and the methods with `@tool`, including the methods of base classes. A spec
 collects them when a class is defined. A run calls `collect_tools` again for the tools of its sources.
@@ -9,25 +12,24 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_origin
 
+from acorn._declare.tools.arguments import Binding, UnresolvedHintError, schema_binding, signature_binding
 from acorn._declare.tools.decorator import ToolOptions, is_partial, options_of, unwrap_method
-from acorn._declare.tools.explicit_schemas import schema_binding
 from acorn._declare.tools.kinds import (
     AS_TOOL,
     Arguments,
-    Binding,
     Tool,
     ToolSource,
     hosted_tool,
     is_ask_human,
     is_source,
 )
-from acorn._declare.tools.signature_schemas import UnresolvedHintError, read_docstring, signature_binding
 from acorn._formats.json import excerpt
 from acorn._formats.schema.generate import close_objects
 from acorn._formats.xml.encode import snake_case
@@ -92,16 +94,9 @@ class FunctionTool:
             local_names=self.local_names,
         )
 
-    @property
-    def schema(self) -> JsonObject:
-        """The name, description and parameters of the tool in OpenAI's format.
-
-        Each access returns the same dict object.
-        """
-        return self._schema
-
     @cached_property
-    def _schema(self) -> JsonObject:
+    def schema(self) -> JsonObject:
+        """The name, description and parameters of the tool in OpenAI's format."""
         description = self.options.description or self._doc[0]
         optional = {"description": description} if description else {}
         schema = self.binding.schema
@@ -121,7 +116,7 @@ class FunctionTool:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
         # The signature is the same for every instance, so the cached values of the class tool are reused.
-        vars(bound).update(_doc=self._doc, binding=self.binding, _schema=self._schema)
+        vars(bound).update(_doc=self._doc, binding=self.binding, schema=self.schema)
         return bound
 
 
@@ -300,3 +295,77 @@ def callable_docstring(function: object) -> str | None:
         doc: str | None = function.__doc__
         return doc
     return type(function).__call__.__doc__ or type(function).__doc__
+
+
+# Descriptions in docstrings.
+
+_GOOGLE = re.compile(
+    r"^(?:Args|Arguments|Parameters|Params|Attributes|Returns?|Yields?|Raises|Exceptions|Except|Examples?|Notes?|"
+    r"Warnings?|Warns|See Also|References|Todo|Keyword Args|Keyword Arguments|Other Parameters|Methods)\s*:[ \t]*$",
+    re.MULTILINE,
+)
+_PARAMETER_SECTIONS = (
+    "Args",
+    "Arguments",
+    "Parameters",
+    "Params",
+    "Keyword Args",
+    "Keyword Arguments",
+    "Other Parameters",
+)
+_NUMPY = re.compile(r"^[A-Z][A-Za-z ]*\n(?:-{3,}|={3,})[ \t]*$", re.MULTILINE)
+_SPHINX = re.compile(
+    r"^:(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|yields?|ytype|var|ivar|cvar|vartype|except|exception)\b[^:\n]*:",
+    re.MULTILINE,
+)
+
+
+def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
+    """Return the description of a tool, and a dict that maps parameter names to their descriptions."""
+    text = _clean(doc) if doc else ""
+    starts = {style: match.start() for style, match in _first_sections(text) if match}
+    if not starts:
+        return text.strip(), {}
+    style = min(starts, key=lambda style: starts[style])
+    return text[: starts[style]].strip(), _read_parameters(text[starts[style] :], style)
+
+
+def _clean(doc: str) -> str:
+    """Return a docstring without its indentation, but preserve the indentation of a section on the first line."""
+    text = inspect.cleandoc(doc)
+    first_line, _, body = text.partition("\n")
+    if _GOOGLE.match(first_line) and not body[:1].isspace():
+        return first_line + "\n" + textwrap.indent(body, "    ")
+    return text
+
+
+def _first_sections(text: str) -> list[tuple[str, re.Match[str] | None]]:
+    return [
+        ("google", _GOOGLE.search(text)),
+        ("numpy", _NUMPY.search(text)),
+        ("sphinx", _SPHINX.search(text)),
+    ]
+
+
+def _read_parameters(text: str, style: str) -> dict[str, str]:
+    from docstring_parser import google, numpydoc, rest
+
+    # Parse only the parameter sections of a Google docstring, so that errors in other sections do not matter.
+    sections = [google.Section(title, "param", google.SectionType.MULTIPLE) for title in _PARAMETER_SECTIONS]
+    parsers = {
+        "google": google.GoogleParser(sections).parse,
+        "numpy": numpydoc.parse,
+        "sphinx": rest.parse,
+    }
+    try:
+        # The parsers remove the indentation of all lines except the first line, so it must not be a section title.
+        parsed = parsers[style](f"_\n\n{text}")
+    except Exception:  # The descriptions of a malformed section are lost, but the tool still works.
+        return {}
+    descriptions: dict[str, str] = {}
+    for parameter in parsed.params:
+        description = (parameter.description or "").strip()
+        for name in parameter.arg_name.split(","):
+            if description:
+                descriptions[name.strip().lstrip("*")] = description
+    return descriptions

@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from typing_extensions import TypeIs
 
+from acorn._declare.settings import DURATION, FLAG, TEXT, Rule
 from acorn._formats.json import safe_repr, shorten
 from acorn.errors import DeclarationError
 from acorn.types import JsonObject
@@ -163,36 +163,12 @@ def _check(options: ToolOptions, target: object) -> None:
             f"`@tool` must decorate a function or method, got {shorten(safe_repr(target))}. "
             f"Pass options by name, as in `@tool(name='search')`."
         )
-    rules: list[tuple[str, object, bool, str]] = [
-        ("name", options.name, options.name is None or _is_text(options.name), "a non-empty string"),
-        (
-            "description",
-            options.description,
-            options.description is None or _is_text(options.description),
-            "a non-empty string",
-        ),
-        (
-            "timeout",
-            options.timeout,
-            options.timeout is None or _is_positive(options.timeout),
-            "a number of seconds above 0",
-        ),
-        ("parallel", options.parallel, isinstance(options.parallel, bool), "True or False"),
-        ("repeatable", options.repeatable, isinstance(options.repeatable, bool), "True or False"),
-        ("strict", options.strict, isinstance(options.strict, bool), "True or False"),
-        ("once", options.once, isinstance(options.once, bool), "True or False"),
-        (
-            "approval",
-            options.approval,
-            _is_approval(options.approval),
-            "True, False or a sync function that takes the arguments as a dict",
-        ),
-    ]
-    for option, value, is_valid, expected in rules:
-        if not is_valid:
+    for option, rule in _RULES.items():
+        value = getattr(options, option)
+        if not rule.is_valid(value):
             label = getattr(target, "__qualname__", None) or type(target).__name__
             raise DeclarationError(
-                f"`{option}` of the tool `{label}` must be {expected}, got {shorten(safe_repr(value))}."
+                f"`{option}` of the tool `{label}` must be {rule.expected}, got {shorten(safe_repr(value))}."
             )
 
 
@@ -210,9 +186,13 @@ def _is_approval(value: object) -> bool:
     return True
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
+_RULES = {
+    "name": TEXT.or_none(TEXT.expected),
+    "description": TEXT.or_none(TEXT.expected),
+    "timeout": DURATION.or_none(DURATION.expected),
+    "parallel": FLAG,
+    "repeatable": FLAG,
+    "strict": FLAG,
+    "once": FLAG,
+    "approval": Rule(_is_approval, "True, False or a sync function that takes the arguments as a dict"),
+}

@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from acorn._declare.tools.decorator import ToolOptions, tool
 from acorn._formats.json import shorten
-from acorn._formats.schema.generate import JsonSchema, close_objects
+from acorn._formats.schema.generate import close_objects
 from acorn.errors import AcornError, DeclarationError
 from acorn.record import Run
 from acorn.types import JsonObject
@@ -78,15 +78,6 @@ class Tool(Protocol):
     def bound_to(self, instance: object) -> Tool:
         """Return a copy that calls the tool method on one instance, or the tool itself if it is not a method."""
         ...
-
-
-class Binding(Protocol):
-    """The argument schema of a function, with a method that validates the arguments of a call."""
-
-    @property
-    def schema(self) -> JsonSchema: ...
-
-    def bind(self, arguments: str, run: Run | None = None) -> Arguments: ...
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from pathlib import Path
 from types import MappingProxyType
@@ -201,7 +201,8 @@ def read_sampling(settings: Mapping[str, Any], spec: HasSettings) -> Sampling:
 # The table.
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rule:
     """A check of a value, and the text of the check for error messages."""
 
     is_valid: Callable[[object], bool]
@@ -351,7 +352,7 @@ SETTINGS: Mapping[str, Setting] = {
     "max_steps": Setting(None, _COUNT.or_none(f"{_COUNT.expected}, or None for a single turn")),
     "parse_retries": Setting(2, Rule(lambda value: _is_count(value, 0), "a whole number of at least 0")),
     "system_prompt": Setting(
-        None, Rule(lambda value: True, "a string, a Path or a method")
+        None, replace(_CHECKED_LATER, expected="a string, a Path or a method")
     ),  # Checked by `_read_prompt`.
     "initial_input": Setting(EMPTY_LIST, _CHECKED_LATER),
     "final_output": Setting(EMPTY_LIST, _CHECKED_LATER),
@@ -365,9 +366,7 @@ SETTINGS: Mapping[str, Setting] = {
             "{'location': 'message', 'index': 0}",
         ),
     ),
-    "strict": Setting(
-        None, Rule(lambda value: value is None or FLAG.is_valid(value), "True, False, or None to let acorn decide")
-    ),
+    "strict": Setting(None, FLAG.or_none("True, False, or None to let acorn decide")),
     "max_total_tokens": Setting(None, _COUNT.or_none()),
     "max_cost": Setting(None, Rule(_is_amount, "a number of dollars above 0").or_none()),
     "max_seconds": Setting(None, DURATION.or_none()),

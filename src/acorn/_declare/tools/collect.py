@@ -94,9 +94,13 @@ class FunctionTool:
             local_names=self.local_names,
         )
 
-    @cached_property
+    @property
     def schema(self) -> JsonObject:
         """The name, description and parameters of the tool in OpenAI's format."""
+        return self._schema  # Type checkers accept a property for the interface `Tool`, but not a cached property.
+
+    @cached_property
+    def _schema(self) -> JsonObject:
         description = self.options.description or self._doc[0]
         optional = {"description": description} if description else {}
         schema = self.binding.schema
@@ -116,7 +120,7 @@ class FunctionTool:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
         # The signature is the same for every instance, so the cached values of the class tool are reused.
-        vars(bound).update(_doc=self._doc, binding=self.binding, schema=self.schema)
+        vars(bound).update(_doc=self._doc, binding=self.binding, _schema=self._schema)
         return bound
 
 

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import procrastinate
 import psycopg
 from measure import Line
 from stored_steps import database
@@ -51,18 +50,18 @@ Desk.__module__ = "fleet_bench"
 
 def lines() -> list[Line]:
     with database() as url:
-        return [] if url is None else measured(PostgresStore(url))
+        return [] if url is None else measured(url)
 
 
-def measured(store: PostgresStore) -> list[Line]:
+def measured(url: str) -> list[Line]:
+    store = PostgresStore(url)
     store.prepare_engine()
     agent: Any = Desk(store=store)
     submitted, _ = spent(lambda: submit(agent))
-    clear(store)
+    clear(url)
     by_hand, _ = spent(lambda: [agent(question="x") for _ in range(RUNS)])
     put = [agent.using(deliver=False).submit(question="x").run_id for _ in range(RUNS)]
     by_id, _ = spent(lambda: [perform(store, each, Desk) for each in put])
-    engine, _ = spent(lambda: asyncio.run(run_empty_jobs(store)))
     names = [agent.using(run_id=uuid.uuid4().hex).submit(question="x").run_id for _ in range(RUNS)]
     whole, seconds = spent(lambda: asyncio.run(work(store, names)))
     store.close()
@@ -70,8 +69,7 @@ def measured(store: PostgresStore) -> list[Line]:
     return [
         Line(f"{ROWS:,} rows submitted, CPU", submitted, 1.0, " s"),
         Line("what `perform` adds to a run that is driven in place, CPU", (by_id - by_hand) * each, 5.0, " ms"),
-        Line("a job of the engine that does nothing, CPU", engine * each, None, " ms"),
-        Line("a run by a worker over that, CPU", (whole - engine) * each, None, " ms"),
+        Line("a run by a worker, CPU", whole * each, None, " ms"),
         Line(f"a run by a worker, of {CALLS + 1} model calls that take no time", seconds * each, None, " ms"),
     ]
 
@@ -92,23 +90,6 @@ def spent(act: Callable[[], object]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
-async def run_empty_jobs(store: PostgresStore) -> None:
-    """Run jobs that do nothing, to measure the job engine without acorn."""
-    connector = procrastinate.PsycopgConnector(kwargs=store.engine_parameters(), min_size=1, max_size=3)
-    app = procrastinate.App(connector=connector)
-
-    @app.task(name="nothing", queue="nothing")
-    async def nothing(run_id: str) -> None:
-        pass
-
-    async with app.open_async():
-        jobs: list[Any] = [{"run_id": str(at)} for at in range(RUNS)]
-        await nothing.batch_defer_async(*jobs)
-        await app.run_worker_async(
-            queues=["nothing"], concurrency=16, wait=False, install_signal_handlers=False, delete_jobs="always"
-        )
-
-
 async def work(store: PostgresStore, names: list[str]) -> None:
     left = set(names)
 
@@ -121,6 +102,6 @@ async def work(store: PostgresStore, names: list[str]) -> None:
     await worker.run()
 
 
-def clear(store: PostgresStore) -> None:
-    with psycopg.connect(**store.engine_parameters()) as connection:
-        connection.execute("TRUNCATE procrastinate_jobs CASCADE")
+def clear(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("TRUNCATE acorn_jobs.procrastinate_jobs CASCADE")

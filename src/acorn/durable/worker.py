@@ -1,8 +1,9 @@
 """A worker process that drives the runs that a job engine delivers, several runs at a time, until it is stopped.
 
-The job engine is Procrastinate, which uses the PostgreSQL database of the store. The engine delivers each run id at
-least once, and the store decides whether the run must be driven. The worker drives runs in threads, so that user code
-cannot block the heartbeats of the engine. `GET /health` returns the HTTP status 200 if the worker is healthy, and 503
+The job engine is Procrastinate, which uses the PostgreSQL database of the store. It delivers each run id at least once,
+and nothing else: the worker drives the run with `perform`, and the store decides whether the run must be driven. A run
+that was delivered, but that no process drives, is delivered again after a lease. The worker drives runs in threads, so
+that user code cannot block the worker. `GET /health` returns the HTTP status 200 if the worker is healthy, and 503
 otherwise.
 """
 
@@ -10,23 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
 from acorn._inside import MisfitError, describe_error
-from acorn.durable.perform import DeliverAgainError, Ended, agents_by_name, perform
+from acorn.durable.perform import Ended, agents_by_name, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.lease import lease_seconds, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Store
 from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres.queue import TASK, queue_of
 
 _REQUEST_TIMEOUT = 10.0
 """The maximum seconds to wait for the lines of an HTTP request."""
@@ -78,39 +76,19 @@ def _reply(line: bytes, health: Health) -> bytes:
     return head.encode() + (b"" if method == b"HEAD" else body)
 
 
-try:
-    import procrastinate
-    from procrastinate.exceptions import ConnectorException
-    from procrastinate.jobs import Job
-    from procrastinate.manager import JobManager
-    from procrastinate.worker import Worker as EngineWorker
-    from psycopg import AsyncConnection
-except ImportError as missing:
-    raise StoreError(
-        f"A worker needs the extra `fleet`. Install it: pip install 'acorn-agents[fleet]' ({missing})."
-    ) from missing
-
-# The worker reports important problems itself. To print all log lines of these packages, configure their loggers.
-for _name in ("procrastinate", "psycopg"):
-    logging.getLogger(_name).addHandler(logging.NullHandler())
-
-_MAX_REDELIVERY = 60.0
-"""The maximum seconds until a run that this worker cannot drive is delivered again."""
 _RECONNECT = 1.0
-"""Seconds after which an engine that lost its database starts again."""
+"""Seconds after which a worker that lost its database asks again."""
 _LEASES_OF_MISFIT = 30
 """The number of lease periods after which a run fails if it does not fit its class in this worker.
 
 This time is long enough to upgrade all workers.
 """
-_RECOVERY_INTERVAL = 2.0
-"""The maximum seconds between two searches for lost runs."""
-_GRACE = 10.0
-"""The maximum seconds for which a stopping worker waits for the database. A lease applies if it is shorter."""
 _POLL = 2.0
-"""Seconds between two searches for delayed jobs. The database notifies the engine of other jobs."""
-_CONNECTIONS = 3
-"""The number of connections of the engine. One connection listens, and the others fetch and finish jobs."""
+"""The maximum seconds between two searches for delayed and lost runs. The database reports other runs immediately."""
+_GRACE = 10.0
+"""The maximum seconds for which a worker waits for the database. A lease applies if it is shorter."""
+_TRIES = 4
+"""The number of waits, within the time above, after which the database counts as lost."""
 
 ReportLine = Callable[[str], None]
 ReportRun = Callable[[str, str, "Ended | None", float, str], None]
@@ -147,8 +125,8 @@ class Worker:
             )
         self.agents: Mapping[str, Any] = agents_by_name(agents)
         self.store, self.concurrency = store, concurrency
-        self.running: dict[str, float] = {}
-        """A dict that maps run ids to the times when the runs started in this worker."""
+        self.running: set[str] = set()
+        """The ids of the runs that this worker drives."""
         self.last_answer = time.monotonic()
         """The time when the database last answered."""
         self._report_line, self._report_run = report_line, report_run
@@ -156,8 +134,7 @@ class Worker:
         """Seconds to wait for another worker to drive a run that does not fit its class in this worker."""
         self._misfits: dict[str, float] = {}
         """A dict that maps the ids of runs that do not fit their classes to the times of the first attempts."""
-        self._stop, self._stop_requested = threading.Event(), asyncio.Event()
-        self._engine: EngineWorker | None = None
+        self._stop, self._wake = threading.Event(), asyncio.Event()
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="acorn-run")
 
     @property
@@ -167,7 +144,7 @@ class Worker:
     @property
     def is_healthy(self) -> bool:
         """Whether the worker accepts new runs: False if the worker is stopping or its database does not answer."""
-        return not self.is_stopping and time.monotonic() - self.last_answer < lease_seconds() + _RECOVERY_INTERVAL
+        return not self.is_stopping and time.monotonic() - self.last_answer < lease_seconds() + _POLL
 
     def stop(self) -> None:
         """Stop accepting runs.
@@ -175,110 +152,96 @@ class Worker:
         Runs in progress stop at their next commit and return to the queue, so that another worker can drive them.
         """
         self._stop.set()
-        self._stop_requested.set()
-        if self._engine is not None:
-            self._engine.stop()  # type: ignore[no-untyped-call]
+        self._wake.set()
 
     async def run(self) -> None:
         """Drive runs until `stop` is called.
 
         Raise `StoreError` if the store cannot be used at the start.
         """
-        work, watchdog = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._wait_for_lost_database())
-        await asyncio.wait({work, watchdog}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise StuckWorkerError(f"{self.store.name} does not answer.")
-        watchdog.cancel()
-        await work
-
-    async def _wait_for_lost_database(self) -> None:
-        """Wait until `stop` was called and the database has then not answered for some seconds.
-
-        It returns only in this case, so it tells the caller that the worker is stuck.
-        """
-        await self._stop_requested.wait()
-        grace = min(lease_seconds(), _GRACE)
-        last_answer = time.monotonic()
-        while True:
-            try:
-                await asyncio.wait_for(asyncio.to_thread(self.store.statuses, []), grace)
-                last_answer = time.monotonic()
-            except (StoreError, TimeoutError):
-                # Without a failure, a long time means only that this process was frozen.
-                if time.monotonic() - last_answer >= grace:
-                    return
-            await asyncio.sleep(min(grace / 4, _RECONNECT))
-
-    async def _work(self) -> None:
         here, store = this_process(), self.store
         await asyncio.to_thread(store.prepare_engine)
         await asyncio.to_thread(store.renew_lease, here, lease_seconds())
         await asyncio.to_thread(store.register_worker, here, list(self.agents), self.concurrency)
         start_heartbeat(store, "")  # The worker sends heartbeats even while it drives no run.
+        loop = asyncio.get_running_loop()
+
+        def wake(*_: object) -> None:
+            with suppress(RuntimeError):  # The loop may be closed.
+                loop.call_soon_threadsafe(self._wake.set)
+
+        unsubscribe = store.on_new_job(wake)
         names = ", ".join(f"`{name}`" for name in self.agents)
         self._report_line(f"working on {names} of {store.name}, {self.concurrency} at a time")
-        recovery = asyncio.ensure_future(self._recover())
+        work, recovery = asyncio.ensure_future(self._work(wake)), asyncio.ensure_future(self._recover())
         try:
-            while not self.is_stopping:
-                await self._run_engine()
-                if not self.is_stopping:
-                    await asyncio.sleep(_RECONNECT)
+            await asyncio.wait({work, recovery}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                recovery.result()
+                raise StuckWorkerError(f"{store.name} does not answer.")
+            work.result()
         finally:
             recovery.cancel()
-            await asyncio.to_thread(self._pool.shutdown)
+            unsubscribe()
             stop_heartbeat(store, "")
-            with suppress(StoreError):
-                await asyncio.to_thread(store.unregister_worker, here)
 
-    async def _run_engine(self) -> None:
-        """Run the job engine until the engine is stopped or fails."""
+    async def _work(self, wake: Callable[..., object]) -> None:
+        """Drive delivered runs until `stop` is called and the runs in progress have ended."""
+        while not self.is_stopping:
+            self._wake.clear()
+            run_id = await self._next_delivery() if len(self.running) < self.concurrency else None
+            if run_id is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._pause())
+            elif run_id not in self.running:
+                self.running.add(run_id)
+                self._pool.submit(self._perform, run_id).add_done_callback(wake)
+        await asyncio.to_thread(self._pool.shutdown)
+        with suppress(StoreError):
+            await asyncio.to_thread(self.store.unregister_worker, this_process())
+
+    def _pause(self) -> float:
+        return min(lease_seconds() / 4, _POLL)
+
+    async def _next_delivery(self) -> str | None:
         try:
-            async with self._app().open_async() as app:
-                self._engine = EngineWorker(
-                    app,
-                    [queue_of(name) for name in self.agents],
-                    f"{this_process().host}-{this_process().pid}",
-                    self.concurrency,
-                    delete_jobs="always",
-                    fetch_job_polling_interval=min(lease_seconds() / 4, _POLL),
-                    install_signal_handlers=False,
-                    update_heartbeat_interval=lease_seconds() / 4,
-                    stalled_worker_timeout=3 * lease_seconds(),
+            return await asyncio.to_thread(self.store.next_delivery, list(self.agents))
+        except StoreError:  # `_recover` reports that the database does not answer.
+            await asyncio.sleep(_RECONNECT)
+            return None
+
+    async def _recover(self) -> None:
+        """Every few seconds, add jobs for the runs of dead workers and for runs whose job was lost.
+
+        Return if the worker is stopping and its database does not answer, so that the worker is stuck.
+        """
+        asking: asyncio.Task[Sequence[str]] | None = None
+        unanswered = 0
+        while unanswered < _TRIES or not self.is_stopping:
+            if asking is None:
+                asking = asyncio.create_task(
+                    asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease_seconds())
                 )
-                if not self.is_stopping:
-                    await self._engine.run()  # type: ignore[no-untyped-call]
-        except Exception as error:  # The engine starts again after any error, because the database may return.
-            self._report_lost(error)
-        finally:
-            self._engine = None
-
-    def _report_lost(self, error: Exception) -> None:
-        if not self.is_stopping:
-            self._report_line(f"the engine lost its database and tries again: {_describe_in_one_line(error)}")
-
-    def _app(self) -> procrastinate.App:
-        connector = _ReconnectingConnector(
-            self._report_lost,
-            kwargs=self.store.engine_parameters(),
-            min_size=1,
-            max_size=_CONNECTIONS,
-            timeout=_MAX_REDELIVERY,
-            configure=_enable_autocommit,
-        )
-        app = procrastinate.App(connector=connector)
-        app.job_manager = _TolerantJobManager(connector)
-        app.task(name=TASK, retry=_RedeliveryStrategy())(self._deliver)
-        return app
+            # While this process is frozen, a wait passes without a failure. Therefore several waits must fail.
+            await asyncio.wait({asking}, timeout=min(lease_seconds(), _GRACE) / _TRIES)
+            if asking.done() and asking.exception() is None:
+                unanswered, self.last_answer = 0, time.monotonic()
+                if lost := len(asking.result()):
+                    runs = "1 run without a worker is" if lost == 1 else f"{lost} runs without a worker are"
+                    self._report_line(f"{runs} delivered again")
+            else:
+                unanswered += 1
+                if unanswered == _TRIES:
+                    self._report_line(f"{self.store.name} does not answer, and the worker tries again")
+            if asking.done():
+                asking = None
+                await asyncio.sleep(self._pause())
 
     # A run
 
-    async def _deliver(self, run_id: str) -> None:
-        self.last_answer = time.monotonic()
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._perform, run_id)
-
     def _perform(self, run_id: str) -> None:
+        """Drive a run. If the run does not end here, the store delivers it again after a lease."""
         started, name = time.monotonic(), ""
-        self.running[run_id] = started
         ended: Ended | None = None
         message = ""
 
@@ -290,27 +253,23 @@ class Worker:
         try:
             ended = perform(self.store, run_id, find, stop=self._stop)
             self._misfits.pop(run_id, None)
-        except DeliverAgainError as error:
-            message = str(error)
-            if not error.is_queued:
-                raise
-        except MisfitError as error:
+        except BaseException as error:  # A tool may have called `sys.exit()`, for example.
             message = describe_error(error)
-            if not self._fail_misfit(run_id, name, error):
-                raise
-            ended = "failed"
-        except Exception as error:
-            message = describe_error(error)
-            if run_id in self.store.statuses([run_id]):
-                raise
-        except BaseException as error:  # A tool called `sys.exit()`, for example. A new delivery would repeat the call.
-            message = describe_error(error)
-            if not self.store.fail_undriven(run_id, f"Run {run_id} tried to exit its worker ({message})."):
-                raise
-            ended = "failed"
+            with suppress(StoreError):
+                if self._fail(run_id, name, error):
+                    ended = "failed"
         finally:
-            del self.running[run_id]
+            self.running.discard(run_id)
             self._report_run(run_id, name, ended, time.monotonic() - started, message)
+
+    def _fail(self, run_id: str, name: str, error: BaseException) -> bool:
+        """Set a run to `failed` if delivering it again cannot help, and return True."""
+        if isinstance(error, MisfitError):
+            return self._fail_misfit(run_id, name, error)
+        if isinstance(error, Exception):
+            return False
+        # A new delivery would repeat the call.
+        return self.store.fail_undriven(run_id, f"Run {run_id} tried to exit its worker ({describe_error(error)}).")
 
     def _fail_misfit(self, run_id: str, name: str, error: MisfitError) -> bool:
         """Set a run to `failed` if it does not fit its agent class, and return True.
@@ -328,92 +287,3 @@ class Worker:
             f"run, and try the run again with `acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. "
             f"{' '.join(str(error).split())}",
         )
-
-    # Lost runs
-
-    async def _recover(self) -> None:
-        """Every few seconds, add jobs for the runs of dead workers and for runs whose job was lost."""
-        while True:
-            await asyncio.sleep(min(lease_seconds() / 4, _RECOVERY_INTERVAL))
-            try:
-                await self._requeue_lost()
-                self.last_answer = time.monotonic()
-            except (StoreError, ConnectorException) as error:
-                self._report_line(f"the database does not answer: {_describe_in_one_line(error)}")
-
-    async def _requeue_lost(self) -> None:
-        engine = self._engine
-        if engine is not None:
-            manager = engine.app.job_manager
-            for job in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=lease_seconds()):
-                if job.queue in map(queue_of, self.agents):
-                    with suppress(ConnectorException):  # Another worker has already retried the job.
-                        await manager.retry_job(job)
-        lost = await asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease_seconds())
-        if lost:
-            runs = "1 run without a worker is" if len(lost) == 1 else f"{len(lost)} runs without a worker are"
-            self._report_line(f"{runs} delivered again")
-
-
-# With these classes, the engine continues after its database was unreachable. Without them, the engine would receive no
-# more notifications of jobs, send no more heartbeats, or fetch no more jobs until its current runs have ended.
-
-
-class _ReconnectingConnector(procrastinate.PsycopgConnector):
-    """A database connector for the job engine. After a lost connection, it listens for jobs again."""
-
-    def __init__(self, report_lost: Callable[[Exception], None], **options: Any) -> None:
-        # Two parameters of procrastinate have no complete type.
-        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
-        self._report_lost = report_lost
-
-    async def listen_notify(self, on_notification: Any, channels: Iterable[str]) -> None:
-        channels = list(channels)
-        while True:
-            try:
-                await super().listen_notify(on_notification, channels)
-            except ConnectorException as error:
-                self._report_lost(error)
-                await asyncio.sleep(_RECONNECT)
-
-
-class _TolerantJobManager(JobManager):
-    """A job manager for the job engine. It ignores a lost connection, because the engine soon tries again."""
-
-    async def update_heartbeat(self, worker_id: int) -> None:
-        with suppress(ConnectorException):  # The next heartbeat follows soon.
-            await super().update_heartbeat(worker_id)
-
-    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        with suppress(ConnectorException):  # The next search follows soon.
-            return await super().fetch_job(queues, worker_id)
-        return None
-
-
-async def _enable_autocommit(connection: AsyncConnection[Any]) -> None:
-    """Make each statement of the job engine its own transaction.
-
-    If a worker froze inside a longer transaction, its jobs would stay locked.
-    """
-    await connection.set_autocommit(True)
-
-
-def _describe_in_one_line(error: Exception) -> str:
-    """Return the description of an error as one line of text.
-
-    For an error of the job engine, describe the cause of the error.
-    """
-    described = error if isinstance(error, StoreError) else error.__cause__ or error
-    return " ".join(describe_error(described).split())
-
-
-class _RedeliveryStrategy(procrastinate.BaseRetryStrategy):
-    """The rule for when the job engine delivers a run again that this worker did not drive to its end.
-
-    If another process drives the run, the delay is short. Otherwise the delay grows with each attempt.
-    """
-
-    def get_retry_decision(self, *, exception: BaseException, job: Job) -> procrastinate.RetryDecision:
-        is_driven = isinstance(exception, DeliverAgainError)
-        seconds = lease_seconds() / 4 if is_driven else min(2.0 ** min(job.attempts, 10), _MAX_REDELIVERY)
-        return procrastinate.RetryDecision(retry_at=datetime.now(UTC) + timedelta(seconds=seconds))

@@ -195,6 +195,8 @@ CHANGE_CHANNEL = "acorn_changes"
 """The channel of notifications that a watched tree changed. The payload is the number of the root."""
 CANCEL_CHANNEL = "acorn_cancel_requests"
 """The channel of notifications about cancel requests. The payload is the id of the process that drives the run."""
+JOB_CHANNEL = "acorn_new_jobs"
+"""The channel of notifications about new jobs. The payload is empty."""
 
 # Statements that only read
 

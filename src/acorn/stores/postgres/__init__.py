@@ -25,8 +25,7 @@ from acorn.stores.postgres.listener import Listener, PostgresWatch
 from acorn.stores.postgres.statements import WATCH, take_place
 from acorn.stores.postgres.writer import PostgresWriter
 from acorn.stores.rules import DatabaseStore, in_snapshot, in_transaction, lock_run, set_status
-from acorn.stores.statements import ADD_JOBS, CANCEL_CHANNEL, JOBS_SCHEMA, Transaction
-from acorn.types import JsonObject
+from acorn.stores.statements import ADD_JOBS, CANCEL_CHANNEL, JOB_CHANNEL, Transaction
 
 T = TypeVar("T")
 
@@ -61,11 +60,6 @@ class PostgresStore(DatabaseStore):
 
     _prepare_delivery = prepare_engine
 
-    def engine_parameters(self) -> JsonObject:
-        """Return the parameters, including the password, with which the job engine connects to the database."""
-        parameters = self._database.address.parameters
-        return {**parameters, "options": f"{parameters.get('options', '')} -c search_path={JOBS_SCHEMA}".strip()}
-
     @in_transaction
     def register_worker(
         self, transaction: Transaction, process: Process, agents: Sequence[str], concurrency: int
@@ -78,6 +72,19 @@ class PostgresStore(DatabaseStore):
     def unregister_worker(self, transaction: Transaction, process: Process) -> None:
         """Remove a worker process that has stopped from the stored list of workers."""
         transaction.execute("DELETE FROM workers WHERE process = $1", [process.id])
+
+    def next_delivery(self, agents: Sequence[str]) -> str | None:
+        """Return the id of the next run of some agent classes that a worker must drive, or None.
+
+        The run is not delivered again for a lease, unless its status becomes `queued` again.
+        """
+        # This method does not use the writer, which would write a transaction even if there is no run. If the
+        # connection breaks, a run may be lost. `requeue_lost` then delivers it again.
+        row = self._read_connection.execute(
+            self._database, lambda transaction: transaction.execute(queue.NEXT_DELIVERY, [list(agents)]).fetchone()
+        )
+        run_id: str | None = row[0]
+        return run_id
 
     @in_transaction
     def requeue_lost(self, transaction: Transaction, agents: Sequence[str], seconds: float) -> Sequence[str]:
@@ -124,9 +131,14 @@ class PostgresStore(DatabaseStore):
         return PostgresWatch(self._listener, register)
 
     def on_cancel_request(self, process: Process, call: Callable[[], None]) -> Callable[[], None]:
-        notification = (CANCEL_CHANNEL, process.id)
-        self._listener.add(notification, call)
-        return lambda: self._listener.remove(notification, call)
+        return self._listener.add((CANCEL_CHANNEL, process.id), call)
+
+    def on_new_job(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call a function in another thread when `next_delivery` may return a run.
+
+        Return a function that ends the subscription.
+        """
+        return self._listener.add((JOB_CHANNEL, ""), call)
 
     # Shared rate limits
 

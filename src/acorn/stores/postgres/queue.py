@@ -2,38 +2,29 @@
 
 The job engine is Procrastinate. Its tables are in the schema `acorn_jobs` of the same database. A delivered run is a
 run that workers must drive. When the status of a delivered run becomes `queued`, the same transaction adds a job for
-the run. If the engine loses a job, a worker adds a new job, because the tables of the store decide which runs workers
-must drive.
+the run. A job only delivers the id of the run to one worker, and is then deleted. The tables of the store decide which
+runs workers must drive: if a run was delivered but no process drives it, a worker adds a new job after a lease.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from hashlib import md5
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from acorn.errors import StoreError
-from acorn.stores.statements import APPLICATION_ID, JOBS_SCHEMA
+from acorn.stores.statements import APPLICATION_ID, JOB_CHANNEL, JOBS_SCHEMA
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
-TASK = "acorn.perform"
-"""The name of the task of the job engine that drives a run."""
+_TASK = "acorn.perform"
+"""The name of the task in the jobs of the engine."""
 _MAX_QUEUE_NAME = 128
-"""The maximum number of characters in the name of a queue."""
-
-
-def queue_of(agent: str) -> str:
-    """Return the name of the job queue for an agent class.
-
-    The SQL function `queue_of` in the database must return the same name.
-    """
-    return agent if len(agent) <= _MAX_QUEUE_NAME else md5(agent.encode(), usedforsecurity=False).hexdigest()
+"""The maximum number of characters in the name of a queue, which is the name of the agent class."""
 
 
 # The job engine
@@ -46,9 +37,21 @@ _OWN_OBJECTS = f"""
     CREATE FUNCTION deliver(ids text[]) RETURNS void LANGUAGE plpgsql SET search_path = {JOBS_SCHEMA} AS $$
     BEGIN
       PERFORM procrastinate_defer_jobs_v1(array_agg(ROW(
-        queue_of(agent), '{TASK}', priority, NULL, NULL, jsonb_build_object('run_id', id), not_before
+        queue_of(agent), '{_TASK}', priority, NULL, NULL, jsonb_build_object('run_id', id), not_before
       )::procrastinate_job_to_defer_v1 ORDER BY number))
       FROM acorn.runs WHERE id = ANY(ids) AND is_delivered HAVING count(*) > 0;
+      PERFORM pg_notify('{JOB_CHANNEL}', '');
+    END $$;
+    CREATE FUNCTION next_delivery(agents text[]) RETURNS text LANGUAGE plpgsql SET search_path = {JOBS_SCHEMA} AS $$
+    DECLARE job procrastinate_jobs;
+    BEGIN
+      SELECT * INTO job FROM procrastinate_fetch_job_v2(ARRAY(SELECT queue_of(unnest(agents))), NULL);
+      IF job.id IS NULL THEN
+        RETURN NULL;
+      END IF;
+      PERFORM procrastinate_finish_job_v1(job.id, 'succeeded', true);
+      UPDATE acorn.runs SET updated = clock_timestamp() WHERE id = job.args->>'run_id';
+      RETURN job.args->>'run_id';
     END $$;
 """
 
@@ -112,8 +115,8 @@ def _engine_migrations(sql_files: Path) -> set[str]:
 # Workers
 
 LOCK_QUEUE = f"SELECT pg_try_advisory_xact_lock({APPLICATION_ID + 1})"
-# Runs that no live process drives and that have no pending job. Runs that changed in the last seconds, and runs whose
-# job a worker has just fetched, are skipped, because a worker may be about to claim them.
+# Runs that no live process drives and that have no job. Runs that changed or were delivered in the last seconds are
+# skipped, because a worker may be about to claim them.
 LOST_RUNS = f"""
     SELECT id FROM runs
     WHERE is_delivered AND status IN ('queued', 'stopped', 'running') AND agent = ANY($1::text[])
@@ -124,15 +127,12 @@ LOST_RUNS = f"""
         )
         ELSE updated < clock_timestamp() - make_interval(secs => $2) END
       AND NOT EXISTS (
-        SELECT FROM {JOBS_SCHEMA}.procrastinate_jobs job WHERE args->>'run_id' = runs.id AND (
-          job.status = 'todo' OR runs.status <> 'running' AND EXISTS (
-            SELECT FROM {JOBS_SCHEMA}.procrastinate_events
-            WHERE job_id = job.id AND type = 'started' AND at > clock_timestamp() - make_interval(secs => $2)
-          )
-        )
+        SELECT FROM {JOBS_SCHEMA}.procrastinate_jobs job WHERE args->>'run_id' = runs.id AND job.status = 'todo'
       )
     LIMIT 1000
 """
+NEXT_DELIVERY = f"SELECT {JOBS_SCHEMA}.next_delivery($1::text[])"
+"""The statement that returns the id of the next delivered run of some agent classes, and deletes its job."""
 REGISTER_WORKER = """
     INSERT INTO workers VALUES ($1, $2::text[], $3, clock_timestamp())
     ON CONFLICT (process) DO UPDATE SET agents = excluded.agents, concurrency = excluded.concurrency

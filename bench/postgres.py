@@ -26,7 +26,7 @@ from stored_steps import (
 from acorn.stores import statements
 from acorn.stores.lease import this_process
 from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres.statements import UPDATE_RUNNING_ROOT
+from acorn.stores.postgres.statements import with_parts
 from acorn.stores.postgres.writer import WRITE_NUMBER
 
 
@@ -38,6 +38,7 @@ def raw(
         url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2, options="-c search_path=acorn"
     )
     since, holder = 1, this_process().id
+    statement = with_parts(statements.UPDATE_RUNNING_ROOT, is_new=False)
 
     def step() -> None:
         nonlocal since
@@ -46,8 +47,8 @@ def raw(
                 connection.execute("BEGIN", prepare=False)
                 connection.execute(WRITE_NUMBER, ("raw", since))
                 facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0, 0.25, 1.5, None, None)
-                kept = (since + len(entries), None, state, entries, run_id, since, holder)
-                went = connection.execute(UPDATE_RUNNING_ROOT, (*facts, *kept))
+                kept = (since + len(entries), run_id, since, holder, None, state, entries)
+                went = connection.execute(statement, (*facts, *kept))
                 assert went.fetchone() is not None
                 connection.execute("COMMIT", prepare=False)
             since += len(entries)

@@ -92,6 +92,7 @@ class DatabaseStore(ABC):
         `parts` are all objects that `close` closes, including the writer, in this order.
         """
         self._name, self._writer, self._parts = name, writer, parts
+        self._has_cleaned_up = False
         # Also closes the store at the end of the program, and when no reference to the store is left.
         weakref.finalize(self, _close, parts)
 
@@ -142,7 +143,7 @@ class DatabaseStore(ABC):
             known_runs |= {run_id: KnownRun(top, entry_count) for run_id, top, entry_count in known.fetchall()}
         check_commit(commit, known_runs, self._name)
         if is_new:
-            transaction.set_lease(commit.process, lease_seconds())
+            self._set_lease(transaction, commit.process, lease_seconds())
         is_cancelled, is_end = root is not None and root.cancel_requested, ends_root(commit)
         is_root_changed = is_queued = False
         for change in commit.changes:
@@ -204,7 +205,7 @@ class DatabaseStore(ABC):
                 raise KeepWrites(StoreError(error))
             previous = _read_process(transaction, run.process)
             heartbeat_age = previous.heartbeat_age if previous is not None else 0.0
-        transaction.set_lease(process, lease_seconds())
+        self._set_lease(transaction, process, lease_seconds())
         transaction.execute(sql.SET_CLAIM, [process.id, heartbeat_age, run.number])
         _notify_watchers(transaction, run)
         return tree
@@ -226,9 +227,18 @@ class DatabaseStore(ABC):
     def answers(self, transaction: Transaction, run_id: str) -> Sequence[StoredAnswer]:
         return [sql.to_answer(row) for row in transaction.execute(sql.ANSWERS, [run_id]).fetchall()]
 
+    def _set_lease(self, transaction: Transaction, process: Process, seconds: float) -> None:
+        """Store the heartbeat of a process and extend its lease by some seconds."""
+        if not self._has_cleaned_up:
+            self._has_cleaned_up = True
+            for statement in transaction.idle_rows:
+                transaction.execute(statement)
+        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds))
+        transaction.execute(sql.SET_LEASE, values)
+
     @in_transaction
     def renew_lease(self, transaction: Transaction, process: Process, seconds: float) -> Sequence[str]:
-        transaction.set_lease(process, seconds)
+        self._set_lease(transaction, process, seconds)
         return [run_id for (run_id,) in transaction.execute(sql.CANCEL_REQUESTED, [process.id]).fetchall()]
 
     # Called by processes that submit runs for other processes
@@ -301,7 +311,7 @@ class DatabaseStore(ABC):
         if batch is not None:
             add("batch = $", batch)
         if before is not None:
-            add("started < $", transaction.to_time(before))
+            add("started < to_timestamp($)", before.timestamp())
         text = f"{sql.LIST} WHERE {' AND '.join(conditions)} ORDER BY started DESC, number DESC"
         if limit is not None:
             values.append(max(limit, 0))
@@ -341,7 +351,7 @@ class DatabaseStore(ABC):
     @in_transaction
     def _answer(self, transaction: Transaction, request_id: str, text: str) -> Request:
         of_request = "WHERE number = (SELECT root FROM requests WHERE id = $1) FOR UPDATE"
-        locked = transaction.execute(f"{transaction.select_run} {of_request}", [request_id])
+        locked = transaction.execute(f"{sql.SELECT_RUN} {of_request}", [request_id])
         row = transaction.execute(sql.READ_REQUEST, [request_id]).fetchone()
         root = _to_run(locked.fetchone())
         if row is None or root is None:
@@ -397,7 +407,7 @@ def _close(parts: Sequence[Closable]) -> None:
 
 
 def _send_lock(transaction: Transaction, run_id: str) -> sql.Cursor:
-    return transaction.execute(f"{transaction.select_run} WHERE id = $1 FOR UPDATE", [run_id])
+    return transaction.execute(f"{sql.SELECT_RUN} WHERE id = $1 FOR UPDATE", [run_id])
 
 
 def _to_run(row: sql.Row | None) -> RunRow | None:
@@ -461,7 +471,7 @@ def _set_open_requests(transaction: Transaction, root: str, requests: Sequence[R
         choices = None if request.choices is None else json.dumps(request.choices)
         values = (
             root, request.id, request.run_id, request.kind, request.question, request.tool,
-            json.dumps(request.arguments), request.branch, transaction.to_time(request.asked), choices,
+            json.dumps(request.arguments), request.branch, choices, request.asked.timestamp(),
         )  # fmt: skip
         transaction.execute(sql.INSERT_REQUEST, values)
     transaction.execute(sql.COUNT_REQUESTS, [root])

@@ -48,7 +48,9 @@ TABLES: tuple[str, ...] = (
     # a root. Only a root has a process. `entry_count` is the length of the journal. `open_requests` is the number of
     # open requests of the tree. `takeovers` is the number of processes that died while the tree had `takeover_steps`
     # steps. `heartbeat_age` is the age in seconds of the last heartbeat of the previous process at the last takeover.
-    # Ids sort by code point, as in Python. No index contains a column that most commits change.
+    # In a database with notifications, each commit sends one until `watched_until`. In a database with workers, they
+    # drive the runs with `is_delivered`, the highest `priority` first, and no run before its `not_before`. Ids sort by
+    # code point, as in Python. No index contains a column that most commits change.
     """
     CREATE TABLE runs (
       number {number}, id {id} NOT NULL UNIQUE, root bigint, parent text, agent text NOT NULL, status text NOT NULL,
@@ -58,7 +60,9 @@ TABLES: tuple[str, ...] = (
       seconds double precision NOT NULL, batch text, item bigint, stop_reason text, error text,
       entry_count bigint NOT NULL, process text, heartbeat_age double precision NOT NULL DEFAULT 0,
       takeovers integer NOT NULL DEFAULT 0, takeover_steps bigint NOT NULL DEFAULT -1,
-      cancel_requested boolean NOT NULL DEFAULT false, open_requests bigint NOT NULL DEFAULT 0{worker_columns}
+      cancel_requested boolean NOT NULL DEFAULT false, open_requests bigint NOT NULL DEFAULT 0,
+      watched_until {time}, is_delivered boolean NOT NULL DEFAULT false, priority integer NOT NULL DEFAULT 0,
+      not_before {time}
     ){often_updated}
     """,
     "CREATE INDEX runs_by_time ON runs (started DESC, number DESC) WHERE root IS NULL",
@@ -100,11 +104,11 @@ FACTS_COLUMNS = (
 )
 HEADER_COLUMNS = "id, root, parent, agent, started, batch, item"
 CHANGE_COLUMNS = f"status, model, steps, {', '.join(_USAGE_COLUMNS)}, cost, seconds, stop_reason, error, entry_count"
-change_values: Callable[[Change], Row] = attrgetter(
+_change_values: Callable[[Change], Row] = attrgetter(
     "model", "steps", *(f"usage.{name}" for name in _USAGE_COLUMNS), "cost", "seconds", "stop_reason", "error"
 )
-"""Return the values of `CHANGE_COLUMNS` except the first and the last column, which each database computes."""
-REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, asked, choices"
+"""Return the values of `CHANGE_COLUMNS` except the first and the last column."""
+REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, choices, asked"
 
 
 def parameters(columns: str, first: int = 1) -> list[str]:
@@ -117,10 +121,47 @@ SET_CHANGE = ", ".join(
     for column, value in zip(CHANGE_COLUMNS.split(", "), parameters(CHANGE_COLUMNS), strict=True)
 )  # fmt: skip
 """Assignments of `CHANGE_COLUMNS`. Their values are the first parameters of the statement."""
-CHANGE_COUNT = len(parameters(CHANGE_COLUMNS))
+
+
+# Statements that change the row of a run. `Transaction.store_run` then stores the header, the state and the entries.
+
+_IS_WATCHED = "coalesce(watched_until > clock_timestamp(), false)"
+_RETURNING = f"RETURNING number, coalesce(root, number) AS root, {_IS_WATCHED} AS is_watched"
+# The statement does not set the process, which does not change, so that the database writes no index.
+UPDATE_RUNNING_ROOT = f"""
+    UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp()
+    WHERE id = $15 AND entry_count = $16 AND process = $17 AND root IS NULL AND NOT cancel_requested
+      AND open_requests = 0
+    {_RETURNING}
+"""
+_UPDATE_RUN = f"""
+    UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = $16,
+      cancel_requested = cancel_requested AND $1 = 'running'
+    WHERE id = $15 {_RETURNING}
+"""
+_RUN_COLUMNS = f"{HEADER_COLUMNS}, {CHANGE_COLUMNS}, process"
+_INSERT_RUN = f"""
+    INSERT INTO runs ({_RUN_COLUMNS}, updated)
+    SELECT $1, (SELECT number FROM runs WHERE id = $2), $3, $4, to_timestamp($5),
+      {", ".join(parameters(_RUN_COLUMNS)[5:])}, clock_timestamp()
+    {_RETURNING}
+"""
 
 
 # Statements of the rules
+
+SET_LEASE = """
+    INSERT INTO processes
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
+    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires
+"""
+# A process that still drives runs is not deleted, and a row that another transaction uses is skipped.
+DELETE_IDLE_PROCESSES = """
+    DELETE FROM processes WHERE id IN (
+      SELECT id FROM processes WHERE lease_expires < clock_timestamp() - make_interval(secs => 86400)
+        AND NOT EXISTS (SELECT 1 FROM runs WHERE process = processes.id) FOR UPDATE SKIP LOCKED
+    )
+"""
 
 KNOWN_RUNS = """
     SELECT run.id, coalesce(top.id, run.id), run.entry_count
@@ -152,7 +193,8 @@ WITHDRAW_REQUESTS = f"""
     DELETE FROM requests WHERE root = {_ROOT_NUMBER} AND answered IS NULL AND NOT (id = ANY($2::text[]))
 """
 INSERT_REQUEST = f"""
-    INSERT INTO requests (root, {REQUEST_COLUMNS}) VALUES ({_ROOT_NUMBER}, {", ".join(parameters(REQUEST_COLUMNS, 2))})
+    INSERT INTO requests (root, {REQUEST_COLUMNS})
+    VALUES ({_ROOT_NUMBER}, {", ".join(parameters(REQUEST_COLUMNS, 2)[:-1])}, to_timestamp($10))
     ON CONFLICT (id) DO NOTHING
 """
 COUNT_REQUESTS = """
@@ -269,10 +311,14 @@ class RunRow(NamedTuple):
     takeover_steps: int
     entry_count: int
     error: str | None
-    is_delivered: bool = False
+    is_delivered: bool
     """Whether workers drive the run."""
-    is_watched: bool = False
+    is_watched: bool
     """Whether each commit to the run sends a notification."""
+
+
+SELECT_RUN = f"SELECT {', '.join(RunRow._fields[:-1])}, {_IS_WATCHED} FROM runs"
+"""The statement that reads a `RunRow`, without its condition."""
 
 
 class ProcessRow(NamedTuple):
@@ -345,7 +391,7 @@ def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> S
 
 def to_request(row: Row) -> Request:
     """Convert a table row with the columns of `REQUEST_COLUMNS` to a request for human input."""
-    request_id, run_id, kind, question, tool, arguments, branch, asked, choices = row
+    request_id, run_id, kind, question, tool, arguments, branch, choices, asked = row
     offered = None if choices is None else tuple(json.loads(choices))
     return Request(
         request_id, run_id, kind, question, tool, json.loads(arguments), branch, to_datetime(asked), offered
@@ -394,22 +440,39 @@ class Cursor(Protocol):
 class Transaction(ABC):
     """A transaction of one database: it executes statements, and has the statements that differ between databases."""
 
-    select_run: ClassVar[str] = f"SELECT {', '.join(RunRow._fields[:-2])} FROM runs"
-    """The statement that reads a `RunRow`, without its condition."""
+    idle_rows: ClassVar[tuple[str, ...]] = (DELETE_IDLE_PROCESSES,)
+    """The statements that delete rows without further use, which each process executes once."""
 
     @abstractmethod
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         """Execute a statement. A database may send it and wait only when the caller fetches the result."""
 
     @abstractmethod
-    def to_time(self, moment: datetime) -> Any:
-        """Convert a datetime to the type of a time in this database."""
+    def store_run(
+        self, statement: str, values: Row, change: Change, header: RunHeader | None
+    ) -> Callable[[], Row | None]:
+        """Execute a statement that changes the row of a run, and store the other parts of the run.
+
+        Return a function that waits for the result: the number of the run, the number of its root run, and whether a
+        process watches the run. If the statement changes no row, nothing is stored, and the function returns None.
+        """
 
     @abstractmethod
-    def set_lease(self, process: Process, seconds: float) -> None:
-        """Store the heartbeat of a process and extend its lease by some seconds."""
+    def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> Sequence[str]:
+        """Insert runs with the status `queued`, and return the ids of the runs that were not stored before."""
 
-    @abstractmethod
+    def insert_run(self, change: Change, header: RunHeader, root: str, status: Status, process: str | None) -> None:
+        """Insert a new run with its header, state and journal entries."""
+        values = (
+            change.run_id, root, header.parent, header.agent, header.started.timestamp(), header.batch, header.item,
+            *_values(change, status), process,
+        )  # fmt: skip
+        self.store_run(_INSERT_RUN, values, change, header)
+
+    def update_run(self, change: Change, status: Status, process: str | None) -> None:
+        """Store a change of a run, and append its journal entries."""
+        self.store_run(_UPDATE_RUN, (*_values(change, status), change.run_id, process), change, None)
+
     def send_simple_commit(self, commit: Commit) -> Callable[[], bool]:
         """Store the most common kind of commit with as few statements as possible.
 
@@ -417,23 +480,27 @@ class Transaction(ABC):
         returns whether the commit was stored. Nothing is stored if the process has lost its claim, if the run has a
         cancel request or open requests, or if the offset is wrong.
         """
+        change = commit.changes[0]
+        values = (*_values(change, "running"), change.run_id, change.offset, commit.process.id)
+        fetch_row = self.store_run(UPDATE_RUNNING_ROOT, values, change, None)
 
-    @abstractmethod
-    def insert_run(self, change: Change, header: RunHeader, root: str, status: Status, process: str | None) -> None:
-        """Insert a new run with its header, state and journal entries."""
+        def was_stored() -> bool:
+            row = fetch_row()
+            if row is not None and row[2]:
+                self.notify(CHANGE_CHANNEL, str(row[0]))
+            return row is not None
 
-    @abstractmethod
-    def update_run(self, change: Change, status: Status, process: str | None) -> None:
-        """Store a change of a run, and append its journal entries."""
+        return was_stored
 
-    @abstractmethod
-    def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> Sequence[str]:
-        """Insert runs with the status `queued`, and return the ids of the runs that were not stored before."""
-
-    @abstractmethod
     def delete_entries(self, root: int) -> None:
         """Delete the journals of a root run and its branches. Their positions are never used again."""
+        self.execute("DELETE FROM entries WHERE root = $1", [root])
 
     @abstractmethod
     def notify(self, channel: str, payload: str) -> None:
         """Send a notification to other processes after the transaction is committed."""
+
+
+def _values(change: Change, status: Status) -> Row:
+    """Return the values of `CHANGE_COLUMNS`."""
+    return (status, *_change_values(change), change.offset + len(change.entries))

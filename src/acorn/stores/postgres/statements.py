@@ -6,8 +6,8 @@ under an advisory lock, and other processes wait for the lock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar
 
@@ -19,23 +19,12 @@ from acorn.stores import statements as sql
 from acorn.stores.port import (
     NOT_STARTED,
     Change,
-    Commit,
     PlaceAnswer,
     PlaceOrder,
-    Process,
     QueuedRun,
     RunHeader,
-    Status,
 )
-from acorn.stores.statements import (
-    ADD_JOBS,
-    APPLICATION_ID,
-    CHANGE_CHANNEL,
-    CHANGE_COUNT,
-    SCHEMA_VERSION,
-    SET_CHANGE,
-    change_values,
-)
+from acorn.stores.statements import ADD_JOBS, APPLICATION_ID, SCHEMA_VERSION
 from acorn.types import is_json_list
 
 # Tables
@@ -46,10 +35,6 @@ _TYPES = {
     "id": 'text COLLATE "C"',
     "time": "timestamptz",
     "bytes": "bytea",
-    # Until `watched_until`, each commit sends a notification. Workers drive the runs with `is_delivered`, the highest
-    # `priority` first, and no run before its `not_before`.
-    "worker_columns": """, watched_until timestamptz, is_delivered boolean NOT NULL DEFAULT false,
-      priority integer NOT NULL DEFAULT 0, not_before timestamptz""",
     # The fill factor leaves free space in the pages, so that most commits write no index.
     "often_updated": " WITH (fillfactor = 70)",
     "no_number": "",
@@ -141,55 +126,41 @@ def _fetch_one(connection: Connection[TupleRow], sql: str) -> tuple[Any, ...]:
 
 # Statements
 
-# A commit is one statement, because the process needs much CPU time to send a statement.
-_RECORD, _STATE, _ENTRIES, _ID, _NEXT, _PROCESS = (f"${CHANGE_COUNT + at}" for at in range(1, 7))
-_STORE_STATE = f"""
-    stored AS (
-      UPDATE run_states SET record = coalesce({_RECORD}, record), state = coalesce({_STATE}, state)
-      FROM changed WHERE run_states.run = changed.number AND coalesce({_RECORD}, {_STATE}) IS NOT NULL
-    ),
-    added AS (
-      INSERT INTO entries (root, run, entry)
-      SELECT changed.root, changed.number, entry FROM changed, unnest({_ENTRIES}::text[]) AS entry
-    )
-"""
-# The statement does not set the process, which does not change, so that PostgreSQL writes no index.
-UPDATE_RUNNING_ROOT = f"""
-    WITH changed AS (
-      UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp()
-      WHERE id = {_ID} AND entry_count = {_NEXT} AND process = {_PROCESS} AND root IS NULL AND NOT cancel_requested
-        AND open_requests = 0
-      RETURNING number, number AS root, watched_until
-    ), {_STORE_STATE}
-    SELECT number, watched_until > clock_timestamp() FROM changed
-"""
-_UPDATE_RUN = f"""
-    WITH changed AS (
-      UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = {_NEXT},
-        cancel_requested = cancel_requested AND $1 = 'running'
-      WHERE id = {_ID} RETURNING number, coalesce(root, number) AS root
-    ), {_STORE_STATE}
-    SELECT
-"""
-_RUN_COLUMNS = f"{sql.HEADER_COLUMNS}, {sql.CHANGE_COLUMNS}, process"
-_RUN_VALUES = sql.parameters(_RUN_COLUMNS)
-_INSERT_RUN = """
-    WITH top AS (SELECT (SELECT number FROM runs WHERE id = $2) AS number),
-    changed AS (
-      INSERT INTO runs ({}, updated) SELECT $1, number, {}, clock_timestamp() FROM top
-      RETURNING number, coalesce(root, number) AS root
-    ),
-    header AS (INSERT INTO run_headers SELECT number, {}, {}, {} FROM changed),
-    stored AS (INSERT INTO run_states SELECT number, coalesce({}, '{{}}'), coalesce({}, {}) FROM changed),
-    added AS (
-      INSERT INTO entries (root, run, entry)
-      SELECT changed.root, number, entry FROM changed, unnest({}::text[]) AS entry
-    )
-    SELECT
-""".format(
-    _RUN_COLUMNS, ", ".join(_RUN_VALUES[2:]), *(f"${len(_RUN_VALUES) + at}" for at in range(1, 6)),
-    f"'{NOT_STARTED}'", f"${len(_RUN_VALUES) + 6}",
-)  # fmt: skip
+
+@cache
+def with_parts(statement: str, is_new: bool) -> str:
+    """Add the other parts of a run to a statement that changes its row.
+
+    A commit is one statement, because the process needs much CPU time to send a statement. The values of the parts
+    follow the values of the statement: record, state and entries, and for a new run also the values of its header.
+    """
+    count = max(map(int, re.findall(r"\$(\d+)", statement)))
+    record, state, entries, *header = (f"${count + at}" for at in range(1, 7))
+    if is_new:
+        parts = f"""
+            header AS (INSERT INTO run_headers SELECT number, {", ".join(header)} FROM changed),
+            stored AS (
+              INSERT INTO run_states SELECT number, coalesce({record}, '{{}}'), coalesce({state}, '{NOT_STARTED}')
+              FROM changed
+            )
+        """
+    else:
+        parts = f"""
+            stored AS (
+              UPDATE run_states SET record = coalesce({record}, record), state = coalesce({state}, state)
+              FROM changed WHERE run_states.run = changed.number AND coalesce({record}, {state}) IS NOT NULL
+            )
+        """
+    return f"""
+        WITH changed AS ({statement}), {parts},
+        added AS (
+          INSERT INTO entries (root, run, entry)
+          SELECT changed.root, changed.number, entry FROM changed, unnest({entries}::text[]) AS entry
+        )
+        SELECT number, root, is_watched FROM changed
+    """
+
+
 _INSERT_QUEUED = f"""
     WITH given AS (
       SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::text[], $7::text[],
@@ -215,10 +186,16 @@ _DELIVER_KNOWN = """
       AND status NOT IN ('done', 'cancelled')
     RETURNING runs.id, status IN ('queued', 'stopped')
 """
-_SET_LEASE = """
-    INSERT INTO processes
-    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
-    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires
+_DELETE_IDLE_WRITERS = """
+    DELETE FROM writers WHERE id IN (
+      SELECT id FROM writers WHERE written < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED
+    )
+"""
+_DELETE_UNUSED_LIMITS = """
+    DELETE FROM rate_limits WHERE key IN (
+      SELECT key FROM rate_limits WHERE extract(epoch FROM clock_timestamp()) >= ALL (expires)
+      FOR UPDATE SKIP LOCKED
+    )
 """
 # Make commits to a run and its branches send notifications for some seconds.
 WATCH = """
@@ -235,9 +212,7 @@ class PostgresTransaction(sql.Transaction):
     """
 
     __slots__ = ("_connection", "notifications")
-    select_run: ClassVar[str] = sql.Transaction.select_run.replace(
-        " FROM", ", is_delivered, coalesce(watched_until > clock_timestamp(), false) FROM"
-    )
+    idle_rows: ClassVar[tuple[str, ...]] = (*sql.Transaction.idle_rows, _DELETE_IDLE_WRITERS, _DELETE_UNUSED_LIMITS)
 
     def __init__(self, connection: Connection[TupleRow]) -> None:
         self._connection = connection
@@ -261,36 +236,13 @@ class PostgresTransaction(sql.Transaction):
             cursor.execute(query, _encodable(values))
         return cursor
 
-    def to_time(self, moment: datetime) -> datetime:
-        return moment
-
-    def set_lease(self, process: Process, seconds: float) -> None:
-        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds))
-        self.execute(_SET_LEASE, values)
-
-    def send_simple_commit(self, commit: Commit) -> Callable[[], bool]:
-        (change,) = commit.changes
-        values = (*_update_values(change, "running"), change.offset, commit.process.id)
-        cursor = self.execute(UPDATE_RUNNING_ROOT, values)
-
-        def was_stored() -> bool:
-            row = cursor.fetchone()
-            if row is not None and row[1]:
-                self.notify(CHANGE_CHANNEL, str(row[0]))
-            return row is not None
-
-        return was_stored
-
-    def insert_run(self, change: Change, header: RunHeader, root: str, status: Status, process: str | None) -> None:
-        values = (
-            change.run_id, root, header.parent, header.agent, header.started, header.batch, header.item,
-            status, *change_values(change), change.offset + len(change.entries), process,
-            header.branch, header.input, header.overrides, change.record, change.state, list(change.entries),
-        )  # fmt: skip
-        self.execute(_INSERT_RUN, values)
-
-    def update_run(self, change: Change, status: Status, process: str | None) -> None:
-        self.execute(_UPDATE_RUN, (*_update_values(change, status), process))
+    def store_run(
+        self, statement: str, values: sql.Row, change: Change, header: RunHeader | None
+    ) -> Callable[[], sql.Row | None]:
+        parts: tuple[Any, ...] = (change.record, change.state, list(change.entries))
+        if header is not None:
+            parts += (header.branch, header.input, header.overrides)
+        return self.execute(with_parts(statement, header is not None), (*values, *parts)).fetchone
 
     def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
         headers = [queued.header for queued in runs]
@@ -315,16 +267,8 @@ class PostgresTransaction(sql.Transaction):
         values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
         return [run_id for run_id, needs_job in self.execute(_DELIVER_KNOWN, values).fetchall() if needs_job]
 
-    def delete_entries(self, root: int) -> None:
-        self.execute("DELETE FROM entries WHERE root = $1", [root])
-
     def notify(self, channel: str, payload: str) -> None:
         self.notifications.append((channel, payload))
-
-
-def _update_values(change: Change, status: Status) -> sql.Row:
-    facts = (status, *change_values(change), change.offset + len(change.entries))
-    return (*facts, change.record, change.state, list(change.entries), change.run_id)
 
 
 _encode = cache(str.encode)
@@ -337,31 +281,6 @@ def _encodable(values: Sequence[Any]) -> Sequence[Any]:
 
 def _escape(value: object) -> object:
     return sql.encodable([value])[0].replace("\0", "\\u0000") if isinstance(value, str) else value
-
-
-# Cleaning up
-
-
-def delete_idle_processes(transaction: sql.Transaction) -> None:
-    """Delete the rows of processes and writers that have not been active for a day.
-
-    Processes that still drive runs are not deleted.
-    """
-    transaction.execute(
-        """
-        DELETE FROM writers WHERE id IN (
-          SELECT id FROM writers WHERE written < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED
-        )
-        """
-    )
-    transaction.execute(
-        """
-        DELETE FROM processes WHERE id IN (
-          SELECT id FROM processes WHERE lease_expires < clock_timestamp() - interval '1 day'
-            AND NOT EXISTS (SELECT FROM runs WHERE process = processes.id) FOR UPDATE SKIP LOCKED
-        )
-        """
-    )
 
 
 # Rate limits that all processes of a database share, measured by the clock of the database
@@ -399,12 +318,6 @@ TAKE_PLACE = """
     )
     RETURNING place, seconds
 """
-_DELETE_UNUSED_LIMITS = """
-    DELETE FROM rate_limits WHERE key IN (
-      SELECT key FROM rate_limits WHERE extract(epoch FROM clock_timestamp()) >= ALL (expires)
-      FOR UPDATE SKIP LOCKED
-    )
-"""
 
 
 def take_place(transaction: sql.Transaction, order: PlaceOrder) -> PlaceAnswer:
@@ -415,8 +328,3 @@ def take_place(transaction: sql.Transaction, order: PlaceOrder) -> PlaceAnswer:
         assert row is not None
         if row[0] is not None:  # Otherwise the statement has inserted the row of a new rate limit.
             return PlaceAnswer(*row)
-
-
-def delete_unused_limits(transaction: sql.Transaction) -> None:
-    """Delete rate limits under which no request counts now."""
-    transaction.execute(_DELETE_UNUSED_LIMITS)

@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow
 from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites
 from acorn.stores.postgres.connection import Database, PostgresConnection, is_connection_lost, run_in_pipeline
-from acorn.stores.postgres.statements import PostgresTransaction, delete_idle_processes, delete_unused_limits
+from acorn.stores.postgres.statements import PostgresTransaction
 
 WRITE_NUMBER = """
     INSERT INTO writers VALUES ($1, $2, clock_timestamp())
@@ -46,7 +46,6 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
         super().__init__(connection, database.name)
         self._database = database
         self._uncertain: _UncertainCommit | None = None
-        self._has_cleaned_up = False
         self._reset_numbers()
 
     def _reset_numbers(self) -> None:
@@ -68,19 +67,11 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
         def write_once() -> None:
             connection = self._connection.connect()
             self._resolve_uncertain(connection)
-            self._clean_up(connection)
             unwritten = [job for job in jobs if job.outcome is None]
             if unwritten:
                 self._write_together(connection, unwritten)
 
         self._database.retry(write_once, self._connection.drop)
-
-    def _clean_up(self, connection: Connection[TupleRow]) -> None:
-        """Delete old rows of processes, writers and rate limits at the first transaction of this process."""
-        if not self._has_cleaned_up:
-            self._has_cleaned_up = True
-            delete_idle_processes(PostgresTransaction(connection))
-            delete_unused_limits(PostgresTransaction(connection))
 
     def _write_together(self, connection: Connection[TupleRow], jobs: list[CommitJob[Any]]) -> None:
         def write_all() -> list[CommitResult]:

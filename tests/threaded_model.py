@@ -89,7 +89,7 @@ def translated(request: ModelRequest, given: Given) -> ModelRequest:
     if "history_format" not in request.declared:
         assert not str(request.messages[-1]["content"]).startswith("<thread>")
         return request
-    assert request.messages_json is None, "the body would have other messages"
+    assert type(request.messages) is list, "the body would have other messages"
     messages = conversation(request.messages)
     given.restore(messages)
     return replace(request, messages=messages)

@@ -274,8 +274,6 @@ def test_branch_request_contains_parent_history_and_placeholder_result_for_branc
 
 def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
     """Check that a branch sends its parent's messages unchanged after its own system message, and then more."""
-    assert parent.messages_json is not None
-    assert child.messages_json is not None
     before, after = parent.messages_json(), child.messages_json()
     before, after = (text[text.index(b'{"role":"user"') :] for text in (before, after))
     assert after.startswith(before[:-1])

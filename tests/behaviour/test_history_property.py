@@ -26,6 +26,7 @@ from acorn import AcornError, Run, Step, ToolResult, capture, current_run, modul
 from acorn._history.history import History
 from acorn._history.request_messages import RequestMessages
 from acorn.models import ModelRequest, ModelResponse
+from acorn.models.request import message_json
 from acorn.thread.xml import ThreadMessage
 
 RUNS = 40_000 if IS_LONG else 120
@@ -258,15 +259,14 @@ class Watch:
     def answer(self, request: ModelRequest) -> ModelResponse:
         # Not `history`, which would hand it out: a run may skip work while no code has it.
         part = RequestMessages().prepare(History(self.runs[0]._history.messages), [self.opening])
-        messages = part.messages()
+        messages: list[Message] = part
         if self.is_threaded:
             messages = ThreadMessage().wrap(messages)
         assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"
         if self.is_threaded:
             conversation(request.messages)
         elif self.chance.random() < 0.6:
-            assert request.messages_json is not None
-            assert request.messages_json() == part.json()
+            assert request.encoded(message_json) == part.encoded(message_json)
         self.snapshots.append(json.dumps(request.messages))
         if request.forced_tool or self.chance.random() < 0.05:
             return finishing(place="everywhere")

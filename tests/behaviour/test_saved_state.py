@@ -150,7 +150,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
     requests: list[Any] = []
     for name, request in asked:
         assert_request_valid(request)
-        fields = request.__getstate__() | {"body": request.body(name)}
+        fields = vars(request) | {"body": request.body(name)}
         requests.append((name, fields))
     output: Any = run.output
     if isinstance(output, Unfinished):

@@ -347,7 +347,7 @@ def test_long_call_ids_are_shortened_for_openai_but_not_for_custom_server(model:
         made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
         conversation = SentMessages()
         conversation.messages = CALLED
-        request = ModelRequest.of(SentPart(conversation, 3), [], 0.7, 100, None, frozenset(), (), lambda: b"[]")
+        request = ModelRequest(SentPart(conversation), [], 0.7, 100)
         written: Json = json.loads(made.lane.body(request, (), is_stream=False))
         return written
 

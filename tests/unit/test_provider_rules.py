@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 from tests.cases import case
 from tests.provider_rules import assert_complete, assert_request_valid, assert_valid
 
 from acorn.models import ModelRequest
+from acorn.models.request import SentMessages, SentPart, ToolDefinitions
 
 Message = Any  # A message as a user may write it: any dict.
 
@@ -141,12 +143,17 @@ def test_provider_rules_accept_valid_request() -> None:
 
 
 def test_provider_rules_reject_invalid_request() -> None:
+    other_messages = SentPart(SentMessages())
+    other_messages.append(USER)  # The cached JSON text does not contain this change.
+    other_tools = ToolDefinitions([FINISH])
+    other_tools.encoded(to_json)
+    other_tools[0] = {**FINISH, "type": "custom"}
     for reason, wrong in [
         ("blank content", request([{"role": "user", "content": ""}], [FINISH])),
         ("two tools of one name", request([USER], [FINISH, FINISH])),
         ("no `__finish__`", request([USER], [])),
-        ("other messages", request([USER], [FINISH], messages_json=lambda: b"[]")),
-        ("other tools", request([USER], [FINISH], tools_json=lambda: b"[]")),
+        ("other messages", request(other_messages, [FINISH])),
+        ("other tools", request([USER], other_tools)),
     ]:
         with case(reason), pytest.raises(AssertionError, match=reason):
             assert_request_valid(wrong)

@@ -13,6 +13,7 @@ from tests.cases import case
 
 from acorn._history.history import History
 from acorn._history.request_messages import RequestMessages
+from acorn.models.request import message_json
 
 Message = Any  # A message as a user may write it: any dict.
 
@@ -86,12 +87,10 @@ def add(history: History, messages: list[Message]) -> None:
 def sent(wire: RequestMessages, history: History) -> list[Message]:
     """Return the sent messages, and check that their JSON is equal."""
     part = wire.prepare(history, OPENINGS)
-    messages = part.messages()
-    assert len(part) == len(messages)
-    said = [{key: value for key, value in message.items() if value is not None} for message in messages]
-    assert json.loads(part.json()) == said
-    assert json.loads(part.json()) == said
-    return copy.deepcopy(messages)
+    said = [{key: value for key, value in message.items() if value is not None} for message in part]
+    assert list(map(json.loads, part.encoded(message_json))) == said
+    assert list(map(json.loads, part.encoded(message_json))) == said
+    return copy.deepcopy(list(part))
 
 
 def afresh(history: History) -> list[Message]:
@@ -197,4 +196,4 @@ def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
 def test_input_message_missing_in_history_is_restored_in_request() -> None:
     other: Message = {"role": "user", "content": "And you?"}
     part = RequestMessages().prepare(History([SYSTEM, turn("a"), said("a"), ASKED]), [ASKED, other])
-    assert part.messages()[1] == other
+    assert part[1] == other

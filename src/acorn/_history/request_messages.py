@@ -72,7 +72,7 @@ class RequestMessages:
             self.reset()  # The next request repairs the whole history again.
             return
         self._count += before is None
-        self._sent = self._sent.with_first(repair_text_message(readable, content), is_new=before is None)
+        self._sent = self._sent.copy(repair_text_message(readable, content), replaced=0 if before is None else 1)
 
     def prepare(self, history: History, openings: Sequence[Message]) -> SentPart:
         """Return the repaired messages to send in the next request.
@@ -90,7 +90,7 @@ class RequestMessages:
             self._repair_new(messages)
         self._count = history.unchanged = len(messages)
         history.needs_repair = False
-        return SentPart(self._sent, len(self._sent.messages)) if is_complete else self._complete(openings)
+        return SentPart(self._sent) if is_complete else self._complete(openings)
 
     def _complete(self, openings: Sequence[Message]) -> SentPart:
         """Return the messages to send. Add a first user message or a final reminder if one is missing.
@@ -111,7 +111,7 @@ class RequestMessages:
             last -= 1
         ends_with_response = last > first and messages[last - 1]["role"] == "assistant"
         # Providers do not accept a conversation that ends with a response of the model.
-        return SentPart(self._sent, count, first, inserted, user_message(REMINDER) if ends_with_response else None)
+        return SentPart(self._sent, first, inserted, user_message(REMINDER) if ends_with_response else None)
 
     def _append_sendable(self, messages: list[Message]) -> bool:
         """Append the new messages of acorn without repair, and return whether this was possible.

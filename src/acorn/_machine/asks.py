@@ -55,7 +55,6 @@ class AskModel(Operation[ModelResponse]):
     id: str
     model: Model
     request: ModelRequest
-    message_count: int
     is_summary: bool = False
     """Whether the ask requests a summary of older steps. A summary is not streamed and not part of the conversation."""
 

@@ -133,7 +133,7 @@ class Machine:
         if isinstance(ask, AskModel):
             if not ask.is_summary:
                 forced = self.state.reason if self.state.forced else None
-                request = (id, ask.model.name, ask.message_count, forced)
+                request = (id, ask.model.name, len(ask.request.messages), forced)
                 journal.entries.append(ModelRequested(self.run.id, self.run.steps + 1, now, *request))
         elif isinstance(ask, AskTool):
             if self.builder.is_timed:  # The ask may have waited in the list since it was created.
@@ -196,7 +196,7 @@ class Machine:
                 request = builder.request
                 if request is None or builder.is_timed:
                     request = builder.build(now)
-                ask = AskModel(f"model {state.turns + 1}", builder.model, request, builder.message_count)
+                ask = AskModel(f"model {state.turns + 1}", builder.model, request)
             case "tools":
                 return {call.id: call for call in self.calls.list_asks(now)}
             case "branches":
@@ -207,7 +207,7 @@ class Machine:
             case "compact":
                 request = builder.build_summary(now)
                 id = f"compact {state.turns + 1}"
-                ask = AskModel(id, builder.model, request, builder.message_count, is_summary=True)
+                ask = AskModel(id, builder.model, request, is_summary=True)
             case "judge":
                 assert plan.on_finish is not None
                 assert self.answers.candidate is not None

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic_core import to_json
-
 from acorn._declare.settings import effective_setting, merge_settings, read_sampling
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
@@ -27,7 +25,7 @@ from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import State
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, models_of, takes_strict, takes_tool, thinks
-from acorn.models.request import ModelRequest
+from acorn.models.request import ModelRequest, ToolDefinitions
 from acorn.record import Run
 from acorn.step import Step, StepChanges
 from acorn.types import JsonObject, Message, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
@@ -57,22 +55,15 @@ class Toolset:
         return frozenset([tool.name for tool in self.tools if tool.options.repeatable])
 
     @cached_property
-    def definitions(self) -> list[JsonObject]:
+    def definitions(self) -> ToolDefinitions:
         """The definitions of the tools, the branches and `__finish__` in the format of OpenAI."""
         schemas = [tool.schema for tool in self.tools]
         schemas += [branch.schema for branch in self.branches.values()]
         # A hosted tool has the format of its provider, without `parameters`.
-        return [
+        return ToolDefinitions(
             {"type": "function", "function": schema} if "parameters" in schema else schema
             for schema in (*schemas, self.finish)
-        ]
-
-    @cached_property
-    def _definitions_json(self) -> bytes:
-        return to_json(self.definitions)
-
-    def definitions_json(self) -> bytes:
-        return self._definitions_json
+        )
 
 
 class RequestBuilder:
@@ -95,8 +86,6 @@ class RequestBuilder:
         """Whether the run has a time limit, so that the timeout of a request depends on its start time."""
         self.request: ModelRequest | None = None
         """The next request, or None if it is not built yet."""
-        self.message_count = 0
-        """The number of messages in the next request."""
         self.source_tools: list[tuple[Tool, ...]] = []
         """The tools of each open tool source."""
         self._thread = _new_thread_message() if plan.spec.history_format == "thread" else None
@@ -219,7 +208,6 @@ class RequestBuilder:
             compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
             messages = [] if compacted is None else summary_messages(history, compacted, self.openings[0])
             self.request = ModelRequest(messages, [], self.temperature, self.max_tokens, declared=self._declared)
-            self.message_count = len(messages)
         if self.is_timed:
             self._set_timeout(self.request, now)
         return self.request
@@ -229,18 +217,13 @@ class RequestBuilder:
         request.timeout = max(0.001, self._budgets.limits.seconds - now)
 
     def _new_request(self) -> ModelRequest:
-        tools, tools_json, transcript = self.toolset.definitions, self.toolset.definitions_json, self._transcript
-        sent = self.messages.prepare(transcript.history, self.openings)
+        sent = self.messages.prepare(self._transcript.history, self.openings)
         if media := sent.media:
             check_media(self._spec, media)
+        messages = sent if self._thread is None else self._thread.wrap(sent)
         forced = FINISH if self._state.was_forced else None
         settings = (self.temperature, self.max_tokens, forced, self._declared, self._spec.cache)
-        if self._thread is None:
-            self.message_count = len(sent)
-            return ModelRequest.of(sent, tools, *settings, tools_json)
-        messages = self._thread.wrap(sent.messages())
-        self.message_count = len(messages)
-        return ModelRequest(messages, tools, *settings, tools_json=tools_json, known_media=media)
+        return ModelRequest(messages, self.toolset.definitions, *settings, known_media=media)
 
     def can_force_finish(self) -> bool:
         """Return whether the model can be forced to call `__finish__` and the last request did not force it."""

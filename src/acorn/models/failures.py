@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -304,7 +304,7 @@ def _without_rejected_strict(request: ModelRequest, left_out: Collection[str]) -
     if function is None or _strict_key(function) not in left_out:
         return request
     loose = {key: value for key, value in function.items() if key != "strict"}
-    return request.but(tools=[*request.tools[:-1], {**request.tools[-1], "function": loose}], tools_json=None)
+    return replace(request, tools=[*request.tools[:-1], {**request.tools[-1], "function": loose}])
 
 
 def _is_strict_by_user(request: ModelRequest) -> bool:

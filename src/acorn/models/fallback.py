@@ -413,8 +413,8 @@ class _ChainAttempt:
         if chain.is_mixed:
             messages = OWNERS.filter(request.messages, link.reader, chain.links[0].reader)
             if messages is not None:
-                changes |= {"messages": messages, "messages_json": None}
-        return request.but(**changes) if changes else request
+                changes["messages"] = messages
+        return replace(request, **changes) if changes else request
 
     def start_stream(self, delta: Delta) -> Delta:
         """Return the first delta of a stream, with the name of this model.

@@ -29,13 +29,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import cast
 from weakref import WeakKeyDictionary
-
-from pydantic_core import to_json
 
 from acorn._base.clock import Clock, current_clock
 from acorn._base.interrupts import StopSignal, cancel_token
@@ -54,7 +52,7 @@ from acorn.models.port import (
     aclose_stream,
     close_stream,
 )
-from acorn.models.request import ModelRequest, message_json
+from acorn.models.request import ModelRequest
 from acorn.stores.port import PlaceOrder, SharedLimits
 from acorn.types import Usage
 
@@ -586,14 +584,14 @@ class LimitedModel(ModelWrapper):
             self._prepare()
             return QueuedRequest(self._owner, self._limiters, deadline, size, max_tokens)
 
-        return request.but(left_out=set()), next_attempt
+        return replace(request, left_out=set()), next_attempt
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         request, next_attempt = self._attempts(request)
         while True:
             with next_attempt() as queued, queued.in_progress:
                 queued.acquire()
-                response = self._model.complete(request.but(timeout=queued.seconds_left))
+                response = self._model.complete(replace(request, timeout=queued.seconds_left))
                 queued.on_response(response.usage)
                 return response
 
@@ -602,7 +600,7 @@ class LimitedModel(ModelWrapper):
         while True:
             with next_attempt() as queued, queued.in_progress:
                 await queued.aacquire()
-                response = await self._model.acomplete(request.but(timeout=queued.seconds_left))
+                response = await self._model.acomplete(replace(request, timeout=queued.seconds_left))
                 queued.on_response(response.usage)
                 return response
 
@@ -611,7 +609,7 @@ class LimitedModel(ModelWrapper):
         while True:
             with next_attempt() as queued, queued.in_progress:
                 queued.acquire()
-                deltas = cast("StreamingModel", self._model).stream(request.but(timeout=queued.seconds_left))
+                deltas = cast("StreamingModel", self._model).stream(replace(request, timeout=queued.seconds_left))
                 try:
                     for delta in deltas:
                         queued.on_response(delta.usage)
@@ -625,7 +623,7 @@ class LimitedModel(ModelWrapper):
         while True:
             with next_attempt() as queued, queued.in_progress:
                 await queued.aacquire()
-                deltas = cast("StreamingModel", self._model).astream(request.but(timeout=queued.seconds_left))
+                deltas = cast("StreamingModel", self._model).astream(replace(request, timeout=queued.seconds_left))
                 try:
                     async for delta in deltas:
                         queued.on_response(delta.usage)
@@ -637,6 +635,4 @@ class LimitedModel(ModelWrapper):
 
 def _size(request: ModelRequest) -> int:
     """Return the size of the messages and tools of a request in bytes."""
-    messages, tools = request.messages_json, request.tools_json
-    size = sum(len(message_json(message)) for message in request.messages) if messages is None else len(messages())
-    return size + len(to_json(request.tools) if tools is None else tools())
+    return len(request.messages_json()) + len(request.tools_json())

@@ -68,15 +68,20 @@ def provider_in_id(name: str) -> str:
     return next((provider for provider, ids in _IDS_WITHOUT_PROVIDER.items() if ids.match(name)), "")
 
 
+def address_of(provider: str, config: JsonObject) -> str:
+    """Return the server address in the model dict, or else in an environment variable, or else the default address."""
+    row = _PROVIDERS.get(provider, _Provider(()))
+    candidates = (*(config.get(key) for key in _ADDRESS_KEYS), *map(os.environ.get, row.address_variables), row.address)
+    return next((str(candidate).rstrip("/") for candidate in candidates if candidate), "")
+
+
 def custom_address(provider: str, config: JsonObject) -> str | None:
     """Return the server address that the user set in the model dict or in an environment variable.
 
     Return None if requests go to the default address of the provider.
     """
-    row = _PROVIDERS.get(provider, _Provider(()))
-    candidates = (*(config.get(key) for key in _ADDRESS_KEYS), *map(os.environ.get, row.address_variables))
-    address = next((str(candidate).rstrip("/") for candidate in candidates if candidate), None)
-    return None if address is not None and address == row.address else address
+    address = address_of(provider, config)
+    return None if address == _PROVIDERS.get(provider, _Provider(())).address else address
 
 
 def find_api_key(config: JsonObject, *variables: str) -> str | None:

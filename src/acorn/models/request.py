@@ -1,7 +1,6 @@
 """A request to a model, and the messages that all requests of one conversation share.
 
-A conversation only grows, so a request stores only the number of its messages. The list of messages is created at the
-first access, and each request reuses the JSON text of the previous request.
+A conversation only grows, so each request reuses the JSON texts of the messages of the previous request.
 
 Media are the images, audio and files in the messages. A provider may ignore a medium without an error, and LiteLLM may
 download a medium from any URL. Therefore an adapter rejects unsupported media before it sends a request. Its error
@@ -11,20 +10,22 @@ message names the field or the tool result that contains the medium.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from pydantic_core import to_json
 
 from acorn._formats.blobs import Blob
 from acorn.types import JsonObject, JsonValue, Message
 
+T = TypeVar("T")
 
-def message_json(message: Message) -> bytes:
+
+def message_json(message: Mapping[str, Any]) -> bytes:
     """Return the JSON text of a message.
 
     If `content` is None, the text does not contain the key `content`.
@@ -62,175 +63,103 @@ def with_portable_ids(message: Mapping[str, Any]) -> JsonObject:
     return copy
 
 
-def _has_portable_ids(message: Message) -> bool:
-    return all(portable_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
-
-
-class AdapterCache(Protocol):
-    """The interface of a cache that contains the messages of a conversation in the format of one provider.
-
-    With this cache, an adapter encodes only the messages that are new since the previous request.
-    """
-
-    def copy(self) -> Self: ...
-
-    def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
-        """Return the first `count` messages as JSON text in the provider's format.
-
-        `marks` maps the index of a message to its cache mark. The provider caches a request up to this message.
-        """
-        ...
-
-
 class SentMessages:
-    """The messages of a conversation and their JSON text, which all requests of the conversation share.
+    """The messages of a conversation, which all its requests share, and encoded forms of each message.
 
-    Other code may append to `messages`, but must never change a message, because its JSON text is cached.
+    Other code may append to `messages`, but must never change a message, because its encoded forms are cached.
     """
 
-    __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
+    __slots__ = ("_encoded", "_lock", "media", "messages")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._text = bytearray()
-        """The JSON texts of the first messages, joined with commas."""
-        self._ends: list[int] = []
-        """The end position of each of these messages in `_text`."""
-        self._checked_count = 0
-        """The number of messages at the start that are known to contain no reasoning."""
-        self.adapter_caches: dict[str, AdapterCache] = {}
-        """A dict that maps format names to caches of the messages in the format of a provider."""
         self.media: list[SentMedium] = []
         """The images, audio and files in the messages."""
-        self.lock = Lock()
-        """A lock for changes of the cached texts, because several threads may send requests."""
+        self._encoded: dict[Callable[[Message], Any], list[Any]] = {}
+        """A dict that maps a function to its results for the first messages."""
+        self._lock = Lock()
+        """A lock for changes of the cached results, because several threads may send requests."""
 
-    def copy(self) -> SentMessages:
-        """Return a copy that can grow independently of this conversation."""
-        other = SentMessages()
-        with self.lock:
-            other.messages = self.messages.copy()
-            other._text, other._ends = self._text.copy(), self._ends.copy()
-            other.adapter_caches = {name: cache.copy() for name, cache in self.adapter_caches.items()}
-            other.media = self.media.copy()
-        return other
+    def copy(self, first: Message | None = None, *, replaced: int = 0) -> SentMessages:
+        """Return a copy that can grow independently of this conversation.
 
-    def with_first(self, message: Message, *, is_new: bool) -> SentMessages:
-        """Return a copy of the conversation with another first message.
-
-        If `is_new` is true, `message` is added before the first message. Otherwise it replaces the first message.
+        If `first` is given, it replaces the first `replaced` messages.
         """
         other = SentMessages()
-        skipped = 0 if is_new else 1
-        with self.lock:
-            other.messages = [message, *self.messages[skipped:]]
+        new = [] if first is None else [first]
+        with self._lock:
+            other.messages = new + self.messages[replaced:]
             other.media = self.media.copy()
-            if len(self._ends) > skipped:
-                first, start = message_json(message), self._start_of(skipped)
-                with memoryview(self._text) as text, text[start:] as remaining:
-                    other._text = bytearray(b",").join((first, remaining))
-                shift = len(first) + 1 - start
-                other._ends = [len(first), *map(shift.__add__, self._ends[skipped:])]
+            other._encoded = {
+                encode: [*map(encode, new), *results[replaced:]] for encode, results in self._encoded.items()
+            }
         return other
 
-    def has_reasoning(self, count: int, keys: frozenset[str]) -> bool:
-        """Return True if the first `count` messages contain reasoning that not every provider accepts.
+    def encoded(self, encode: Callable[[Message], T], count: int) -> list[T]:
+        """Return the results of `encode` for the first `count` messages.
 
-        A message contains reasoning if it has one of the keys in `keys`, or if a tool call id contains a signature.
+        The results are cached, so that each request of the conversation encodes only its new messages.
         """
-        while self._checked_count < count:
-            message = self.messages[self._checked_count]
-            if not keys.isdisjoint(message) or not _has_portable_ids(message):
-                return True
-            self._checked_count += 1
-        return False
-
-    def json(self, start: int, stop: int, before: bytes = b"", after: bytes = b"") -> bytes:
-        """Return the JSON texts of the messages from `start` to `stop`, between the texts `before` and `after`.
-
-        The parts are joined in one operation, because a long conversation is slow to copy.
-        """
-        if start == stop:
-            return before + after
-        with self.lock:
-            self._write(stop)
-            with memoryview(self._text) as text, text[self._start_of(start) : self._ends[stop - 1]] as part:
-                return b"".join((before, part, after))
-
-    def _start_of(self, at: int) -> int:
-        return self._ends[at - 1] + 1 if at else 0
-
-    def _write(self, count: int) -> None:
-        text, ends = self._text, self._ends
-        for message in self.messages[len(ends) : count]:
-            if ends:
-                text += b","
-            text += message_json(message)
-            ends.append(len(text))
+        with self._lock:
+            results = self._encoded.setdefault(encode, [])
+            results += map(encode, self.messages[len(results) : count])
+            return results[:count]
 
 
-class SentPart:
-    """The messages of one request: the first messages of the conversation, and up to two extra messages.
+class SentPart(list[Message]):
+    """The messages of one request: those of a conversation, and up to two extra messages.
 
     The conversation does not contain the extra messages: `inserted`, which is placed before the message at the index
     `insert_at`, and `last`, which is placed at the end.
     """
 
-    __slots__ = ("count", "insert_at", "inserted", "last", "sent")
+    __slots__ = ("_count", "_insert_at", "_inserted", "_last", "_sent")
 
     def __init__(
-        self,
-        sent: SentMessages,
-        count: int,
-        insert_at: int = 0,
-        inserted: Message | None = None,
-        last: Message | None = None,
+        self, sent: SentMessages, insert_at: int = 0, inserted: Message | None = None, last: Message | None = None
     ) -> None:
-        self.sent = sent
-        self.count = count
-        self.insert_at = insert_at
-        self.inserted = inserted
-        self.last = last
+        super().__init__(sent.messages)
+        self._sent, self._count = sent, len(self)
+        self._insert_at, self._inserted, self._last = insert_at, inserted, last
+        if inserted is not None:
+            self.insert(insert_at, inserted)
+        if last is not None:
+            self.append(last)
 
-    @property
-    def has_extra_messages(self) -> bool:
-        """True if the request contains messages that are not part of the conversation."""
-        return self.inserted is not None or self.last is not None
-
-    def __len__(self) -> int:
-        return self.count + (self.inserted is not None) + (self.last is not None)
+    def __reduce__(self) -> tuple[type[list[Message]], tuple[list[Message]]]:
+        return (list, (list(self),))  # A pickled request does not need the conversation.
 
     @property
     def media(self) -> list[SentMedium]:
         """The images, audio and files in the messages."""
-        if self.inserted is None:
-            return self.sent.media
-        return [*media_of(self.inserted), *self.sent.media]
+        if self._inserted is None:
+            return self._sent.media
+        return [*media_of(self._inserted), *self._sent.media]
 
-    def messages(self) -> list[Message]:
-        """Return a new list of all messages of the request, including the extra messages."""
-        messages = self.sent.messages[: self.count]
-        if self.inserted is not None:
-            messages.insert(self.insert_at, self.inserted)
-        if self.last is not None:
-            messages.append(self.last)
-        return messages
+    def encoded(self, encode: Callable[[Message], T]) -> list[T]:
+        results = self._sent.encoded(encode, self._count)
+        if self._inserted is not None:
+            results.insert(self._insert_at, encode(self._inserted))
+        if self._last is not None:
+            results.append(encode(self._last))
+        return results
 
-    def json(self, before: bytes = b"[", after: bytes = b"]") -> bytes:
-        """Return the JSON text of all messages of the request, between the texts `before` and `after`."""
-        sent, count, at = self.sent, self.count, self.insert_at
-        if not self.has_extra_messages:
-            return sent.json(0, count, before, after)
-        inserted, last = [b"" if message is None else message_json(message) for message in (self.inserted, self.last)]
-        pieces = (sent.json(0, at), inserted, sent.json(at, count), last)
-        return b"%s%s%s" % (before, b",".join(filter(None, pieces)), after)
 
-    def has_reasoning(self, keys: frozenset[str]) -> bool:
-        """Return True if the messages of the conversation contain reasoning that not every provider accepts.
+class ToolDefinitions(list[JsonObject]):
+    """The tool definitions of a request. Requests with the same tools share this list and its encoded form."""
 
-        A message contains reasoning if it has one of the keys in `keys`, or if a tool call id contains a signature.
-        """
-        return self.sent.has_reasoning(self.count, keys)
+    def __init__(self, definitions: Iterable[JsonObject]) -> None:
+        super().__init__(definitions)
+        self._encoded: dict[Callable[[JsonObject], bytes], bytes] = {}
+        """A dict that maps a function to its joined results for all definitions."""
+
+    def __reduce__(self) -> tuple[type[list[JsonObject]], tuple[list[JsonObject]]]:
+        return (list, (list(self),))
+
+    def encoded(self, encode: Callable[[JsonObject], bytes]) -> bytes:
+        if (text := self._encoded.get(encode)) is None:
+            text = self._encoded[encode] = b",".join(map(encode, self))
+        return text
 
 
 # The request
@@ -244,10 +173,13 @@ AUTO_CACHE: tuple[CachePoint, ...] = ({"location": "request"},)
 
 @dataclass(eq=False)
 class ModelRequest:
-    """A request to a model, in one format for all providers."""
+    """A request to a model, in one format for all providers.
+
+    Never change its lists. Use `dataclasses.replace` to create another request.
+    """
 
     messages: list[Message]
-    """The messages in OpenAI's format. In a request from the agent loop, the first access creates this list."""
+    """The messages in OpenAI's format."""
     tools: list[JsonObject]
     """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float
@@ -260,81 +192,14 @@ class ModelRequest:
     """The cache points of the request. An index counts the messages after the system message."""
     timeout: float | None = None
     """The seconds that the run has left, or None if it has no time limit."""
-    messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
-    """A function that returns the JSON text of the messages. None means that `messages` must be encoded."""
-    tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
-    """A function that returns the JSON text of the tools. None means that `tools` must be encoded."""
+    known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
+    """The images, audio and files in the messages, if the agent loop has already collected them, or None."""
     left_out: set[str] | None = field(default=None, repr=False)
     """The parameters that the model rejected when this request was sent before.
 
     A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
     the request itself.
     """
-    known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
-    """The images, audio and files in the messages, if the agent loop has already collected them, or None."""
-    shared: SentPart | None = field(default=None, repr=False)
-    """The messages that `messages_json` encodes."""
-
-    @classmethod
-    def of(
-        cls,
-        sent: SentPart,
-        tools: list[JsonObject],
-        temperature: float,
-        max_tokens: int,
-        forced_tool: str | None,
-        declared: frozenset[str],
-        cache: Sequence[CachePoint],
-        tools_json: Callable[[], bytes],
-    ) -> ModelRequest:
-        """Create a request whose messages are the first messages of a conversation, without copying them.
-
-        The requests of the agent loop are created in this way.
-        """
-        # `__init__` would need the list of messages, which most requests never use.
-        request = cls.__new__(cls)
-        request.__dict__ = {
-            "tools": tools,
-            "temperature": temperature,
-            "max_tokens": max_tokens,
-            "forced_tool": forced_tool,
-            "declared": declared,
-            "cache": cache,
-            "timeout": None,
-            "messages_json": sent.json,
-            "tools_json": tools_json,
-            "left_out": None,
-            "known_media": sent.media,
-            "shared": sent,
-        }
-        return request
-
-    if not TYPE_CHECKING:  # A type checker would otherwise accept any attribute name.
-
-        def __getattr__(self, name: str) -> Any:
-            if name != "messages" or self.sent is None:
-                raise AttributeError(f"`ModelRequest` has no attribute `{name}`.")
-            self.messages = messages = self.sent.messages()
-            return messages
-
-    def but(self, **changes: Any) -> ModelRequest:
-        """Return a copy of the request with other values for the given fields.
-
-        If you change `messages`, also set `messages_json` to None, because it returns the JSON text of the old
-        messages.
-        """
-        request = type(self).__new__(type(self))
-        request.__dict__ = {**vars(self), **changes}
-        return request
-
-    def __getstate__(self) -> JsonObject:
-        # The JSON functions refer to objects of the run. A pickled copy works without them.
-        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None, "shared": None}
-
-    @property
-    def sent(self) -> SentPart | None:
-        """The messages as a part of a conversation, or None if the agent loop did not create this request."""
-        return None if self.messages_json is None else self.shared
 
     @property
     def media(self) -> Sequence[SentMedium]:
@@ -357,26 +222,28 @@ class ModelRequest:
         """
         return () if self.is_auto_cached else self.cache
 
-    @property
-    def message_count(self) -> int:
-        """The number of messages in the request."""
-        return len(self.messages) if (sent := self.sent) is None else len(sent)
+    def encoded(self, encode: Callable[[Message], T]) -> list[T]:
+        """Return the result of `encode` for each message.
 
-    def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """Return the JSON text of the messages, between the texts `before` and `after`.
-
-        Use it to build the body of a request. The JSON text of earlier messages is cached.
+        The results are cached by the function `encode`, so that a conversation encodes each message only once.
         """
-        if (sent := self.sent) is not None:
-            return sent.json(before + b"[", b"]" + after)
-        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
-        return b"%s%s%s" % (before, messages, after)
+        messages = self.messages
+        return messages.encoded(encode) if isinstance(messages, SentPart) else list(map(encode, messages))
+
+    def messages_json(self) -> bytes:
+        """Return the JSON text of the messages in OpenAI's format."""
+        return b"[%s]" % b",".join(self.encoded(message_json))
+
+    def tools_json(self, encode: Callable[[JsonObject], bytes] = to_json) -> bytes:
+        """Return the JSON text of the tools. `encode` returns the JSON text of one tool."""
+        tools = self.tools
+        text = tools.encoded(encode) if isinstance(tools, ToolDefinitions) else b",".join(map(encode, tools))
+        return b"[%s]" % text
 
     def body(self, model: str) -> bytes:
         """Return the complete body of a request to the model with the name `model`, as JSON text in OpenAI's format."""
-        tools = self.tools_json() if self.tools_json else to_json(self.tools)
         settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
-        return self.with_messages(b'%s,"tools":%s,"messages":' % (settings, tools), b"}")
+        return b'%s,"tools":%s,"messages":%s}' % (settings, self.tools_json(), self.messages_json())
 
 
 @lru_cache(maxsize=256, typed=True)

@@ -26,7 +26,7 @@ class _Adapter(NamedTuple):
     module: str
     """The import path of the adapter module, which acorn imports on first use."""
     factory: str
-    """The name of the function or class in `module` that creates a model from a model dict."""
+    """The name of the class in `module` that creates a model, or a native lane, from a model dict."""
     is_retried: bool = True
     """Whether acorn repeats failed requests to the model."""
     is_lane: bool = False
@@ -35,20 +35,25 @@ class _Adapter(NamedTuple):
     def handles(self, name: str, config: JsonObject) -> bool:
         if not name.startswith(self.prefix):
             return False
-        return not self.is_lane or (not _wants_litellm(config) and import_module(self.module).supports(config))
+        return not self.is_lane or (not _wants_litellm(config) and self._load().supports(config))
+
+    def _load(self) -> Any:
+        return getattr(import_module(self.module), self.factory)
 
     def create(self, config: JsonObject, add_limits: LimitWrapper | None) -> Model:
-        create: Callable[[JsonObject], Model] = getattr(import_module(self.module), self.factory)
-        model = apply_limits(create(config), add_limits)
+        model = self._load()(config)
+        if self.is_lane:
+            model = import_module("acorn.models.lanes.native").NativeModel(config, model)
+        model = apply_limits(model, add_limits)
         return RetryingModel(model, RetryPolicy.of(config)) if self.is_retried else model
 
 
 # acorn uses the first adapter in this table that handles the model id.
 _ADAPTERS = (
     _Adapter("local/", "acorn.models.local.model", "LocalModel", is_retried=False),
-    _Adapter("openai/responses/", "acorn.models.lanes.openai_responses", "create_model", is_lane=True),
-    _Adapter("openai/", "acorn.models.lanes.openai_chat", "create_model", is_lane=True),
-    _Adapter("anthropic/", "acorn.models.lanes.anthropic", "create_model", is_lane=True),
+    _Adapter("openai/responses/", "acorn.models.lanes.openai_responses", "OpenAIResponses", is_lane=True),
+    _Adapter("openai/", "acorn.models.lanes.openai_chat", "OpenAIChat", is_lane=True),
+    _Adapter("anthropic/", "acorn.models.lanes.anthropic", "Anthropic", is_lane=True),
     _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),
 )
 

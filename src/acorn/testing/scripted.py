@@ -26,7 +26,7 @@ from pydantic_core import to_json
 from acorn._inside import FINISH, RESULT, current_clock, example_value, message_kind, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
-from acorn.models.request import ModelRequest, SentMessages
+from acorn.models.request import ModelRequest
 from acorn.thread import parse_thread_xml, to_messages
 from acorn.types import JsonObject, Message, Usage
 
@@ -136,13 +136,6 @@ class ScriptedModel:
             self._reply_function = replies
         else:
             self._script = list(replies)
-        self._counted: tuple[SentMessages | None, int, int] = (None, 0, 0)
-        """The last conversation, the number of its messages that were counted, and the characters of these messages.
-
-        Without this sum, each step of a long run would take longer than the step before."""
-
-    def __getstate__(self) -> JsonObject:
-        return {**vars(self), "_counted": (None, 0, 0)}
 
     def __repr__(self) -> str:
         return f"ScriptedModel({self.name!r}, {len(self.requests)} requests)"
@@ -252,7 +245,7 @@ class ScriptedModel:
             call_id = f"call_{index + 1}_{number}" if raw.id is None else raw.id
             calls.append(RawCall(call_id, raw.name, raw.arguments))
             length += len(raw.arguments)
-        usage = reply.usage or Usage(self._count_characters(request) // 4, length // 4 + 1, requests=1)
+        usage = reply.usage or Usage(sum(request.encoded(_text_length)) // 4, length // 4 + 1, requests=1)
         return ModelResponse(
             content=reply.content,
             tool_calls=calls,
@@ -271,18 +264,6 @@ class ScriptedModel:
             status=failure.status,
             retryable=failure.status is None or is_retryable(failure.status),
         )
-
-    def _count_characters(self, request: ModelRequest) -> int:
-        """Return the number of characters in the messages of a request."""
-        sent = request.sent
-        if sent is None or sent.has_extra_messages:
-            return _text_length(request.messages)
-        conversation, count, length = self._counted
-        if conversation is not sent.sent or count > sent.count:
-            count = length = 0
-        length += _text_length(sent.sent.messages[count : sent.count])
-        self._counted = sent.sent, sent.count, length
-        return length
 
     def _stream_reply(self, reply: Scripted, request: ModelRequest, index: int) -> Iterator[Delta]:
         if isinstance(reply, Failure) and reply.after is not None:
@@ -317,8 +298,8 @@ def _text(message: Message) -> str:
     return content if isinstance(content, str) else text_of(content)
 
 
-def _text_length(messages: Sequence[Message]) -> int:
-    return sum(map(len, map(_text, messages)))
+def _text_length(message: Message) -> int:
+    return len(_text(message))
 
 
 def _conversation(messages: list[Message]) -> list[Message]:

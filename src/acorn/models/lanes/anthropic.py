@@ -1,43 +1,41 @@
-"""The native lane for Anthropic's Messages API: settings, address and responses.
+"""The native lane for Anthropic's Messages API.
 
-`anthropic_messages.py` converts the messages of a request.
+The lane converts messages to turns that consist of content blocks. A turn is one entry of Anthropic's message list.
+Consecutive messages of the user and of tools become one turn.
+
+Some responses do not fit into the format of an assistant message: a response with a hosted tool (a tool that Anthropic
+runs itself), or a response with reasoning between other blocks. The assistant message then also stores all blocks in
+their order, in its key `content_blocks`. If the text or the calls of the message differ from these blocks, acorn sends
+the text and the calls of the message, since the user may have edited the message.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection
+from base64 import b64decode
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import dropwhile
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.lanes.anthropic_messages import blocks_to_store, encode_messages, tool_definition
 from acorn.models.lanes.lane import (
-    ADDRESS_KEYS,
     BLOCKS_KEY,
-    COMMON_KEYS,
-    ProviderError,
+    LANE_KEYS,
+    Lane,
     StreamReader,
-    UnsupportedContentError,
-    apply_user_headers,
+    cache_marks,
+    drop_trailing_reasoning,
     is_anthropic_tool,
-    supports_keys,
+    part_payload,
+    provider_error,
 )
-from acorn.models.lanes.native import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
-from acorn.models.request import ModelRequest, unsupported_kind
-from acorn.types import JsonObject, JsonValue, Usage
+from acorn.models.providers import TokenCounts, find_api_key, prices_of
+from acorn.models.request import ModelRequest, SentMedium, portable_id, unsupported_kind
+from acorn.types import Content, JsonObject, JsonValue, Message, Usage, is_json_list
 
-_ADDRESS = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
 """The version of the protocol, sent in the header `anthropic-version`."""
-_SETTINGS = ("top_p", "top_k", "thinking")
-_SUPPORTED_KEYS = frozenset(
-    (
-        *(*COMMON_KEYS, *ADDRESS_KEYS, *_SETTINGS),
-        *("stop", "user", "parallel_tool_calls", "extra_body"),
-    )
-)
 _STOP_REASONS = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
@@ -59,36 +57,32 @@ _STATUSES = {
 """A dict that maps Anthropic's error types to HTTP statuses."""
 
 
-def supports(config: JsonObject) -> bool:
-    """Return True if this lane supports all settings in a model dict.
-
-    Otherwise acorn uses LiteLLM.
-    """
-    return supports_keys(config, _SUPPORTED_KEYS)
+_TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
+_REASONING_TYPES = frozenset(("thinking", "redacted_thinking"))
+_MESSAGE_TYPES = _REASONING_TYPES | {"text", "tool_use"}
+"""The block types that an assistant message can represent without `content_blocks`."""
 
 
-def create_model(config: JsonObject) -> NativeModel:
-    return NativeModel(config, Anthropic(config))
-
-
-class Anthropic:
+class Anthropic(Lane):
     """The lane for Anthropic's Messages API: it encodes requests and decodes responses."""
 
     provider = "anthropic"
+    prefix = "anthropic/"
+    setting_keys = ("top_p", "top_k", "thinking")
+    supported_keys = frozenset((*LANE_KEYS, *setting_keys, "stop", "user", "parallel_tool_calls"))
 
     def __init__(self, config: JsonObject) -> None:
-        self.name = str(config.get("model") or config["id"]).removeprefix("anthropic/")
-        thinking: JsonValue = config.get("thinking")
-        self.thinks = bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
-        self._config = config
-        self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
-        self._settings |= config.get("extra_body") or {}
+        super().__init__(config)
+        self.settings |= config.get("extra_body") or {}
         if stop := config.get("stop"):
-            self._settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
+            self.settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
         if user := config.get("user"):
-            self._settings["metadata"] = {"user_id": user}
-        self._tools: tuple[object, bytes] = (None, b"")
-        """The tools of the last request and their JSON text, which the next request with the same tools uses again."""
+            self.settings["metadata"] = {"user_id": user}
+
+    @property
+    def thinks(self) -> bool:
+        thinking: JsonValue = self.config.get("thinking")
+        return bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
 
     def takes_tool(self, tool: JsonObject) -> bool:
         return is_anthropic_tool(tool)
@@ -96,36 +90,23 @@ class Anthropic:
     def can_force_tool(self) -> bool:
         return not self.thinks  # Anthropic rejects a forced tool if reasoning is on.
 
-    def address(self) -> tuple[str, dict[str, str]]:
-        config = self._config
-        variables = ("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")
-        candidates = (config.get("base_url"), config.get("api_base"), *map(os.environ.get, variables))
-        base = str(next(filter(None, candidates), _ADDRESS)).rstrip("/")
-        url = base if base.endswith("/v1/messages") else f"{base.removesuffix('/v1')}/v1/messages"
-        headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
-        if key := find_api_key(config, "ANTHROPIC_API_KEY"):
+    def url(self, base: str) -> str:
+        return base if base.endswith("/v1/messages") else f"{base.removesuffix('/v1')}/v1/messages"
+
+    def headers(self) -> dict[str, str]:
+        headers = {"anthropic-version": _VERSION}
+        if key := find_api_key(self.config, "ANTHROPIC_API_KEY"):
             headers["x-api-key"] = key
         elif token := find_api_key({}, "ANTHROPIC_AUTH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
-        url, headers = apply_user_headers(url, headers, config)
-        if not any(name.lower() in ("x-api-key", "authorization") for name in headers):
-            check_key(str(config.get("model") or config.get("id")), self.provider, config)
-        return url, headers
+        return headers
 
-    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        for medium in request.media:
-            if medium.kind == "audio":
-                raise UnsupportedContentError(unsupported_kind(medium))
-        settings = to_json(self._request_settings(request, left_out, is_stream))[:-1]
-        system, messages = encode_messages(request)
-        parts = [settings, b'"messages":[%s]' % messages]
-        if system:
-            parts.append(b'"system":' + system)
-        if request.tools:
-            parts.append(b'"tools":' + self._tools_json(request))
-        return b",".join(parts) + b"}"
+    # Requests
 
-    def _request_settings(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
+    def reject_medium(self, medium: SentMedium) -> str | None:
+        return unsupported_kind(medium) if medium.kind == "audio" else None
+
+    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
         max_tokens = request.max_tokens
         if "max_tokens" in left_out and "max_tokens" not in request.declared:  # Anthropic requires `max_tokens`.
             prices = prices_of(self.provider, self.name)
@@ -135,11 +116,11 @@ class Anthropic:
             settings["temperature"] = request.temperature
         if request.is_auto_cached and "cache_control" not in left_out:
             settings["cache_control"] = {"type": "ephemeral"}
-        settings |= self._settings
+        settings |= self.settings
         choice: JsonObject = {}
         if request.forced_tool and "tool_choice" not in left_out:
             choice = {"type": "tool", "name": request.forced_tool}
-        if self._config.get("parallel_tool_calls") is False and request.tools:
+        if self.config.get("parallel_tool_calls") is False and request.tools:
             choice = {"type": "auto", **choice, "disable_parallel_tool_use": True}
         if choice:
             settings["tool_choice"] = choice
@@ -147,18 +128,25 @@ class Anthropic:
             settings["stream"] = True
         return settings
 
-    def _tools_json(self, request: ModelRequest) -> bytes:
-        tools, text = self._tools
-        if tools is not request.tools:
-            text = to_json(
-                [tool_definition(tool["function"]) if "function" in tool else tool for tool in request.tools]
-            )
-            self._tools = (request.tools, text)
-        return text
+    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
+        messages, texts = request.messages, request.encoded(_blocks_json)
+        for at, mark in cache_marks(request).items():
+            texts[at] = _blocks_json(messages[at], mark)
+        count = 0
+        while count < len(messages) and messages[count]["role"] == "system":
+            count += 1
+        parts = [b',"messages":[', _turns_json(messages[count:], texts[count:]), b"]"]
+        if system := b",".join(filter(None, texts[:count])):
+            parts += [b',"system":[', system, b"]"]
+        if request.tools:
+            parts += [b',"tools":', request.tools_json(_tool_json)]
+        return parts
+
+    # Responses
 
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
         if response.get("type") == "error" or response.get("error"):
-            raise provider_error(response.get("error"))
+            raise provider_error(response.get("error"), _STATUSES)
         blocks, reason = response["content"], response.get("stop_reason")
         if not blocks and not reason:
             raise ValueError("The response contains neither content nor a stop reason.")
@@ -199,13 +187,176 @@ def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
     return extra if stored_blocks is None else {**extra, BLOCKS_KEY: stored_blocks}
 
 
-class _AnthropicReader:
+# Conversion of messages to turns
+
+
+def _blocks_json(message: Message, mark: JsonObject | None = None) -> bytes:
+    """Return the JSON texts of the content blocks of a message, joined with commas."""
+    return to_json(_mark_last(_message_blocks(message), mark))[1:-1]
+
+
+def _turns_json(messages: Sequence[Message], texts: Sequence[bytes]) -> bytes:
+    """Return the JSON text of the turns, which alternate between the user and the model.
+
+    `texts` contains the JSON text of the blocks of each message.
+    """
+    turns: list[bytes] = []
+    role, blocks = b"", list[bytes]()
+    for message, text in zip(messages, texts, strict=True):
+        # A system message within the conversation becomes a part of the user's turn.
+        speaker = b"assistant" if message["role"] == "assistant" else b"user"
+        if speaker is not role:
+            turns.append(_turn_json(role, blocks))
+            role, blocks = speaker, []
+        blocks.append(text)
+    turns.append(_turn_json(role, blocks))
+    return b",".join(filter(None, turns))
+
+
+def _turn_json(role: bytes, texts: Sequence[bytes]) -> bytes:
+    blocks = b",".join(filter(None, texts))
+    return b'{"role":"%s","content":[%s]}' % (role, blocks) if blocks else b""
+
+
+def _message_blocks(message: Mapping[str, Any]) -> list[JsonObject]:
+    content = message.get("content")
+    if message["role"] == "tool":
+        output = content if isinstance(content, str) else _content_blocks(content)
+        return [{"type": "tool_result", "tool_use_id": portable_id(message["tool_call_id"]), "content": output}]
+    blocks = _content_blocks(content)
+    if message["role"] == "assistant":
+        uses = [_tool_use(call) for call in message.get("tool_calls") or ()]
+        if message.get(BLOCKS_KEY):
+            blocks = blocks_to_send(message, blocks, uses)
+        else:
+            blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
+        blocks = [
+            {**block, "id": portable_id(block["id"])} if block["type"] == "tool_use" else block for block in blocks
+        ]
+    return blocks
+
+
+def _tool_use(call: JsonObject) -> JsonObject:
+    function = call["function"]
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": from_json(function["arguments"])}
+
+
+def _content_blocks(content: Content | None) -> list[JsonObject]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    # Anthropic rejects empty text blocks.
+    return [to_block(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
+
+
+def to_block(part: JsonObject) -> JsonObject:
+    """Convert one part of a message, such as an image, to a content block in Anthropic's format."""
+    kind = part.get("type")
+    mark = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
+    if kind == "image_url":
+        return {"type": "image", "source": _source(part_payload(part, "url")["url"]), **mark}
+    if kind == "file":
+        file = part_payload(part, "file_data", "file_url", "file_id")
+        name = file.get("filename")
+        if url := file.get("file_data") or file.get("file_url"):
+            return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **mark}
+    return dict(part)
+
+
+def _source(url: str) -> JsonObject:
+    head, comma, data = url.partition(",") if url.startswith("data:") else ("", "", "")
+    media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
+    if not comma or not is_base64:
+        return {"type": "url", "url": url}
+    if media_type.startswith("text/") or media_type in _TEXT_TYPES:  # Anthropic accepts only PDF and plain text.
+        return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode("utf-8", "replace")}
+    return {"type": "base64", "media_type": media_type, "data": data}
+
+
+def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonObject]:
+    """Return the blocks with a cache mark on the last block.
+
+    Anthropic caches a request up to this mark. If the last block is a tool result that consists of blocks, the mark is
+    on the last block of the tool result.
+    """
+    if not blocks or not mark:
+        return blocks
+    last = blocks[-1]
+    if last["type"] == "tool_result" and is_json_list(content := last["content"]):
+        return [*blocks[:-1], {**last, "content": _mark_last(content, mark)}]
+    return [*blocks[:-1], {**last, "cache_control": mark}]
+
+
+def tool_definition(tool: JsonObject) -> JsonObject:
+    """Convert a tool definition in OpenAI's format to Anthropic's format. A hosted tool remains unchanged."""
+    if "function" not in tool:
+        return tool
+    function = tool["function"]
+    description = {"description": function["description"]} if function.get("description") else {}
+    schema: JsonObject = function.get("parameters") or {"type": "object", "properties": {}}
+    strict = {"strict": True} if function.get("strict") else {}
+    return {"type": "custom", "name": function["name"], **description, "input_schema": schema, **strict}
+
+
+def _tool_json(tool: JsonObject) -> bytes:
+    return to_json(tool_definition(tool))
+
+
+# Responses with hosted tools
+
+
+def blocks_to_store(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
+    """Return the blocks of a response for the message key `content_blocks`.
+
+    Return None if an assistant message can represent the response without this key.
+    """
+    kinds = [block["type"] for block in blocks]
+    # An assistant message can represent reasoning only at the start of a response.
+    after_reasoning = dropwhile(_REASONING_TYPES.__contains__, kinds)
+    has_citations = any(block.get("citations") for block in blocks)
+    if _MESSAGE_TYPES.issuperset(kinds) and _REASONING_TYPES.isdisjoint(after_reasoning) and not has_citations:
+        return None
+    return [{"type": "tool_use", "id": block.get("id")} if block["type"] == "tool_use" else block for block in blocks]
+
+
+def blocks_to_send(
+    message: Mapping[str, Any], text_blocks: list[JsonObject], uses: list[JsonObject]
+) -> list[JsonObject]:
+    """Return the content blocks for an assistant message that has the key `content_blocks`.
+
+    The result contains the stored blocks, but with the current text and the current tool calls of the message, because
+    the user may have edited them.
+    """
+    stored: list[JsonObject] = message[BLOCKS_KEY]
+    stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
+    is_same_text = stored_text == (message.get("content") or "")
+    calls = {use["id"]: use for use in uses}
+    with_result = {block.get("tool_use_id") for block in stored}
+    blocks: list[JsonObject] = []
+    for block in stored:
+        kind = block["type"]
+        if kind == "text":
+            if is_same_text and block["text"].strip():
+                blocks.append(block)
+            elif not is_same_text:
+                blocks, text_blocks = [*blocks, *text_blocks], []
+        elif kind == "tool_use":
+            blocks += [calls.pop(block["id"])] if block["id"] in calls else []
+        elif not kind.endswith("_tool_use") or block.get("id") in with_result:
+            blocks.append(block)  # Anthropic would reject a hosted tool call without a result.
+    blocks += [*([] if is_same_text else text_blocks), *calls.values()]
+    # If the message is sent through LiteLLM, its calls follow the blocks.
+    return blocks if message.get("tool_calls") else drop_trailing_reasoning(blocks)
+
+
+# Streams
+
+
+class _AnthropicReader(StreamReader):
     """A decoder that converts the events of one streamed response of Anthropic to deltas."""
 
     def __init__(self) -> None:
-        self.called_names = ""
-        self.stop_reason = ""
-        self.used: TokenCounts | None = None
         self._model = ""
         self._usage: JsonObject = {}
         self._calls: dict[int, tuple[int, JsonObject, bool]] = {}
@@ -233,7 +384,7 @@ class _AnthropicReader:
         if kind == "message_delta":
             return self._end_message(event)
         if kind == "error":
-            raise provider_error(event.get("error"))
+            raise provider_error(event.get("error"), _STATUSES)
         return None
 
     def _start_block(self, index: int, block: JsonObject) -> Delta | None:
@@ -315,12 +466,6 @@ def parse_tool_input(text: str) -> JsonObject:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def provider_error(error: JsonValue) -> ProviderError:
-    details = error if isinstance(error, dict) else {"message": error}
-    message = str(details.get("message") or "The provider did not report a reason").rstrip(".")
-    return ProviderError(f"{message}.", _STATUSES.get(str(details.get("type"))))
 
 
 def _usage(raw: JsonObject) -> tuple[Usage, TokenCounts]:

@@ -1,4 +1,4 @@
-"""The interface of native lanes, and code that several lanes share.
+"""The base classes of native lanes, and code that several lanes share.
 
 A lane is the path of a request to its provider. A native lane (`openai_chat.py`, `openai_responses.py`, `anthropic.py`)
 encodes the requests and decodes the responses of one protocol. `native.py` sends the requests.
@@ -10,23 +10,26 @@ marks (which tell the provider to cache a request up to the marked message).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar
+
+from pydantic_core import to_json
 
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
 from acorn.models.port import PRICE_KEYS, Delta, ModelResponse
-from acorn.models.providers import TokenCounts
-from acorn.models.request import ModelRequest
+from acorn.models.providers import TokenCounts, address_of, check_key, custom_address
+from acorn.models.request import ModelRequest, SentMedium
 from acorn.types import JsonObject, JsonValue
 
-ADDRESS_KEYS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
-"""Model dict keys that set the address and the credentials."""
 COMMON_KEYS = (
     *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
     *("temperature", "max_tokens", "max_completion_tokens"),
     *PRICE_KEYS,
 )
 """Model dict keys that acorn handles itself for every lane. The `ModelRequest` contains the sampling settings."""
+LANE_KEYS = (*COMMON_KEYS, "api_base", "base_url", "api_key", "headers", "extra_headers", "extra_body")
+"""Model dict keys that every native lane supports."""
 BLOCKS_KEY, ITEMS_KEY = "content_blocks", "response_items"
 """Keys of an assistant message that contain the complete response of a provider that ran a hosted tool.
 
@@ -36,35 +39,26 @@ REASONING_KEYS = ("thinking_blocks", "reasoning_items", BLOCKS_KEY, ITEMS_KEY)
 """Keys of an assistant message whose values only the provider that created them can read."""
 
 
-def supports_keys(config: JsonObject, supported: Collection[str]) -> bool:
-    """Return True if a native lane supports all keys of a model dict and the types of its timeouts.
+class StreamReader(ABC):
+    """The base class of decoders that convert the events of one streamed response to deltas."""
 
-    Otherwise acorn uses LiteLLM. For example, only LiteLLM supports a timeout that is an httpx object.
-    """
-    timeouts = (config.get("timeout"), config.get("request_timeout"))
-    return all(key in supported for key in config) and all(isinstance(t, int | float | str | None) for t in timeouts)
-
-
-class StreamReader(Protocol):
-    """The interface of a decoder that converts the events of one streamed response to deltas."""
-
-    called_names: str
+    called_names = ""
     """The names of the called tools, joined without a separator."""
-    stop_reason: str
+    stop_reason = ""
     """The reason why the model stopped, or "" before the event that contains it."""
-    used: TokenCounts | None
+    used: TokenCounts | None = None
     """The token counts of the request, or None before the event that contains them."""
 
+    @abstractmethod
     def read(self, event: JsonObject) -> Delta | None:
         """Convert an event to a delta, or return None if the event contains nothing new for the response.
 
         Raise `ProviderError` if the event reports an error.
         """
-        ...
 
     def finish(self) -> Delta | None:
         """Return a last delta after the end of the stream, or None if all content was already returned."""
-        ...
+        return None
 
 
 class ProviderError(Exception):
@@ -75,54 +69,125 @@ class ProviderError(Exception):
         self.status = status
 
 
+def provider_error(error: JsonValue, statuses: Mapping[str, int]) -> ProviderError:
+    """Convert the value of `error` in a response. `statuses` maps the error codes of the provider to HTTP statuses."""
+    details = error if isinstance(error, dict) else {"message": error}
+    message = str(details.get("message") or error or "The provider did not report a reason").rstrip(".")
+    codes = [str(details.get(key)) for key in ("code", "type")]
+    found = [int(code) if code.isdecimal() else statuses.get(code, 0) for code in codes]
+    return ProviderError(f"{message}.", next((status for status in found if 400 <= status < 600), None))
+
+
 class UnsupportedContentError(ProviderError):
     """The error for a request that contains something, such as audio, that the provider does not support."""
 
 
-class Lane(Protocol):
-    """The interface of a native lane, which encodes the requests and decodes the responses of one protocol."""
+class Lane(ABC):
+    """The base class of native lanes, which encode the requests and decode the responses of one protocol."""
 
-    provider: str
-    name: str
-    """The model name without the provider prefix."""
-    thinks: bool
-    """Whether the settings of the model turn on reasoning."""
+    provider: ClassVar[str]
+    prefix: ClassVar[str]
+    """The start of the model ids of this lane."""
+    setting_keys: ClassVar[tuple[str, ...]]
+    """The model dict keys that acorn copies to the request."""
+    supported_keys: ClassVar[frozenset[str]]
+    """All model dict keys that this lane supports."""
+
+    def __init__(self, config: JsonObject) -> None:
+        self.config = config
+        self.name = self.model_name(config)
+        """The model name without the provider prefix."""
+        self.settings = {key: config[key] for key in self.setting_keys if config.get(key) is not None}
+
+    @classmethod
+    def model_name(cls, config: JsonObject) -> str:
+        return str(config.get("model") or config["id"]).removeprefix(cls.prefix)
+
+    @classmethod
+    def supports(cls, config: JsonObject) -> bool:
+        """Return True if this lane supports all keys of a model dict and the types of its timeouts.
+
+        Otherwise acorn uses LiteLLM. For example, only LiteLLM supports a timeout that is an httpx object.
+        """
+        timeouts = (config.get("timeout"), config.get("request_timeout"))
+        return cls.supported_keys.issuperset(config) and all(isinstance(t, int | float | str | None) for t in timeouts)
+
+    @property
+    @abstractmethod
+    def thinks(self) -> bool:
+        """Whether the settings of the model turn on reasoning."""
 
     def can_force_tool(self) -> bool:
         """Return True if a request of this protocol may force the model to call one specific tool."""
-        ...
+        return True
 
+    @abstractmethod
     def takes_tool(self, tool: JsonObject) -> bool:
         """Return True if the provider supports a hosted tool, which the provider runs itself."""
-        ...
+
+    @property
+    def has_custom_address(self) -> bool:
+        return custom_address(self.provider, self.config) is not None
 
     def address(self) -> tuple[str, dict[str, str]]:
-        """Return the URL and the HTTP headers for requests to this provider."""
-        ...
+        """Return the URL and the HTTP headers for requests to this provider.
+
+        They are taken from the model dict, or else from environment variables. Raise `ModelError` if the API key is
+        missing.
+        """
+        url = self.url(address_of(self.provider, self.config))
+        headers = {"Content-Type": "application/json", **self.headers()}
+        url, headers = _apply_user_headers(url, headers, self.config)
+        check_key(str(self.config.get("model") or self.config["id"]), self.provider, self.config)
+        return url, headers
+
+    @abstractmethod
+    def url(self, base: str) -> str:
+        """Return the URL for requests. `base` is the address of the server."""
+
+    @abstractmethod
+    def headers(self) -> dict[str, str]:
+        """Return the headers of this protocol, with the credentials."""
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         """Encode a request as JSON.
 
         The body does not contain the settings in `left_out`, which the model rejected.
         """
-        ...
+        for medium in request.media:
+            if message := self.reject_medium(medium):
+                raise UnsupportedContentError(message)
+        settings = to_json(self.request_settings(request, left_out, is_stream=is_stream))[:-1]
+        return b"".join((settings, *self.request_content(request), b"}"))
 
+    @abstractmethod
+    def reject_medium(self, medium: SentMedium) -> str | None:
+        """Return an error message if the provider does not support a medium in this request."""
+
+    @abstractmethod
+    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
+        """Return all fields of a request except the messages and tools."""
+
+    @abstractmethod
+    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
+        """Return parts of the JSON text of a request: a comma and a key before the messages and tools."""
+
+    @abstractmethod
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
         """Decode the JSON body of a complete response, and return the response and its token counts.
 
         Raise `ProviderError` if the body reports an error. The token counts are None if the body does not contain them.
         """
-        ...
 
+    @abstractmethod
     def stream_reader(self) -> StreamReader:
         """Create a decoder for the events of one streamed response."""
-        ...
 
 
 # Addresses and headers
 
 
-def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) -> tuple[str, dict[str, str]]:
+def _apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) -> tuple[str, dict[str, str]]:
     """Return the URL without its user name and password, and all headers of a request.
 
     The user name and password become the header `Authorization`. Headers in the model dict override acorn's headers.

@@ -1,46 +1,34 @@
 """The native lane for OpenAI's Chat Completions API and for every server that implements it.
 
-acorn's messages already have this format. A request therefore consists of the settings and the JSON text of the
-messages that the agent loop has already encoded.
+acorn's messages already have this format, so a request consists of the settings and the JSON texts of the messages. The
+lane for OpenAI's Responses API shares the functions for models, settings and errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from pydantic_core import to_json
 
 from acorn.models.lanes.lane import (
-    ADDRESS_KEYS,
-    COMMON_KEYS,
+    LANE_KEYS,
     REASONING_KEYS,
+    Lane,
+    ProviderError,
     StreamReader,
-    UnsupportedContentError,
     cache_marks,
     is_openai_tool,
-    supports_keys,
+    provider_error,
     with_cache_mark,
 )
-from acorn.models.lanes.native import NativeModel
-from acorn.models.lanes.openai_shared import (
-    SettingsCache,
-    is_reasoning_model,
-    openai_address,
-    raise_if_failed,
-    sampling_settings,
-    supports_effort,
-    token_counts,
-)
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.models.providers import TokenCounts, custom_address
-from acorn.models.request import ModelRequest, unsupported_url, with_portable_ids
-from acorn.types import JsonObject, JsonValue, Message, Usage, is_json_object
+from acorn.models.providers import TokenCounts, find_api_key, prices_of
+from acorn.models.request import ModelRequest, SentMedium, message_json, unsupported_url, with_portable_ids
+from acorn.types import JsonObject, JsonValue, Usage, is_json_object
 
-_SETTINGS = (
-    *("top_p", "top_k", "stop", "seed", "user", "store"),
-    *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "tool_choice"),
-)
-_SUPPORTED_KEYS = frozenset((*COMMON_KEYS, *ADDRESS_KEYS, *_SETTINGS, "extra_body", "organization"))
 _REASONING_KEYS = frozenset(REASONING_KEYS)
 STOP_REASONS = {
     "tool_calls": "tool_calls",
@@ -48,65 +36,125 @@ STOP_REASONS = {
     "length": "length",
     "content_filter": "content_filter",
 }
+_REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
+_NOT_REASONING = re.compile(r"(?:^|/|ft:)(?:chat)?gpt-[34](?!\d)")
+_FIXED_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
+"""The names of models whose temperature must be 1. For newer models, this depends on the reasoning effort."""
+STATUSES = {
+    "server_error": 500,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "vector_store_timeout": 504,
+    "invalid_prompt": 400,
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "model_not_found": 404,
+}
+"""A dict that maps the error codes in a response of OpenAI to HTTP statuses."""
 
 
-def supports(config: JsonObject) -> bool:
-    """Return True if this lane supports all settings in a model dict.
+def is_reasoning_model(name: str) -> bool:
+    """Return True if a model name is the name of a known reasoning model of OpenAI."""
+    return bool(_REASONING.search(name))
 
-    Otherwise acorn uses LiteLLM.
+
+def is_non_reasoning_model(name: str) -> bool:
+    """Return True if a model name is the name of a known model of OpenAI that does not reason.
+
+    Such a model rejects messages that contain reasoning, for example the reasoning of another model.
     """
-    name = str(config.get("model") or config.get("id")).removeprefix("openai/")
-    if not supports_keys(config, _SUPPORTED_KEYS) or name.startswith("responses/"):
-        return False
-    # For other models, LiteLLM decides whether it can send `reasoning_effort`.
-    return "reasoning_effort" not in config or supports_effort(name)
+    return bool(_NOT_REASONING.search(name))
 
 
-def create_model(config: JsonObject) -> NativeModel:
-    return NativeModel(config, OpenAIChat(config))
+def supports_effort(name: str) -> bool:
+    """Return True if a model may support the setting `reasoning_effort`.
+
+    This is the case for known reasoning models, and for models that are not in acorn's price table.
+    """
+    return is_reasoning_model(name) or prices_of("openai", name) is None
 
 
-class OpenAIChat:
-    """The lane for OpenAI's Chat Completions API: it encodes requests and decodes responses."""
+def sampling_settings(request: ModelRequest, left_out: Collection[str], name: str, max_tokens_key: str) -> JsonObject:
+    """Return the request settings for the temperature and for the maximum number of response tokens.
+
+    The result does not contain a default that the model rejects. Raise `ProviderError` if the user set a temperature
+    that the model does not support.
+    """
+    settings: JsonObject = {}
+    if "temperature" in request.declared and request.temperature != 1 and _FIXED_TEMPERATURE.search(name):
+        raise ProviderError(f"The model supports only a `temperature` of 1, but it is set to {request.temperature:g}.")
+    if "temperature" in request.declared or not ("temperature" in left_out or is_reasoning_model(name)):
+        settings["temperature"] = request.temperature
+    if "max_tokens" in request.declared or "max_tokens" not in left_out:
+        settings[max_tokens_key] = request.max_tokens
+    return settings
+
+
+class OpenAILane(Lane):
+    """The part that both lanes of OpenAI have in common."""
 
     provider = "openai"
 
+    def headers(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        if key := find_api_key(self.config, "OPENAI_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        variables = map(os.environ.get, ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID"))
+        if organization := self.config.get("organization") or next(filter(None, variables), None):
+            headers["OpenAI-Organization"] = organization
+        return headers
+
+
+class OpenAIChat(OpenAILane):
+    """The lane for OpenAI's Chat Completions API: it encodes requests and decodes responses."""
+
+    prefix = "openai/"
+    setting_keys = (
+        *("top_p", "top_k", "stop", "seed", "user", "store", "frequency_penalty", "presence_penalty", "logit_bias"),
+        *("parallel_tool_calls", "reasoning_effort", "tool_choice"),
+    )
+    supported_keys = frozenset((*LANE_KEYS, *setting_keys, "organization"))
+
     def __init__(self, config: JsonObject) -> None:
-        self.name = str(config.get("model") or config["id"]).removeprefix("openai/")
-        self.thinks = config.get("reasoning_effort") not in (None, "", "none")
-        self._config = config
-        self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
-        self._settings |= config.get("extra_body") or {}
+        super().__init__(config)
+        self.settings |= config.get("extra_body") or {}
         uses_new_key = is_reasoning_model(self.name) or "max_completion_tokens" in config
         self._max_tokens_key = "max_completion_tokens" if uses_new_key else "max_tokens"
-        self._settings_cache = SettingsCache(self._request_settings)
 
-    def can_force_tool(self) -> bool:
-        return True
+    @classmethod
+    def supports(cls, config: JsonObject) -> bool:
+        name = cls.model_name(config)
+        if not super().supports(config) or name.startswith("responses/"):
+            return False
+        # For other models, LiteLLM decides whether it can send `reasoning_effort`.
+        return "reasoning_effort" not in config or supports_effort(name)
+
+    def url(self, base: str) -> str:
+        return f"{base}/chat/completions"
+
+    @property
+    def thinks(self) -> bool:
+        return self.config.get("reasoning_effort") not in (None, "", "none")
 
     def takes_tool(self, tool: JsonObject) -> bool:
         # OpenAI runs hosted tools only in its Responses API. Another server may run them in chat completions.
-        return is_openai_tool(tool) and custom_address(self.provider, self._config) is not None
+        return is_openai_tool(tool) and self.has_custom_address
 
-    def address(self) -> tuple[str, dict[str, str]]:
-        return openai_address(self._config, "chat/completions")
+    def reject_medium(self, medium: SentMedium) -> str | None:
+        return unsupported_url(medium) if medium.url is not None and medium.kind in ("audio", "file") else None
 
-    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        for medium in request.media:
-            if medium.url is not None and medium.kind in ("audio", "file"):
-                raise UnsupportedContentError(unsupported_url(medium))
-        before = self._settings_cache.get(request, left_out, is_stream)
-        if request.tools:
-            tools = request.tools_json() if request.tools_json else to_json(request.tools)
-            before = b'%s,"tools":%s' % (before, tools)
-        if request.sent is not None and not request.cache_points and not request.sent.has_reasoning(_REASONING_KEYS):
-            return request.with_messages(before + b',"messages":', b"}")
-        is_openai = custom_address(self.provider, self._config) is None
-        return b'%s,"messages":%s}' % (before, _messages_json(request, is_openai=is_openai))
+    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
+        # A custom server may expect the call ids that it created.
+        encode = _message_json if self.has_custom_address else _portable_message_json
+        messages = request.encoded(encode)
+        for at, mark in cache_marks(request).items():
+            messages[at] = encode(with_cache_mark(request.messages[at], mark))
+        tools = (b',"tools":', request.tools_json()) if request.tools else ()
+        return (*tools, b',"messages":[', b",".join(messages), b"]")
 
-    def _request_settings(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
+    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
         settings = {"model": self.name, **sampling_settings(request, left_out, self.name, self._max_tokens_key)}
-        settings |= self._settings
+        settings |= self.settings
         if request.forced_tool and "tool_choice" not in left_out:
             settings["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
         if is_stream:
@@ -133,35 +181,19 @@ class OpenAIChat:
         return _ChatReader()
 
 
-def _messages_json(request: ModelRequest, *, is_openai: bool) -> bytes:
-    """Return the JSON text of the messages with cache marks and without the reasoning of other providers.
-
-    Requests that need neither change use the JSON text that the agent loop has already created.
-    """
-    messages = [_without_reasoning(message) for message in request.messages]
-    if is_openai:  # Another server may expect the call ids that it created.
-        messages = list(map(with_portable_ids, messages))
-    for at, mark in cache_marks(request).items():
-        messages[at] = with_cache_mark(messages[at], mark)
-    return to_json(messages)
+def _message_json(message: Mapping[str, Any]) -> bytes:
+    """Return the JSON text of a message without the reasoning of other providers."""
+    if _REASONING_KEYS.isdisjoint(message):
+        return message_json(message)
+    return message_json({key: value for key, value in message.items() if key not in REASONING_KEYS})
 
 
-def _without_reasoning(message: Message) -> JsonObject:
-    """Return a copy of a message without the keys that contain reasoning, and without a `content` of None."""
-    return {
-        key: value
-        for key, value in message.items()
-        if key not in REASONING_KEYS and (value is not None or key != "content")
-    }
+def _portable_message_json(message: Mapping[str, Any]) -> bytes:
+    return _message_json(with_portable_ids(message))
 
 
-class _ChatReader:
+class _ChatReader(StreamReader):
     """A decoder that converts the chunks of one streamed chat completion to deltas."""
-
-    def __init__(self) -> None:
-        self.called_names = ""
-        self.stop_reason = ""
-        self.used: TokenCounts | None = None
 
     def read(self, event: JsonObject) -> Delta | None:
         # A long response has thousands of chunks, so this method looks up each key only once.
@@ -231,16 +263,27 @@ def _call_delta(call: JsonObject, at: int) -> CallDelta:
     return CallDelta(at if index is None else index, call.get("id"), function.get("name"), text)
 
 
-def usage_of(raw: JsonObject | None) -> Usage:
+def usage_of(raw: JsonObject | None, prompt: str = "prompt", output: str = "completion") -> Usage:
+    """Return the token usage in a response. `prompt` and `output` are the first words of its keys."""
     if not raw:
         return Usage(requests=1)
-    prompt_details: JsonObject = raw.get("prompt_tokens_details") or {}
-    output_details: JsonObject = raw.get("completion_tokens_details") or {}
+    prompt_details: JsonObject = raw.get(f"{prompt}_tokens_details") or {}
+    output_details: JsonObject = raw.get(f"{output}_tokens_details") or {}
     return Usage(
-        int(raw.get("prompt_tokens") or 0),
-        int(raw.get("completion_tokens") or 0),
+        int(raw.get(f"{prompt}_tokens") or 0),
+        int(raw.get(f"{output}_tokens") or 0),
         int(prompt_details.get("cached_tokens") or 0),
         int(output_details.get("reasoning_tokens") or 0),
         1,
         int(prompt_details.get("cache_write_tokens") or 0),
     )
+
+
+def token_counts(usage: Usage) -> TokenCounts:
+    return TokenCounts(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
+
+
+def raise_if_failed(response: JsonObject) -> None:
+    """Raise `ProviderError` if a response contains an error although its HTTP status was a success."""
+    if error := response.get("error"):
+        raise provider_error(error, STATUSES)

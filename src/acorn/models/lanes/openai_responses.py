@@ -1,179 +1,126 @@
 """The native lane for OpenAI's Responses API: `openai/responses/<model>`.
 
 acorn's messages have the format of chat completions. This lane converts each message to one or more items, the format
-of the Responses API. A request reuses the encoded items of the previous request.
+of the Responses API.
 
 acorn asks OpenAI not to store the responses of reasoning models. The reasoning therefore arrives encrypted, and later
 requests must contain it. The assistant message stores the encrypted reasoning and its place among the tool calls in the
 key `reasoning_items`.
+
+The format of an assistant message cannot represent a response with a hosted tool (a tool that OpenAI runs itself). The
+assistant message then also stores all items in their order, in its key `response_items`. If the text or the calls of
+the message differ from these items, acorn sends the text and the calls of the message, since the user may have edited
+the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic_core import to_json
 
 from acorn.models.lanes.lane import (
-    ADDRESS_KEYS,
-    COMMON_KEYS,
+    ITEMS_KEY,
+    LANE_KEYS,
     ProviderError,
     StreamReader,
-    UnsupportedContentError,
+    drop_trailing_reasoning,
     is_openai_tool,
-    supports_keys,
+    part_payload,
+    provider_error,
 )
-from acorn.models.lanes.native import NativeModel
-from acorn.models.lanes.openai_shared import (
-    PARAGRAPH_BREAK,
-    SettingsCache,
-    call_of,
-    extra_of,
+from acorn.models.lanes.openai_chat import (
+    STATUSES,
+    OpenAILane,
     is_non_reasoning_model,
     is_reasoning_model,
-    items_of,
-    message_item,
-    openai_address,
-    provider_error,
     raise_if_failed,
-    reasoning_text,
     sampling_settings,
-    stop_reason_of,
     supports_effort,
     token_counts,
     usage_of,
 )
-from acorn.models.port import CallDelta, Delta, ModelResponse
-from acorn.models.providers import TokenCounts, custom_address
-from acorn.models.request import ModelRequest, portable_id, unsupported_kind
-from acorn.types import JsonObject, JsonValue, Message
+from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
+from acorn.models.providers import TokenCounts
+from acorn.models.request import ModelRequest, SentMedium, portable_id, unsupported_kind
+from acorn.types import Content, JsonObject, JsonValue, Message
 
-_SETTINGS = (
-    *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
-    *("parallel_tool_calls", "max_tool_calls", "reasoning", "text"),
-)
-_SUPPORTED_KEYS = frozenset(
-    (
-        *(*COMMON_KEYS, *ADDRESS_KEYS, *_SETTINGS),
-        *("reasoning_effort", "response_format", "tool_choice", "extra_body", "organization"),
-    )
-)
-_PREFIX = "openai/responses/"
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
-def supports(config: JsonObject) -> bool:
-    """Return True if this lane supports all settings in a model dict.
-
-    Otherwise acorn uses LiteLLM.
-    """
-    sets_effort = "reasoning_effort" in config or "reasoning" in config
-    return supports_keys(config, _SUPPORTED_KEYS) and (not sets_effort or supports_effort(_model_name(config)))
-
-
-def _model_name(config: JsonObject) -> str:
-    return str(config.get("model") or config.get("id")).removeprefix(_PREFIX)
-
-
-def create_model(config: JsonObject) -> NativeModel:
-    return NativeModel(config, OpenAIResponses(config))
-
-
-class OpenAIResponses:
+class OpenAIResponses(OpenAILane):
     """The lane for OpenAI's Responses API: it encodes requests and decodes responses."""
 
-    provider = "openai"
+    prefix = "openai/responses/"
+    setting_keys = (
+        *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
+        *("parallel_tool_calls", "max_tool_calls", "reasoning", "text"),
+    )
+    supported_keys = frozenset(
+        (*LANE_KEYS, *setting_keys, "reasoning_effort", "response_format", "tool_choice", "organization")
+    )
 
     def __init__(self, config: JsonObject) -> None:
-        self.name = _model_name(config)
-        self._config = config
-        self._settings = _translate_settings(config, self.name)
-        reasoning: JsonObject = self._settings.get("reasoning") or {}
-        self.thinks = reasoning.get("effort") not in (None, "", "none")
-        self._is_stored = self._settings.get("store") is not False
-        self._settings_cache = SettingsCache(self._request_settings)
-        self._encoded: list[tuple[Message, bytes]] = []
-        """The messages of the last request, each with the JSON text of its items.
+        super().__init__(config)
+        self.settings = _translate_settings(config, self.settings, self.name)
 
-        Each request replaces the list and never changes it, since several threads may use a model at the same time.
-        """
-        self._tools: tuple[object, bytes] = (None, b"")
-        """The tools of the last request and their JSON text, which the next request with the same tools uses again."""
+    @classmethod
+    def supports(cls, config: JsonObject) -> bool:
+        sets_effort = "reasoning_effort" in config or "reasoning" in config
+        return super().supports(config) and (not sets_effort or supports_effort(cls.model_name(config)))
 
-    def can_force_tool(self) -> bool:
-        return True
+    def url(self, base: str) -> str:
+        return f"{base}/responses"
+
+    @property
+    def thinks(self) -> bool:
+        reasoning: JsonObject = self.settings.get("reasoning") or {}
+        return reasoning.get("effort") not in (None, "", "none")
 
     def takes_tool(self, tool: JsonObject) -> bool:
         return is_openai_tool(tool)
 
-    def address(self) -> tuple[str, dict[str, str]]:
-        return openai_address(self._config, "responses")
-
     # Requests
 
-    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        for medium in request.media:
-            if medium.kind == "audio":
-                raise UnsupportedContentError(unsupported_kind(medium))
-        instructions, items = self._encode_input(request.messages)
-        parts = [self._settings_cache.get(request, left_out, is_stream), b'"input":[%s]' % items]
-        if instructions:
-            parts.append(b'"instructions":' + to_json(instructions))
-        if request.tools:
-            parts.append(b'"tools":' + self._tools_json(request))
-        return b",".join(parts) + b"}"
+    def reject_medium(self, medium: SentMedium) -> str | None:
+        return unsupported_kind(medium) if medium.kind == "audio" else None
 
-    def _request_settings(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
+    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
         sampling = sampling_settings(request, left_out, self.name, "max_output_tokens")
-        settings = {"model": self.name, **sampling, **self._settings}
+        settings = {"model": self.name, **sampling, **self.settings}
         if request.forced_tool and "tool_choice" not in left_out:
             settings["tool_choice"] = {"type": "function", "name": request.forced_tool}
         if is_stream:
             settings["stream"] = True
         return settings
 
-    def _tools_json(self, request: ModelRequest) -> bytes:
-        tools, text = self._tools
-        if tools is not request.tools:
-            text = to_json(
-                [_tool_definition(tool["function"]) if "function" in tool else tool for tool in request.tools]
-            )
-            self._tools = (request.tools, text)
-        return text
-
-    def _encode_input(self, messages: list[Message]) -> tuple[str, bytes]:
-        """Return the values of `instructions` and `input` for a request.
-
-        The instructions are the text of the system messages at the start. All other messages become the JSON text of
-        the input items. Messages that the previous request already contained are not encoded again.
-        """
-        first, instructions = 0, list[str]()
+    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
+        messages, first, instructions = request.messages, 0, list[str]()
+        texts = request.encoded(self._items_json)
         while first < len(messages) and messages[first]["role"] == "system":
             if isinstance(content := messages[first].get("content"), str):
                 instructions.append(content)
+                texts[first] = b""
             first += 1
-        previous, encoded, is_same = self._encoded, list[tuple[Message, bytes]](), True
-        is_openai = custom_address(self.provider, self._config) is None
-        for at, message in enumerate(messages):
-            is_same = is_same and at < len(previous) and previous[at][0] is message
-            if is_same:
-                encoded.append(previous[at])
-            elif at < first and isinstance(message.get("content"), str):
-                encoded.append((message, b""))
-            else:
-                items = self._items_of(message)
-                # Another server may expect the call ids that it created.
-                sendable = map(_with_portable_id, items) if is_openai else items
-                encoded.append((message, b",".join(map(to_json, sendable))))
-        self._encoded = encoded
-        text = b",".join([item_text for _, item_text in encoded if item_text])
-        if text:
-            return " ".join(instructions), text
-        return "", to_json(message_item("system", " ".join(instructions)))  # OpenAI rejects an empty input.
+        system, parts = " ".join(instructions), list[bytes]()
+        items = b",".join(filter(None, texts))
+        if not items:  # OpenAI rejects an empty input.
+            items = to_json(message_item("system", system))
+        elif system:
+            parts += [b',"instructions":', to_json(system)]
+        if request.tools:
+            parts += [b',"tools":', request.tools_json(_tool_json)]
+        return (b',"input":[', items, b"]", *parts)
 
-    def _items_of(self, message: Message) -> Iterator[JsonObject]:
-        items = items_of(message, is_stored=self._is_stored)
-        return (item for item in items if item["type"] != "reasoning") if is_non_reasoning_model(self.name) else items
+    def _items_json(self, message: Message) -> bytes:
+        items = items_of(message, is_stored=self.settings.get("store") is not False)
+        if is_non_reasoning_model(self.name):
+            items = (item for item in items if item["type"] != "reasoning")
+        if not self.has_custom_address:  # A custom server may expect the call ids that it created.
+            items = map(_with_portable_id, items)
+        return b",".join(map(to_json, items))
 
     # Responses
 
@@ -191,7 +138,7 @@ class OpenAIResponses:
             "".join([part.get("text") or "" for part in parts]),
             calls,
             stop_reason_of(response, has_calls=bool(calls)),
-            usage_of(usage),
+            usage_of(usage, "input", "output"),
             model=response.get("model") or "",
             reasoning=PARAGRAPH_BREAK.join([text for item in items if (text := reasoning_text(item))]) or None,
             refusal="".join([part.get("refusal") or "" for part in parts]) or None,
@@ -210,8 +157,7 @@ def _with_portable_id(item: JsonObject) -> JsonObject:
 # Settings
 
 
-def _translate_settings(config: JsonObject, name: str) -> JsonObject:
-    settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
+def _translate_settings(config: JsonObject, settings: JsonObject, name: str) -> JsonObject:
     if effort := config.get("reasoning_effort"):
         settings["reasoning"] = effort if isinstance(effort, dict) else {"effort": effort}
     if text_format := _text_format(config.get("response_format")):
@@ -247,26 +193,21 @@ def _tool_choice(choice: JsonValue) -> JsonValue:
     return {"type": "function", "name": function["name"]} if function else choice
 
 
-def _tool_definition(function: JsonObject) -> JsonObject:
+def _tool_json(tool: JsonObject) -> bytes:
+    if "function" not in tool:
+        return to_json(tool)
+    function = tool["function"]
     description = {"description": function["description"]} if function.get("description") else {}
     # If `strict` is missing, OpenAI treats the schema as strict and makes every property required.
     strict = bool(function.get("strict"))
-    return {
-        "type": "function",
-        "name": function["name"],
-        **description,
-        "parameters": function.get("parameters"),
-        "strict": strict,
-    }
+    definition = {"name": function["name"], **description, "parameters": function.get("parameters"), "strict": strict}
+    return to_json({"type": "function", **definition})
 
 
-class _ResponsesReader:
+class _ResponsesReader(StreamReader):
     """A decoder that converts the events of one streamed response of the Responses API to deltas."""
 
     def __init__(self) -> None:
-        self.called_names = ""
-        self.stop_reason = ""
-        self.used: TokenCounts | None = None
         self._items: dict[int, JsonObject] = {}
         """A dict that maps an item index to a complete item."""
         self._calls: dict[int, int] = {}
@@ -335,7 +276,7 @@ class _ResponsesReader:
     def _end_response(self, response: JsonObject) -> Delta:
         items = response.get("output") or [self._items[index] for index in sorted(self._items)]
         self.stop_reason = stop_reason_of(response, has_calls=bool(self._calls))
-        usage = usage_of(response["usage"]) if response.get("usage") else None
+        usage = usage_of(response["usage"], "input", "output") if response.get("usage") else None
         self.used = token_counts(usage) if usage else None
         return Delta(
             stop_reason=self.stop_reason,
@@ -344,14 +285,193 @@ class _ResponsesReader:
             extra=extra_of(items) or None,
         )
 
-    def finish(self) -> Delta | None:
-        return None
-
 
 def _server_error(error: JsonValue) -> ProviderError:
     """Convert an error that the server reported during a stream to a `ProviderError`.
 
     If the error code is unknown, the error has the status 500, so that acorn may retry the request.
     """
-    details = provider_error(error)
+    details = provider_error(error, STATUSES)
     return ProviderError(str(details), details.status or 500)
+
+
+# Conversion of messages to the items of a request to the Responses API
+
+_FILE_KEYS = ("file_id", "file_data", "file_url")
+
+
+def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
+    """Convert a message to items of the Responses API, and yield the items.
+
+    `is_stored` is true if OpenAI stores the responses. Only then may a request contain reasoning items without
+    encrypted content.
+    """
+    role, content = message["role"], message.get("content")
+    if role == "tool":
+        output = [] if content is None else _item_parts(content, "input_text")
+        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output}
+        return
+    calls = message.get("tool_calls") or ()
+    if role == "assistant" and message.get(ITEMS_KEY):
+        text_item = message_item(role, content) if content else None
+        yield from items_to_send(message, text_item, map(_call_item, calls), is_stored=is_stored)
+        return
+    reasoning = [item for item in message.get("reasoning_items") or () if is_stored or item.get("encrypted_content")]
+    call_ids = {call["id"] for call in calls}
+    if calls or content:  # OpenAI rejects reasoning that is the last item.
+        yield from [_reasoning_item(item) for item in reasoning if item.get("before") not in call_ids]
+    if content or (content is not None and not calls):
+        yield message_item(role, content)
+    for call in calls:
+        yield from [_reasoning_item(item) for item in reasoning if item.get("before") == call["id"]]
+        yield _call_item(call)
+
+
+def _call_item(call: JsonObject) -> JsonObject:
+    function = call["function"]
+    return {
+        "type": "function_call",
+        "call_id": call["id"],
+        "name": function["name"],
+        "arguments": function["arguments"],
+    }
+
+
+def message_item(role: str, content: Content) -> JsonObject:
+    text_type = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": _item_parts(content, text_type)}
+
+
+def _item_parts(content: Content, text_type: str) -> list[JsonObject]:
+    if isinstance(content, str):
+        return [{"type": text_type, "text": content}]
+    return [_item_part(part, text_type) for part in content]
+
+
+def _item_part(part: JsonObject, text_type: str) -> JsonObject:
+    if part.get("type") == "text":
+        return {"type": text_type, "text": part.get("text") or ""}
+    if part.get("type") == "image_url":
+        image = part_payload(part, "url")
+        return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail") or "auto"}
+    if part.get("type") == "file":
+        file, keys = part_payload(part, *_FILE_KEYS), (*_FILE_KEYS, "filename")
+        return {"type": "input_file", **{key: file[key] for key in keys if key in file}}
+    return {key: value for key, value in part.items() if key != "cache_control"}
+
+
+def _reasoning_item(item: JsonObject) -> JsonObject:
+    """Return the form of a stored reasoning item that OpenAI accepts in a request.
+
+    OpenAI rejects plain reasoning text in a request, and requires the key `summary`.
+    """
+    fields = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
+    return {"type": "reasoning", "summary": item.get("summary") or [], **fields}
+
+
+def items_to_send(
+    message: Mapping[str, Any], text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
+) -> list[JsonObject]:
+    """Return the items for an assistant message that has the key `response_items`.
+
+    The result contains the stored items, but with the current text and the current tool calls of the message, because
+    the user may have edited them.
+    """
+    stored: list[JsonObject] = message[ITEMS_KEY]
+    parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
+    is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
+    new_calls = {call["call_id"]: call for call in calls}
+    items: list[JsonObject] = []
+    for item in stored:
+        kind = item["type"]
+        if kind == "message":
+            if is_same_text:
+                items.append(item)
+            elif text_item is not None:
+                items.append(text_item)
+                text_item = None
+        elif kind == "function_call":
+            items += [new_calls.pop(item["call_id"])] if item["call_id"] in new_calls else []
+        elif kind != "reasoning" or is_stored or item.get("encrypted_content"):
+            items.append(item)
+    if not is_same_text and text_item is not None:
+        items.append(text_item)
+    return drop_trailing_reasoning([*items, *new_calls.values()])
+
+
+# Conversion of the items of a response
+
+_NUMBERED_ID = re.compile(r"call_\d+")
+"""Call ids that some servers use again in every response. acorn uses the id of the item instead."""
+PARAGRAPH_BREAK = "\n\n"
+"""The separator between the parts of a reasoning summary."""
+
+
+def extra_of(items: list[JsonObject]) -> JsonObject:
+    """Return the additional keys of an assistant message: reasoning items, or all items if a hosted tool was used.
+
+    OpenAI requires these items in later requests. A hosted tool is a tool that the provider runs itself.
+    """
+    if (stored_items := _items_to_store(items)) is not None:
+        return {ITEMS_KEY: stored_items}
+    reasoning = reasoning_items(items)
+    return {"reasoning_items": reasoning} if reasoning else {}
+
+
+def _items_to_store(items: Sequence[JsonObject]) -> list[JsonObject] | None:
+    """Return all items of a response for the message key `response_items`, or None if it used no hosted tool."""
+    if all(item["type"] in ("message", "function_call", "reasoning") for item in items):
+        return None
+    return [
+        {"type": "function_call", "call_id": _call_id(item)} if item["type"] == "function_call" else item
+        for item in items
+    ]
+
+
+def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
+    """Return the reasoning items for the message key `reasoning_items`.
+
+    If a reasoning item is not at the start of the response, its key `before` contains the id of the next tool call.
+    Later requests put the item before that call.
+    """
+    reasoning: list[JsonObject] = []
+    pending: list[JsonObject] = []
+    is_first = True
+    for item in items:
+        if item["type"] == "reasoning":
+            keys = ("id", "type", "summary", "encrypted_content")
+            pending.append({key: item[key] for key in keys if item.get(key) is not None})
+        elif item["type"] in ("message", "function_call"):
+            is_call = item["type"] == "function_call"
+            position = {"before": _call_id(item)} if is_call and not is_first else {}
+            reasoning += [{**pending_item, **position} for pending_item in pending]
+            pending, is_first = [], False
+    return reasoning + pending if is_first else reasoning
+
+
+def reasoning_text(item: JsonObject) -> str:
+    """Return the summary of a reasoning item, or else its plain reasoning text.
+
+    Return "" for any other item.
+    """
+    if item["type"] != "reasoning":
+        return ""
+    parts = item.get("summary") or item.get("content") or ()
+    return PARAGRAPH_BREAK.join([part["text"] for part in parts if part.get("text")])
+
+
+def _call_id(item: JsonObject) -> str | None:
+    id = item.get("call_id")
+    return id if id and not _NUMBERED_ID.fullmatch(id) else item.get("id") or id
+
+
+def call_of(item: JsonObject) -> RawCall:
+    return RawCall(_call_id(item), item.get("name") or "", item.get("arguments") or "")
+
+
+def stop_reason_of(response: JsonObject, *, has_calls: bool) -> str:
+    details: JsonObject = response.get("incomplete_details") or {}
+    reason = details.get("reason")
+    if reason or response.get("status") == "incomplete":
+        return "content_filter" if reason == "content_filter" else "length"
+    return "tool_calls" if has_calls else "stop"

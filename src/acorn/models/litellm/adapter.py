@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import from_json
 
@@ -26,8 +26,9 @@ from acorn.models.failures import (
     FailureDetails,
     RejectedSettings,
 )
+from acorn.models.lanes.anthropic import tool_definition
 from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
-from acorn.models.lanes.openai_shared import is_non_reasoning_model
+from acorn.models.lanes.openai_chat import is_non_reasoning_model
 from acorn.models.litellm.library import (
     find_provider,
     is_loaded,
@@ -41,7 +42,6 @@ from acorn.models.litellm.library import (
 from acorn.models.litellm.translate import (
     LiteLLMStreamReader,
     adapt_arguments,
-    anthropic_tool,
     injection_points,
     is_bad_request,
     provider_message,
@@ -293,7 +293,7 @@ class LiteLLMModel:
         return adapt_arguments(self._arguments, self.provider)
 
     def _messages(self, request: ModelRequest) -> list[JsonObject]:
-        messages = _private_copy(request.messages, request.messages_json)
+        messages: list[JsonObject] = from_json(request.messages_json())  # LiteLLM changes its arguments.
         if self.provider == "anthropic":
             messages = [
                 with_blocks(message) if message.get(BLOCKS_KEY) else with_documents(message) for message in messages
@@ -304,9 +304,9 @@ class LiteLLMModel:
         return messages
 
     def _tools(self, request: ModelRequest) -> list[JsonObject]:
-        tools = _private_copy(request.tools, request.tools_json)
-        if self.provider == "anthropic":
-            return [anthropic_tool(tool) if tool.get("function", {}).get("strict") else tool for tool in tools]
+        tools: list[JsonObject] = from_json(request.tools_json())
+        if self.provider == "anthropic":  # LiteLLM would remove `strict` from a tool in OpenAI's format.
+            return [tool_definition(tool) if tool.get("function", {}).get("strict") else tool for tool in tools]
         return tools
 
     @cached_property
@@ -348,15 +348,6 @@ class LiteLLMModel:
             return attempt.error(self.provider, failure, unknown_model_message(self.name))
         suggestion = suggest_litellm_fix(error, failure, message, attempt.set_by_user, self.name)
         return attempt.error(self.provider, failure, message, suggestion)
-
-
-def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
-    """Return a deep copy of messages or tools, because LiteLLM changes its arguments.
-
-    If `json_text` is given, the copy is parsed from this JSON text, which is faster.
-    """
-    copy: Any = copy_json(value) if json_text is None else from_json(json_text())
-    return cast(list[JsonObject], copy)
 
 
 def _transport() -> ModuleType:

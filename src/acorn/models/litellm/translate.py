@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from pydantic_core import from_json
@@ -22,7 +22,7 @@ from acorn.models.failures import (
     suggest_fix,
 )
 from acorn.models.failures import is_too_long as says_too_long
-from acorn.models.lanes.anthropic_messages import blocks_to_send, guess_blocks, to_block
+from acorn.models.lanes.anthropic import blocks_to_send, to_block
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks
 from acorn.models.lanes.openai_chat import STOP_REASONS
 from acorn.models.litellm.library import library
@@ -51,17 +51,6 @@ def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
     if provider == "anthropic":
         adapted |= adapted.pop("extra_body", None) or {}
     return adapted
-
-
-def anthropic_tool(tool: JsonObject) -> JsonObject:
-    """Convert a strict tool from OpenAI's format to Anthropic's format.
-
-    acorn converts it because LiteLLM would remove `strict` from a tool in OpenAI's format.
-    """
-    function = tool["function"]
-    description = {"description": function["description"]} if function.get("description") else {}
-    schema: JsonObject = function.get("parameters") or {"type": "object", "properties": {}}
-    return {"type": "custom", "name": function["name"], **description, "input_schema": schema, "strict": True}
 
 
 def injection_points(request: ModelRequest) -> list[JsonObject]:
@@ -138,7 +127,7 @@ def read_response(raw: Any) -> ModelResponse:
     calls: list[_LiteLLMCall] = message.get("tool_calls") or []
     uses = [_hosted_use(call.id, call.function.name, call.function.arguments) for call in calls if _is_hosted(call.id)]
     if uses:
-        extra[BLOCKS_KEY] = guess_blocks(reasoning, uses, _hosted_results(specific), message.get("content") or "")
+        extra[BLOCKS_KEY] = _guess_blocks(reasoning, uses, _hosted_results(specific), message.get("content") or "")
     elif reasoning:
         extra["thinking_blocks"] = reasoning
     if items := _reasoning_items(message):
@@ -264,7 +253,7 @@ class LiteLLMStreamReader:
             yield Delta(refusal=refusal)
         if self._hosted:
             uses = [_hosted_use(id, name, "".join(pieces)) for id, name, *pieces in self._hosted]
-            blocks = guess_blocks(self._blocks, uses, _hosted_results(self._specific), "".join(self._text))
+            blocks = _guess_blocks(self._blocks, uses, _hosted_results(self._specific), "".join(self._text))
             yield Delta(extra={BLOCKS_KEY: blocks})
         elif self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
@@ -286,6 +275,23 @@ def _hosted_use(call_id: str, name: str, arguments: str | None) -> JsonObject:
 
 def _hosted_results(specific: JsonObject) -> list[JsonObject]:
     return [*(specific.get("web_search_results") or ()), *(specific.get("tool_results") or ())]
+
+
+def _guess_blocks(
+    reasoning: Sequence[JsonObject], uses: Sequence[JsonObject], results: Sequence[JsonObject], text: str
+) -> list[JsonObject]:
+    """Return the blocks of a response in their most likely order.
+
+    The real order is unknown because LiteLLM returns the reasoning, the tool uses and the results in separate lists.
+    """
+    result_by_use = {result.get("tool_use_id"): result for result in results}
+    blocks: list[JsonObject] = []
+    remaining = list(reasoning)
+    for use in uses:
+        blocks += remaining[:1]
+        del remaining[:1]
+        blocks += [use, result_by_use[use["id"]]] if use["id"] in result_by_use else [use]
+    return [*blocks, *remaining, *([{"type": "text", "text": text}] if text else [])]
 
 
 def _reasoning_items(message: JsonObject) -> list[JsonObject]:

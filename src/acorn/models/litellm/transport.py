@@ -21,7 +21,8 @@ import httpx
 from acorn._base.clock import current_clock
 from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureDetails, error_chain
 from acorn.models.lanes.http_response import EventParser
-from acorn.models.lanes.openai_shared import provider_error
+from acorn.models.lanes.lane import provider_error
+from acorn.models.lanes.openai_chat import STATUSES
 from acorn.models.litellm.library import library, silence
 from acorn.models.litellm.translate import is_bad_request
 from acorn.models.retry import connect_timeout
@@ -249,7 +250,7 @@ def find_failure(chain: list[BaseException]) -> FailureDetails:
             if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
                 return FailureDetails(getattr(cause, "status_code", None))
             if type(cause).__name__ == "APIError":  # The SDK of OpenAI raised it.
-                return FailureDetails(provider_error(getattr(cause, "body", None)).status)
+                return FailureDetails(provider_error(getattr(cause, "body", None), STATUSES).status)
     is_unreadable = any(isinstance(cause, _PARSING_ERRORS) for cause in chain) or any(
         message in str(error) for message in _PARSING_MESSAGES
     )

@@ -64,7 +64,7 @@ def told(loop: Machine) -> Iterator[Ask]:
         if isinstance(ask, AskModel):
             outcome: Any = ask.model.complete(ask.request)
         elif isinstance(ask, AskTool):
-            outcome = replace(call_tool(Tree(loop), loop.run.id, ask), seconds=0.5)
+            outcome = replace(call_tool(ask), seconds=0.5)
         else:
             assert isinstance(ask, AskHook)
             with CallSite(Tree(loop), loop.run.id, ask.id):

@@ -133,7 +133,7 @@ def _perform(setup: Setup, loop: Machine, ask: Any) -> Any:
             case AskModel():
                 return ask.model.complete(ask.request)
             case AskTool():
-                return call_tool(Tree(loop), loop.run.id, ask)
+                return call_tool(ask)
             case AskSource():
                 ask.source.open()  # type: ignore[attr-defined]
                 return ask.source.tools()

@@ -21,7 +21,6 @@ from tests.waiting import AGES
 from acorn import ModelError, Run, Step, module, tool
 from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import call_tool
-from acorn._drive.tree import Tree
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
@@ -266,7 +265,7 @@ def test_saved_run_contains_no_api_key(wire: Wire, watch: Watch) -> None:
                 outcome: Any = ask.model.complete(ask.request)
                 watch.add(ask, ask.model, ask.request, outcome)
             case AskTool():
-                outcome = call_tool(Tree(loop), loop.run.id, ask)
+                outcome = call_tool(ask)
             case AskHook():
                 outcome = ask.function(*ask.arguments)
             case _:

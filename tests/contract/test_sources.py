@@ -26,12 +26,31 @@ from tests.cases import case
 
 from acorn import AcornError, Run, current_run, tool
 from acorn._declare.tools.collect import make_tool
-from acorn._drive.bridge import call_sync
-from acorn._drive.sources import OpenSources
+from acorn._drive.bridge import ASYNC, SYNC, call_sync, run_inline
+from acorn._drive.sources import OpenSources, raise_first
 from acorn.record import CallSite
 
 PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
+
+
+class Sources:
+    """Open sources, with methods for sync and for async code."""
+
+    def __init__(self) -> None:
+        self.opened = OpenSources()
+
+    def open(self, source: Any) -> Any:
+        return run_inline(self.opened.open(source, SYNC))
+
+    async def aopen(self, source: Any) -> Any:
+        return await self.opened.open(source, ASYNC)
+
+    def close(self, on_error: Any = None) -> None:
+        run_inline(self.opened.close(SYNC, on_error or raise_first(None)))
+
+    async def aclose(self, on_error: Any = None) -> None:
+        await self.opened.close(ASYNC, on_error or raise_first(None))
 
 
 class Driver:
@@ -40,7 +59,7 @@ class Driver:
     def __init__(self, way: str, runner: asyncio.Runner) -> None:
         self.is_async = way == "async"
         self.runner = runner
-        self.sources = OpenSources()
+        self.sources = Sources()
 
     def open(self, source: Any) -> Any:
         return self.run(self.sources.aopen, source) if self.is_async else self.sources.open(source)
@@ -245,7 +264,7 @@ class Both(Entered):
         raise AssertionError("not called")
 
 
-ASYNC = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both])
+ASYNC_KINDS = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both])
 EVERY = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both, Plain, Managed])
 
 
@@ -264,7 +283,7 @@ def test_tool_source_is_opened_then_listed_and_closed_once(driver: Driver, kind:
     assert source.diary == ["open a", "list a", "close a"]
 
 
-@ASYNC
+@ASYNC_KINDS
 def test_tool_source_is_entered_and_exited_in_same_task(driver: Driver, kind: Any) -> None:
     source = kind()
     driver.open(source)
@@ -287,7 +306,7 @@ def test_async_tool_source_runs_on_event_loop_of_async_caller(driver: Driver) ->
 
 def test_sync_run_inside_event_loop_opens_tool_source_on_private_loop() -> None:
     async def main() -> None:
-        sources, source = OpenSources(), Entered()
+        sources, source = Sources(), Entered()
         (ask,) = sources.open(source)
         assert source.loop is not asyncio.get_running_loop()
         assert await ask(text="x") == "x from server"
@@ -345,7 +364,7 @@ def test_tool_sources_opened_in_many_threads_answer_their_own_callers() -> None:
     diary: list[str] = []
 
     def one(at: int) -> Any:
-        sources = OpenSources()
+        sources = Sources()
         (ask,) = sources.open(Entered(str(at), diary))
         try:
             return call_sync(ask, text="x")
@@ -445,7 +464,7 @@ def test_exit_exception_in_tool_source_is_raised_and_other_sources_are_closed(
     assert other.left is other.entered
 
 
-@ASYNC
+@ASYNC_KINDS
 def test_tool_source_that_crashes_while_open_does_not_stop_other_sources(driver: Driver, kind: Any) -> None:
     source, other = kind(), Entered("other")
     (ask,) = driver.open(source)
@@ -516,7 +535,7 @@ def test_cancelled_run_ends_task_that_opens_or_closes_tool_source(when: str) -> 
     source = Slow(when)
 
     async def main() -> None:
-        sources = OpenSources()
+        sources = Sources()
         if when == "close":
             await sources.aopen(source)
         act = asyncio.create_task(sources.aopen(source) if when == "open" else sources.aclose())
@@ -540,7 +559,7 @@ def test_cancelled_run_ends_task_that_opens_or_closes_tool_source(when: str) -> 
 @pytest.mark.parametrize("when", ["open", "close"])
 @pytest.mark.parametrize("comes", ["in the wait", "just before the wait"])
 def test_ctrl_c_ends_task_that_opens_or_closes_tool_source(when: str, comes: str) -> None:
-    source, sources = Slow(when), OpenSources()
+    source, sources = Slow(when), Sources()
     if when == "close":
         sources.open(source)
 
@@ -563,7 +582,7 @@ def test_ctrl_c_ends_task_that_opens_or_closes_tool_source(when: str, comes: str
 
 
 def test_tool_sources_are_closed_when_their_event_loop_ends() -> None:
-    source, sources = Entered(), OpenSources()
+    source, sources = Entered(), Sources()
 
     async def main() -> Any:
         (ask,) = await sources.aopen(source)
@@ -600,7 +619,7 @@ class Where(Entered):
 
 
 def test_async_tool_runs_on_event_loop_that_opened_its_tool_source() -> None:
-    source, sources = Where(), OpenSources()
+    source, sources = Where(), Sources()
 
     async def on_another_loop(function: Any) -> Any:
         assert asyncio.get_running_loop() is not source.loop
@@ -621,7 +640,7 @@ def test_tool_of_source_on_running_event_loop_is_callable_from_other_threads() -
     source = Where()
 
     async def main() -> None:
-        sources = OpenSources()
+        sources = Sources()
         where, *_ = await sources.aopen(source)
         assert await where() is source.loop is asyncio.get_running_loop()
         assert await asyncio.to_thread(call_sync, where) is source.loop
@@ -657,7 +676,7 @@ def test_tool_that_opens_other_tool_sources_synchronously_returns_result(driver:
         async def dig(self) -> str:
             if not self.depth:
                 return "ground"
-            inner, sources = Nested(), OpenSources()
+            inner, sources = Nested(), Sources()
             inner.depth = self.depth - 1
             (dig,) = sources.open(inner)
             try:
@@ -811,7 +830,7 @@ def test_interruption_inside_tool_of_source_raises_error_in_caller() -> None:
         async def interrupt(self) -> None:
             raise KeyboardInterrupt
 
-    sources = OpenSources()
+    sources = Sources()
     leave, interrupt = sources.open(Quitting())
     with pytest.raises(AcornError, match="The tool source is closed"):
         call_sync(leave)
@@ -823,10 +842,10 @@ def test_interruption_inside_tool_of_source_raises_error_in_caller() -> None:
 
 def test_sync_tool_listing_that_would_block_event_loop_of_source_raises() -> None:
     async def main() -> None:
-        sources = OpenSources()
-        held = await sources.aadd(Entered())
+        sources = Sources()
+        held = await sources.opened.add(Entered(), ASYNC)
         with pytest.raises(AcornError, match=r"would block the event loop that the tool source `Entered` needs"):
-            held.list_tools()
+            run_inline(held.list_tools(SYNC))
         await sources.aclose()
 
     asyncio.run(main())
@@ -837,7 +856,7 @@ def test_closing_tool_sources_from_their_own_event_loop_does_not_deadlock() -> N
     source = Entered()
 
     async def main() -> None:
-        sources = OpenSources()
+        sources = Sources()
         await sources.aopen(source)
         sources.close()
         await asyncio.wait({source.entered}, timeout=PATIENCE)
@@ -880,8 +899,8 @@ def test_current_run_inside_tool_source_is_run_that_opened_source(driver: Driver
 def test_forked_child_process_opens_its_own_tool_sources() -> None:
     program = """
         import asyncio, os, threading
-        from acorn._drive.bridge import call_sync
-        from acorn._drive.sources import OpenSources
+        from acorn._drive.bridge import SYNC, call_sync, run_inline
+        from acorn._drive.sources import OpenSources, raise_first
 
         class Source:
             async def __aenter__(self):
@@ -895,22 +914,22 @@ def test_forked_child_process_opens_its_own_tool_sources() -> None:
                 return os.getpid()
 
         sources, source = OpenSources(), Source()
-        (ask,) = sources.open(source)
+        (ask,) = run_inline(sources.open(source, SYNC))
         assert call_sync(ask) == os.getpid()
         child = os.fork()
         if child == 0:
             threading.Timer(20, os._exit, [3]).start()
             assert sources.find(source) is None
             own = OpenSources()
-            (ask,) = own.open(source)
+            (ask,) = run_inline(own.open(source, SYNC))
             assert call_sync(ask) == os.getpid()
-            own.close()
-            sources.close()
+            run_inline(own.close(SYNC, raise_first(None)))
+            run_inline(sources.close(SYNC, raise_first(None)))
             os._exit(0)
         assert sources.find(source) is not None
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert call_sync(ask) == os.getpid()
-        sources.close()
+        run_inline(sources.close(SYNC, raise_first(None)))
         print(code)
     """
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)

@@ -42,9 +42,10 @@ from acorn._declare.generics import Deps, Out, check_deps, deps_type
 from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
+from acorn._drive.bridge import ASYNC, SYNC, run_inline
 from acorn._drive.commit import RunCommitter
 from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_tree, stored_failure
-from acorn._drive.sources import aclose_sources, aopen_sources, close_sources, open_sources
+from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
@@ -116,16 +117,16 @@ class AgentCaller(Generic[Out, Deps]):
         return branch_all(self._agent, branches, concurrency)
 
     def open_sources(self) -> None:
-        open_sources(self._agent)
+        run_inline(open_sources(self._agent, SYNC))
 
     async def aopen_sources(self) -> None:
-        await aopen_sources(self._agent)
+        await open_sources(self._agent, ASYNC)
 
     def close_sources(self, error: BaseException | None) -> None:
-        close_sources(self._agent, error)
+        run_inline(close_sources(self._agent, SYNC, error))
 
     async def aclose_sources(self, error: BaseException | None) -> None:
-        await aclose_sources(self._agent, error)
+        await close_sources(self._agent, ASYNC, error)
 
     def change_options(self, changes: Mapping[str, Any]) -> CallOptions:
         """Check the arguments of `using(...)`, and return the new call options."""

@@ -18,14 +18,14 @@ import itertools
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from acorn._base.interrupts import CancelToken, cancel_token, next_item
+from acorn._base.interrupts import cancel_token, next_item
 
-A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
@@ -72,13 +72,13 @@ def is_async(function: Callable[..., object]) -> bool:
 def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a sync or async function from sync code, and return its result."""
     returned = function(*args, **kwargs)
-    if type(returned) in NOT_AWAITABLE or (args and returned is args[0]):  # A hook that returns its argument.
-        return returned
-    return await_value(returned)
+    return returned if args and returned is args[0] else await_value(returned)  # A hook may return its argument.
 
 
 def await_value(value: Any) -> Any:
     """Wait in sync code for an awaitable and return its result, or return any other value unchanged."""
+    if type(value) in NOT_AWAITABLE:
+        return value
     if isinstance(value, LoopBoundCall):
         return value.wait()
     return wait_for(value) if inspect.isawaitable(value) else value
@@ -148,6 +148,79 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
     return await returned if inspect.isawaitable(returned) else returned
 
 
+# One core for both
+
+
+class Bridge(Protocol):
+    """The calls that one implementation needs in sync and in async code. The implementation is an async function.
+
+    In sync code, `run_inline` or `iterate_inline` executes the async function, and the methods of `SYNC` block.
+    """
+
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a sync or async function that may block, and return its result."""
+
+    async def complete(self, value: Any) -> Any:
+        """Return the result of an awaitable, or any other value unchanged."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+
+
+class _SyncBridge:
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return call_sync(function, *args, **kwargs)
+
+    async def complete(self, value: Any) -> Any:
+        return await_value(value)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class _AsyncBridge:
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await call_async(function, *args, **kwargs)
+
+    async def complete(self, value: Any) -> Any:
+        is_value = type(value) in NOT_AWAITABLE or not inspect.isawaitable(value)
+        return value if is_value else await value
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+SYNC: Bridge = _SyncBridge()
+ASYNC: Bridge = _AsyncBridge()
+_SUSPENDED = "A coroutine was suspended, although no event loop executes it."
+
+
+def run_inline(work: Coroutine[Any, Any, T]) -> T:
+    """Execute a coroutine that never suspends in the calling thread, without an event loop, and return its result."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise AssertionError(_SUSPENDED)
+
+
+def iterate_inline(items: AsyncGenerator[T]) -> Generator[T]:
+    """Yield the items of an async generator that never suspends, without an event loop."""
+    try:
+        while True:
+            try:
+                items.__anext__().send(None)
+            except StopIteration as end:
+                item = cast(T, end.value)
+            except StopAsyncIteration:
+                return
+            else:
+                raise AssertionError(_SUSPENDED)
+            yield item
+    finally:
+        run_inline(items.aclose())
+
+
 # Threads
 
 
@@ -192,78 +265,6 @@ def _resolve(future: Future[T], returned: T | None, error: BaseException | None)
         future.set_exception(error)
     else:
         future.set_result(cast(T, returned))
-
-
-class _ThreadJob(NamedTuple):
-    context: contextvars.Context
-    function: Callable[..., object]
-    arguments: tuple[object, ...] = ()
-
-
-class _ThreadResult(NamedTuple):
-    value: Any
-    error: BaseException | None
-
-
-class WorkerThread:
-    """A thread that executes calls for a driver, so that the driver can stop waiting for a call.
-
-    If another process cancels the run, the driver abandons the current call and ignores its result. This would be
-    impossible if the driver executed the call in its own thread.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_ThreadJob | None] | None = None
-        self._events: queue.SimpleQueue[_ThreadResult | BaseException] = queue.SimpleQueue()
-        self._is_abandoned = False
-
-    def call(self, function: Callable[[A], T], argument: A) -> T:
-        """Call a function in the worker thread, wait for its result and return it.
-
-        If another thread calls `wake(error)` meanwhile, abandon the call and raise that error.
-        """
-        if self._jobs is None:
-            self._jobs = queue.SimpleQueue()
-            start_thread(_work, self._jobs, self._events)
-        token, context = CancelToken(), contextvars.copy_context()
-        context.run(cancel_token.set, token)
-        self._jobs.put(_ThreadJob(context, function, (argument,)))
-        try:
-            result = next_item(self._events)
-            if isinstance(result, BaseException):
-                raise result
-        except BaseException:
-            self._is_abandoned = True
-            token.cancel()
-            raise
-        if result.error is not None:
-            raise result.error
-        return cast(T, result.value)
-
-    def wake(self, error: BaseException) -> None:
-        """Make the current `call`, or else the next `call`, raise an error instead of waiting for its result."""
-        self._events.put(error)
-
-    def finish(self, function: Callable[[], object]) -> None:
-        """Call a cleanup function, but not while an abandoned call is still running.
-
-        After an abandoned call, the worker thread calls the function when that call has returned. Otherwise the
-        caller's thread calls it.
-        """
-        if self._is_abandoned and self._jobs is not None:
-            self._jobs.put(_ThreadJob(contextvars.copy_context(), function))
-        else:
-            function()
-
-    def close(self) -> None:
-        """Stop the worker thread after it has executed all its calls."""
-        if self._jobs is not None:
-            self._jobs.put(None)
-
-
-def _work(jobs: queue.SimpleQueue[_ThreadJob | None], events: queue.SimpleQueue[_ThreadResult | BaseException]) -> None:
-    while (job := jobs.get()) is not None:
-        events.put(_ThreadResult(*job.context.run(_outcome, job.function, *job.arguments)))
 
 
 # Private event loops

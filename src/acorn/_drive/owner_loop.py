@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar, cast
 
 from acorn._base.interrupts import next_item
-from acorn._drive.bridge import private_loop
+from acorn._drive.bridge import SYNC, Bridge, private_loop
 from acorn.errors import AcornError
 
 T = TypeVar("T")
@@ -68,6 +68,10 @@ class OwnerLoop:
         with suppress(RuntimeError):
             return asyncio.get_running_loop() is self.loop
         return False
+
+    async def perform(self, work: Callable[[], Awaitable[T]], bridge: Bridge) -> T:
+        """Run async work on this loop, for a caller in sync or in async code, and return the result."""
+        return self.wait(work) if bridge is SYNC else await self.run(work)
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run async work on this loop, for a caller on any loop, and return the result.

@@ -7,10 +7,10 @@ branches. A branch that user code starts has its own driver and schedule, but is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from typing_extensions import TypeIs
 
@@ -27,17 +27,35 @@ from acorn.stores.port import RunCancelledError
 from acorn.types import ToolResult
 
 
-class _RunningAsk(Protocol):
-    """An ask (an operation that a run requests) that is performed in another thread or task and can be cancelled."""
+class _Cancellable(Protocol):
+    """An object that cancels an ask, such as a future or a task."""
 
     def cancel(self) -> object: ...
 
 
-R = TypeVar("R", bound=_RunningAsk)
+@dataclass(eq=False, slots=True)
+class RunningAsk:
+    """An ask (an operation that a run requests) that a driver performs, with its outcome."""
+
+    run_id: str
+    ask: Ask
+    canceller: _Cancellable | None = None
+    value: Any = None
+    error: BaseException | None = None
+    has_ended: bool = False
+    """Whether the outcome is known. The state machine may not have received it yet."""
+
+    @property
+    def key(self) -> AskKey:
+        return self.run_id, self.ask.id
+
+    def cancel(self) -> None:
+        if self.canceller is not None:
+            self.canceller.cancel()
 
 
 @dataclass(eq=False, slots=True)
-class Schedule(Generic[R]):
+class Schedule:
     """The state of one driver: its active runs, its running and paused operations, and its ended branches."""
 
     tree: Tree
@@ -47,7 +65,7 @@ class Schedule(Generic[R]):
     """The ids of the runs that have not ended, each run before its branches. The list starts with the root only."""
     unchecked: dict[str, None]
     """The ids of the runs that may have new asks, in order. The dict starts with the root only."""
-    running: dict[AskKey, R] = field(default_factory=dict[AskKey, R])
+    running: dict[AskKey, RunningAsk] = field(default_factory=dict[AskKey, RunningAsk])
     """A dict that maps ask keys to the asks that other threads or tasks perform."""
     paused: set[AskKey] = field(default_factory=set[AskKey])
     """The keys of the asks that wait for human input. The driver performs them again when the run is resumed."""
@@ -201,11 +219,11 @@ class Schedule(Generic[R]):
         for key in [key for key in self.running if key[0] == run_id]:
             self.running.pop(key).cancel()
 
-    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Machine, AskBranch, ToolResult] | None:
+    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Machine, str, ToolResult] | None:
         """Pass the result of an ended branch to its parent, after the tool sources of the branch were closed.
 
-        Return the parent's state machine, the parent's ask for the branch, and the result, so that the driver can
-        create a stream chunk. Return None if the parent has ended.
+        Return the parent's state machine, the id of the parent's ask for the branch, and the result, so that the driver
+        can create a stream chunk. Return None if the parent has ended.
         """
         self.active.remove(run_id)
         self.unchecked.pop(run_id, None)
@@ -216,26 +234,25 @@ class Schedule(Generic[R]):
             return None
         end = BranchEnd(self.tree.machines[run_id].run, error)
         self.tell(parent_id, ask.id, end)
-        return self.tree.machines[parent_id], ask, branch_result(ask.call, end)
+        return self.tree.machines[parent_id], ask.id, branch_result(ask.call, end)
 
     # The end of the drive
 
     def start_ending(self) -> None:
-        """Mark the driver as ending, so that it accepts no more results of operations."""
+        """Mark the driver as ending, so that it accepts no more results of operations, and cancel these operations."""
         self.is_over = True
         if self.root == self.tree.root:
             self.tree.is_ending = True
+        for running in self.running.values():
+            running.cancel()
 
-    def stop_runs(self, error: BaseException, returned: Iterable[tuple[AskKey, object]]) -> None:
-        """End all runs of the driver with an error.
-
-        `returned` contains results of operations that have already finished. The state machines receive these results
-        first.
-        """
+    def stop_runs(self, error: BaseException) -> None:
+        """End all runs of the driver with an error, after their state machines received the results that are known."""
         try:
-            for key, outcome in returned:
-                with suppress(Exception, StopSignal):  # The machine may have ended, or may reject the outcome.
-                    self.tree.tell(*key, outcome)
+            for running in self.running.values():
+                if running.has_ended and running.error is None:
+                    with suppress(Exception, StopSignal):  # The machine may have ended, or may reject the outcome.
+                        self.tree.tell(*running.key, running.value)
         finally:
             for run_id in (*self._failed, self.root):
                 self.tree.stop(run_id, error)
@@ -301,14 +318,14 @@ class SourceCloseErrors:
         self.error = error
 
 
-def raise_original(error: RuntimeError, machine: Machine, kind: type[Exception]) -> None:
-    """Raise the `StopIteration` of a hook, which Python has replaced by a `RuntimeError`.
+def raise_original(error: RuntimeError, machine: Machine) -> None:
+    """Raise the `StopIteration` or `StopAsyncIteration` of a hook, which Python has replaced by a `RuntimeError`.
 
-    Python replaces a `StopIteration` that leaves a generator. `kind` is the original class, such as `StopIteration`. If
-    the `RuntimeError` has another cause, do nothing.
+    Python replaces such an exception when it leaves a generator or a coroutine. If the `RuntimeError` has another
+    cause, do nothing.
     """
     cause = error.__cause__
-    if isinstance(cause, kind):
+    if isinstance(cause, StopIteration | StopAsyncIteration):
         machine.run.error = cause
-        cause.run = machine.run  # type: ignore[attr-defined]
+        cause.run = machine.run  # type: ignore[union-attr]
         raise cause from None

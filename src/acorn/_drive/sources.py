@@ -17,13 +17,13 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 from acorn._declare.module_base import AgentBase, set_private
 from acorn._declare.spec_cache import current_overrides, spec_within
 from acorn._declare.tools.collect import callable_docstring, callable_name
-from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
+from acorn._drive.bridge import ASYNC, SYNC, Bridge, call_async, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
 from acorn.errors import AcornError
 from acorn.types import is_list_or_tuple
@@ -44,7 +44,7 @@ OnCloseError = Callable[[BaseException], object]
 
 
 class OpenSource:
-    """A tool source that was opened with `open` or `aopen` and must be closed with `close` or `aclose`."""
+    """A tool source that was opened with `open` and must be closed with `close`."""
 
     def __init__(self, source: AnySource) -> None:
         self.source = source
@@ -54,7 +54,7 @@ class OpenSource:
         """The task that has entered an async source, and exits it when `_should_close` is set."""
         self._should_close = asyncio.Event()
         self._interrupt: BaseException | None = None
-        self._close: Method = _do_nothing
+        self._leave: Method = _do_nothing
         """The method that closes a source that no task has entered."""
         self._process = os.getpid()
 
@@ -68,33 +68,19 @@ class OpenSource:
 
     # Opening
 
-    def open(self) -> None:
-        if _is_async(self.source):
-            self._owner = OwnerLoop.for_sources()
-            if (manager := _as_manager(self.source)) is not None:
-                self._owner.wait(functools.partial(self._enter, manager))
+    async def open(self, bridge: Bridge) -> None:
+        source: Any = self.source
+        enter, leave = _open_and_close(source)
+        has_async_manager = _is_manager(source, "a")
+        if not has_async_manager and not any(map(is_async, (enter, leave, source.tools))):
+            await bridge.call(enter)
+            self._leave = leave
             return
-        enter, leave = _open_and_close(self.source)
-        returned = enter()
-        if inspect.isawaitable(returned):  # A sync function may return an awaitable.
-            self._owner = OwnerLoop.for_sources()
-            self._owner.wait(functools.partial(self._enter, _manager(lambda: returned, leave)))
-        else:
-            self._close = leave
-
-    async def aopen(self) -> None:
-        if _is_async(self.source):
-            self._owner = OwnerLoop.here()
-            if (manager := _as_manager(self.source)) is not None:
-                await self._enter(manager)
-            return
-        enter, leave = _open_and_close(self.source)
-        (returned,) = await call_async(lambda: (enter(),))
-        if inspect.isawaitable(returned):
-            self._owner = OwnerLoop.here()
-            await self._enter(_manager(lambda: returned, leave))
-        else:
-            self._close = leave
+        self._owner = OwnerLoop.for_sources() if bridge is SYNC else OwnerLoop.here()
+        if has_async_manager:  # If the source also has sync context methods, they may only raise an error.
+            await self._owner.perform(functools.partial(self._enter, source), bridge)
+        elif not enter is leave is _do_nothing:
+            await self._owner.perform(functools.partial(self._enter, _manager(enter, leave)), bridge)
 
     async def _enter(self, manager: AbstractAsyncContextManager[Any]) -> None:
         """Start the task that opens the tool source and later closes it, and wait until the source is open."""
@@ -123,59 +109,35 @@ class OpenSource:
 
     # Listing
 
-    def list_tools(self) -> Any:
+    async def list_tools(self, bridge: Bridge) -> Any:
         """Return the list of tools from the tool source's method `tools()`.
 
         The async tools in the list run on the event loop of the tool source.
         """
         tools, owner = self.source.tools, self._owner
         if owner is None:
-            return call_sync(tools)
-        if owner.is_here:
+            return await bridge.call(tools)
+        if bridge is SYNC and owner.is_here:
             raise AcornError(
                 f"This call would block the event loop that the tool source `{type(self.source).__name__}` needs. Use "
                 f"`await agent.acall(...)` here, or open the source with `with agent:` instead of `async with agent:`."
             )
-        listed: Any = owner.wait(tools) if is_async(tools) else tools()
-        if inspect.isawaitable(listed):
-            listed = owner.wait(lambda: listed)
-        return self._bind_to_loop(listed)
-
-    async def alist_tools(self) -> Any:
-        """Return the list of tools from the tool source's method `tools()`, without blocking the event loop."""
-        tools, owner = self.source.tools, self._owner
-        if owner is None or not is_async(tools):
-            return self._bind_to_loop(await call_async(tools))
-        return self._bind_to_loop(await owner.run(tools))
-
-    def _bind_to_loop(self, listed: object) -> object:
-        if self._owner is None or not is_list_or_tuple(listed):
-            return listed
-        return [_on_loop(function, self._owner) for function in listed]
+        listed = await owner.perform(functools.partial(call_async, tools), bridge)
+        return [_on_loop(function, owner) for function in listed] if is_list_or_tuple(listed) else listed
 
     # Closing
 
-    def close(self) -> None:
+    async def close(self, bridge: Bridge) -> None:
         if self._process != os.getpid():  # In a forked child, the loop and the task do not exist.
             return
         if self._owner is None or self._task is None:
-            call_sync(self._close)
+            await bridge.call(self._leave)
         elif self._task.done():
             self._raise_error()
-        elif self._owner.is_here:
+        elif bridge is SYNC and self._owner.is_here:
             self._should_close.set()  # The garbage collector closes an iterator on the loop, where nothing may block.
         else:
-            self._owner.wait(self._exit)
-
-    async def aclose(self) -> None:
-        if self._process != os.getpid():
-            return
-        if self._owner is None or self._task is None:
-            await call_async(self._close)
-        elif self._task.done():
-            self._raise_error()
-        else:
-            await self._owner.run(self._exit)
+            await self._owner.perform(self._exit, bridge)
 
     async def _exit(self) -> None:
         self._should_close.set()
@@ -200,12 +162,6 @@ class OpenSource:
             raise error
 
 
-def _is_async(source: AnySource) -> bool:
-    if _is_manager(source, "a"):
-        return True
-    return any(is_async(method) for method in (*_open_and_close(source), source.tools))
-
-
 def _is_manager(source: object, prefix: str) -> bool:
     return all(hasattr(type(source), f"__{prefix}{end}__") for end in ("enter", "exit"))
 
@@ -220,37 +176,13 @@ def _open_and_close(source: Any) -> tuple[Method, Method]:
     return getattr(source, "open", None) or _do_nothing, getattr(source, "close", None) or _do_nothing
 
 
-def _as_manager(source: Any) -> AbstractAsyncContextManager[Any] | None:
-    """Return an async context manager that opens and closes a tool source.
-
-    Return None if the tool source has no methods to open and close it.
-    """
-    if _is_manager(source, "a"):  # If the source also has sync context methods, they may only raise an error.
-        return source  # type: ignore[no-any-return]
-    enter, leave = _open_and_close(source)
-    return None if enter is leave is _do_nothing else _manager(enter, leave)
-
-
 @asynccontextmanager
 async def _manager(enter: Method, leave: Method) -> AsyncGenerator[None]:
-    is_awaitable = await _call(enter, here=is_async(enter))
+    await call_async(enter)
     try:
         yield
-    finally:
-        # If `enter` returned an awaitable, `leave` returns one too. Call it here, because a cancelled scope would
-        # interrupt the wait for a thread.
-        await _call(leave, here=is_awaitable or is_async(leave))
-
-
-async def _call(method: Method, *, here: bool) -> bool:
-    """Call a method of a tool source, await its result if possible, and return True if the result was awaitable.
-
-    If `here` is False, the method runs in a new thread.
-    """
-    (returned,) = (method(),) if here else await call_async(lambda: (method(),))
-    if inspect.isawaitable(returned):
-        await returned
-    return inspect.isawaitable(returned)
+    finally:  # Do not use a thread, because a cancelled scope of the source would interrupt the wait for it.
+        await ASYNC.complete(leave())
 
 
 def _on_loop(function: Any, owner: OwnerLoop) -> Any:
@@ -288,27 +220,15 @@ class OpenSources:
         """The agent of the run. It may have opened sources with `with agent:`, which are not opened again."""
         self._open: list[OpenSource] = []
 
-    def open(self, source: AnySource) -> Any:
+    async def open(self, source: AnySource, bridge: Bridge) -> Any:
         """Open a tool source, unless `with agent:` has opened it, and return the list from its method `tools()`."""
         shared = open_sources_of(self._agent, source)
-        return (shared or self.add(source)).list_tools()
+        return await (shared or await self.add(source, bridge)).list_tools(bridge)
 
-    async def aopen(self, source: AnySource) -> Any:
-        """Open a tool source on the event loop, unless `with agent:` has opened it, and return its list of tools."""
-        shared = open_sources_of(self._agent, source)
-        return await (shared or await self.aadd(source)).alist_tools()
-
-    def add(self, source: AnySource) -> OpenSource:
+    async def add(self, source: AnySource, bridge: Bridge) -> OpenSource:
         """Open a tool source, add it to this collection and return it."""
         opened = OpenSource(source)
-        opened.open()
-        self._open.append(opened)
-        return opened
-
-    async def aadd(self, source: AnySource) -> OpenSource:
-        """Open a tool source on the event loop, add it to this collection and return it."""
-        opened = OpenSource(source)
-        await opened.aopen()
+        await opened.open(bridge)
         self._open.append(opened)
         return opened
 
@@ -316,42 +236,22 @@ class OpenSources:
         """Return the `OpenSource` for a tool source, or None if this collection does not contain it."""
         return next((opened for opened in self._open if opened.source is source and opened.is_usable), None)
 
-    def close(self, on_error: OnCloseError | None = None) -> None:
-        """Close all tool sources in reverse order, and pass each error to `on_error`.
-
-        Without `on_error`, the first error is raised after all tool sources were closed. It has notes about later
-        errors.
-        """
+    async def close(self, bridge: Bridge, on_error: OnCloseError) -> None:
+        """Close all tool sources in reverse order, and pass each error to `on_error`."""
         opened, self._open = self._open, []
-        on_error = on_error or _raise_first(None)
-        with ExitStack() as stack:
-            for source in opened:
-                stack.callback(_close, source, on_error)
-
-    async def aclose(self, on_error: OnCloseError | None = None) -> None:
-        """Close all tool sources on the event loop, in the same way as `close`."""
-        opened, self._open = self._open, []
-        on_error = on_error or _raise_first(None)
         async with AsyncExitStack() as stack:
             for source in opened:
-                stack.push_async_callback(_aclose, source, on_error)
+                stack.push_async_callback(_close, source, bridge, on_error)
 
 
-def _close(opened: OpenSource, on_error: OnCloseError) -> None:
+async def _close(opened: OpenSource, bridge: Bridge, on_error: OnCloseError) -> None:
     try:
-        opened.close()
+        await opened.close(bridge)
     except BaseException as error:
         on_error(error)
 
 
-async def _aclose(opened: OpenSource, on_error: OnCloseError) -> None:
-    try:
-        await opened.aclose()
-    except BaseException as error:
-        on_error(error)
-
-
-def _raise_first(first: BaseException | None) -> OnCloseError:
+def raise_first(first: BaseException | None) -> OnCloseError:
     """Return a callback that raises the first error, and adds notes about later errors to it.
 
     `first` is an exception that is already being handled, or None.
@@ -420,71 +320,41 @@ def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | 
     return None
 
 
-def open_sources(agent: AgentBase) -> None:
+async def open_sources(agent: AgentBase, bridge: Bridge) -> None:
     """Enter `with agent:`, and open the agent's tool sources if this is the outermost block."""
     agent_sources = _get_or_create_sources(agent)
-    with agent_sources.lock:
-        try:
-            for source in _sources_to_open(agent, agent_sources):
-                agent_sources.sources.add(source)
-        except BaseException as error:
-            agent_sources.sources.close(_raise_first(error))
-            raise
-        agent_sources.depth += 1
-
-
-def close_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Exit `with agent:`, and close the agent's tool sources if this is the outermost block.
-
-    `error` is the exception that ended the block, or None.
-    """
-    agent_sources = _get_or_create_sources(agent)
-    with agent_sources.lock:
-        agent_sources.depth -= 1
-        if not agent_sources.depth:
-            agent_sources.sources.close(_raise_first(error))
-
-
-async def aopen_sources(agent: AgentBase) -> None:
-    """Enter `async with agent:`, and open the agent's tool sources if this is the outermost block."""
-    agent_sources = _get_or_create_sources(agent)
-    await _acquire(agent_sources.lock)
+    await _acquire(agent_sources.lock, bridge)
     try:
-        for source in _sources_to_open(agent, agent_sources):
-            await agent_sources.sources.aadd(source)
+        if not agent_sources.depth:
+            for source in spec_within(current_overrides(), agent).sources:
+                if open_sources_of(agent, source) is None:
+                    await agent_sources.sources.add(source, bridge)
         agent_sources.depth += 1
     except BaseException as error:
-        await agent_sources.sources.aclose(_raise_first(error))
+        await agent_sources.sources.close(bridge, raise_first(error))
         raise
     finally:
         agent_sources.lock.release()
 
 
-async def aclose_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Exit `async with agent:`, and close the agent's tool sources if this is the outermost block.
+async def close_sources(agent: AgentBase, bridge: Bridge, error: BaseException | None) -> None:
+    """Exit `with agent:`, and close the agent's tool sources if this is the outermost block.
 
     `error` is the exception that ended the block, or None.
     """
     agent_sources = _get_or_create_sources(agent)
-    await _acquire(agent_sources.lock)
+    await _acquire(agent_sources.lock, bridge)
     try:
         agent_sources.depth -= 1
         if not agent_sources.depth:
-            await agent_sources.sources.aclose(_raise_first(error))
+            await agent_sources.sources.close(bridge, raise_first(error))
     finally:
         agent_sources.lock.release()
 
 
-def _sources_to_open(agent: AgentBase, agent_sources: AgentSources) -> list[AnySource]:
-    if agent_sources.depth:
-        return []
-    sources = spec_within(current_overrides(), agent).sources
-    return [source for source in sources if open_sources_of(agent, source) is None]
-
-
-async def _acquire(lock: threading.Lock) -> None:
-    """Acquire a lock that other threads may have acquired, without blocking the event loop."""
-    if lock.acquire(blocking=False):
+async def _acquire(lock: threading.Lock, bridge: Bridge) -> None:
+    """Acquire a lock that other threads may have acquired, without blocking an event loop."""
+    if lock.acquire(blocking=bridge is SYNC):
         return
     acquired = start_thread(lock.acquire)
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import iscoroutinefunction
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, overload
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -60,17 +60,15 @@ class _ModuleType(Protocol[Returned_co]):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Returned_co: ...
 
 
+@dataclass(slots=True, eq=False)
 class Journal:
     """The list of journal entries (`acorn.journal`) of one run, in the order in which they happened."""
 
-    __slots__ = ("entries", "now", "step")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.step = 0
-        """The step of the next entry."""
-        self.now = 0.0
-        """The seconds since the start of the run."""
+    entries: list[Entry] = field(default_factory=list["Entry"])
+    step: int = 0
+    """The step of the next entry."""
+    now: float = 0.0
+    """The seconds since the start of the run."""
 
 
 class _HistoryField:
@@ -410,15 +408,7 @@ def add_to_captures(run: Run) -> None:
         runs.append(run)
 
 
-class Subscriber(NamedTuple):
-    """A function that receives journal entries. `is_vital` is True if the run must stop when the function fails."""
-
-    callback: Listener
-    is_vital: bool = False
-    """Whether an exception in the callback stops the run, because the callback stores the entries."""
-
-
-_listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", default=())
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("acorn_listeners", default=())
 
 
 @contextmanager
@@ -435,38 +425,27 @@ def listen(callback: Listener) -> Generator[None]:
     value: Any = callback
     if not callable(value) or iscoroutinefunction(value):
         raise AcornError(f"`acorn.listen` needs a sync function with one parameter, got {excerpt(callback)}.")
-    with _subscribe(Subscriber(callback)):
-        yield
-
-
-@contextmanager
-def _subscribe(subscriber: Subscriber) -> Generator[None]:
-    token = _listeners.set((*_listeners.get(), subscriber))
+    token = _listeners.set((*_listeners.get(), callback))
     try:
         yield
     finally:
         _listeners.reset(token)
 
 
-class without_subscriber:
-    """A context manager in which new runs do not call the function of a subscriber.
+@contextmanager
+def without_listener(callback: Listener) -> Generator[None]:
+    """Do not call a listener for runs that start inside the `with` block.
 
-    acorn uses it while it calls this function, because a function that starts a run would otherwise call itself
+    acorn calls each listener in such a block, because a listener that starts a run would otherwise call itself
     endlessly.
     """
-
-    __slots__ = ("_subscriber", "_token")
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
-
-    def __enter__(self) -> None:
-        self._token = _listeners.set(tuple([other for other in _listeners.get() if other is not self._subscriber]))
-
-    def __exit__(self, *_: object) -> None:
-        _listeners.reset(self._token)
+    token = _listeners.set(tuple([other for other in _listeners.get() if other is not callback]))
+    try:
+        yield
+    finally:
+        _listeners.reset(token)
 
 
-def current_subscribers() -> tuple[Subscriber, ...]:
-    """Return the subscribers that would receive the journal entries of a run that starts now."""
+def current_listeners() -> tuple[Listener, ...]:
+    """Return the listeners that would receive the journal entries of a run that starts now."""
     return _listeners.get()

@@ -14,7 +14,6 @@ from tests.waiting import AGES, PATIENCE
 from acorn import capture, listen, module
 from acorn.journal import Entry, RunFailed, RunInterrupted, RunStarted
 from acorn.models.request import ModelRequest
-from acorn.record import Subscriber, _subscribe
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -160,18 +159,3 @@ def test_ctrl_c_in_branch_ends_siblings_deepest_first() -> None:
     finally:
         may_go_on.set()
     assert endings.order == ["aside", "outer/inner", "outer", None]
-
-
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_branch_whose_start_cannot_be_stored_ends_run_with_store_failure(way: str) -> None:
-    error = ValueError("the disk is full")
-
-    def keep(entry: Entry) -> None:
-        if isinstance(entry, RunStarted) and entry.branch == "outer":
-            raise error
-
-    agent = nested([])
-    with _subscribe(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
-        agent() if way == "sync" else asyncio.run(agent.acall())
-    assert caught.value is error
-    assert [run.error for run in runs] == [error, error]

@@ -14,7 +14,7 @@ import pytest
 from tests.behaviour.schemas import Question
 from tests.cases import each_case
 
-from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
+from acorn import AcornError, ModelError, Run, Step, Usage, listen, module, tool
 from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
@@ -26,7 +26,6 @@ from acorn.journal import (
     MessagesAdded,
     ModelRequested,
     ModelResponded,
-    RunFailed,
     RunFinished,
     RunStarted,
     ToolFinished,
@@ -35,7 +34,6 @@ from acorn.journal import (
 )
 from acorn.models import ModelRequest
 from acorn.models.retry import RetryingModel, RetryPolicy
-from acorn.record import Subscriber, _subscribe
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 SECRET = "sk-very-secret-12345678"
@@ -315,20 +313,6 @@ def test_each_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> No
     assert "deaf`, failed with LookupError:" in second
 
 
-def test_error_of_second_failing_vital_listener_does_not_replace_first_error() -> None:
-    first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
-    with (
-        _subscribe(Subscriber(Broken(ModelResponded, first), is_vital=True)),
-        _subscribe(Subscriber(Broken(RunFailed, second), is_vital=True)),
-        pytest.raises(ValueError) as caught,
-    ):
-        start(Main(model=model), "sync")
-    assert caught.value is first
-    run: Run[Any] = first.run  # type: ignore[attr-defined]
-    assert (run.stop_reason, run.error) == ("error", first)
-    assert not hasattr(second, "run")
-
-
 def a_look() -> ScriptedModel:
     return ScriptedModel([call("look", "l1") & call("look", "l2"), finish(result="done")])
 
@@ -344,57 +328,6 @@ def test_keyboard_interrupt_in_listener_is_raised_to_caller(way: str, kind: type
         start(Main(model=a_look()), way)
     run: Run[Any] = error.run  # type: ignore[attr-defined]
     assert (run.stop_reason, run.output) == ("cancelled", None)
-
-
-@each_case("way", WAYS)
-@each_case("times", [1, -1])
-@each_case("kind", [*OWN, RunFinished])
-def test_vital_listener_that_raises_stops_run_with_its_error(way: str, kind: type[Any], times: int) -> None:
-    error, model = ValueError("the disk is full"), a_look()
-    with _subscribe(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
-        start(Main(model=model), way)
-    assert caught.value is error
-    run: Run[Any] = error.run  # type: ignore[attr-defined]
-    assert (run.stop_reason, run.error) == ("error", error)
-
-
-@each_case("way", WAYS)
-@each_case("times", [1, -1])
-@each_case("kind", [RunStarted, ModelRequested, ModelResponded, RunFinished])
-@each_case("path", ["outer", "outer/inner", "Note"])
-def test_vital_listener_that_raises_in_branch_stops_run(way: str, kind: type[Any], times: int, path: str) -> None:
-    error = ValueError("the disk is full")
-    broken = Broken(kind, error, times=times)
-    ids: set[str] = set()
-
-    def keep(entry: Entry) -> None:
-        if isinstance(entry, RunStarted) and entry.branch == path:
-            ids.add(entry.run_id)
-        if entry.run_id in ids:
-            broken(entry)
-
-    model = RetryingModel(ScriptedModel(replies()), RetryPolicy(delay=0.001))
-    with _subscribe(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
-        start(Main(model=model), way)
-    assert caught.value is error
-    assert (runs[0].stop_reason, runs[0].error) == ("error", error)
-    assert None not in [run.stop_reason for run in runs]
-
-
-@each_case("way", WAYS)
-def test_vital_listener_that_raises_in_branch_started_by_branch_method_stops_run(way: str) -> None:
-    error = ValueError("the disk is full")
-
-    def keep(entry: Entry) -> None:
-        if isinstance(entry, RunStarted) and entry.branch == "Note":
-            raise error
-
-    with _subscribe(Subscriber(keep, is_vital=True)), pytest.raises(ValueError) as caught:
-        start(Main(model=ScriptedModel([call("look", "l1")])), way)
-    assert caught.value is error
-    run: Run[Any] = error.run  # type: ignore[attr-defined]
-    assert (run.branch, run.stop_reason, run.error) == (None, "error", error)
-    assert [child.stop_reason for child in run.branches] == ["error"]
 
 
 # Scope

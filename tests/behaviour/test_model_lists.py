@@ -290,8 +290,8 @@ def test_setting_assigned_by_hook_applies_to_declared_model_but_not_to_model_dic
     (hook,) = loop.asks(0.0)
     assert isinstance(hook, AskHook)
     loop.tell(hook.id, hook.function(*hook.arguments), 0.0)
-    assert [each.get("temperature") for each in loop.setting("model")] == [None, 0.2]
-    assert (loop.setting("temperature"), model[0]["temperature"]) == (0.9, 0.1)
+    assert [each.get("temperature") for each in loop.builder.model_setting] == [None, 0.2]
+    assert (loop.builder.temperature, model[0]["temperature"]) == (0.9, 0.1)
 
 
 @pytest.mark.every_way

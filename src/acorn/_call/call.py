@@ -49,7 +49,7 @@ from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
-from acorn._history.first_messages import prior_messages
+from acorn._history.transcript import prior_messages
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError

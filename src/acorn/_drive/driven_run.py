@@ -23,6 +23,7 @@ from acorn.journal import (
     HistoryEdited,
     InputReceived,
     InputRequested,
+    Listener,
     MessagesAdded,
     ModelRequested,
     ModelResponded,
@@ -35,7 +36,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.record import Run, Subscriber, without_subscriber
+from acorn.record import Run, without_listener
 
 if TYPE_CHECKING:
     from acorn._declare.module_base import Place
@@ -51,13 +52,13 @@ class DrivenRun:
     """The reading of the monotonic clock at second 0 of the run."""
     places: tuple[Place, ...]
     """The task and the thread that started the run. Python may close an abandoned iterator in another thread."""
-    subscribers: tuple[Subscriber, ...]
+    listeners: tuple[Listener, ...]
     published: int
-    """The number of journal entries that the subscribers have received."""
+    """The number of journal entries that the listeners have received."""
     is_observed: bool
     """Whether a listener or a store must receive new entries."""
-    failed_subscribers: list[Subscriber] = field(default_factory=list[Subscriber])
-    """The subscribers that failed. Only the first failure of a subscriber is logged."""
+    failed_listeners: list[Listener] = field(default_factory=list[Listener])
+    """The listeners that failed. Only the first failure of a listener is logged."""
     is_closed: bool = False
 
 
@@ -74,32 +75,27 @@ def attach_run(error: BaseException, run: Run) -> None:
                 error.run = run  # type: ignore[attr-defined]
 
 
-def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) -> None:
-    """Call the listeners of a run with its new journal entries, in order, and log exceptions of the listeners.
-
-    If a listener is marked as vital, its exception is raised and ends the run, unless the run is already aborted.
-    """
+def publish(driven: DrivenRun, entries: Sequence[Entry]) -> None:
+    """Call the listeners of a run with its new journal entries, in order, and log exceptions of the listeners."""
     while driven.published < len(entries):
         entry = entries[driven.published]
         driven.published += 1
-        for subscriber in driven.subscribers:
+        for listener in driven.listeners:
             try:
-                with without_subscriber(subscriber):
-                    subscriber.callback(entry)
+                with without_listener(listener):
+                    listener(entry)
             except Exception as error:
-                if subscriber.is_vital and not is_aborted:
-                    raise
-                if not any(other is subscriber for other in driven.failed_subscribers):
-                    driven.failed_subscribers.append(subscriber)
-                    _log_failure(entry.run_id, subscriber, error)
+                if not any(other is listener for other in driven.failed_listeners):
+                    driven.failed_listeners.append(listener)
+                    _log_failure(entry.run_id, listener, error)
 
 
-def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
+def _log_failure(run_id: str, listener: Listener, error: Exception) -> None:
     """Log that a listener raised an exception.
 
     The exception text may contain message content, so the text is logged only at DEBUG.
     """
-    name = getattr(subscriber.callback, "__qualname__", type(subscriber.callback).__qualname__)
+    name = getattr(listener, "__qualname__", type(listener).__qualname__)
     trace = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
     logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, trace)
     logger.debug("The exception that the listener raised:", exc_info=error)

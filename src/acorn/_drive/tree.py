@@ -34,7 +34,7 @@ from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._telemetry import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, add_to_captures, current_call_site, current_subscribers
+from acorn.record import CallSite, Run, add_to_captures, current_call_site, current_listeners
 from acorn.stores.errors import run_cancelled_error
 from acorn.stores.port import PendingCommit
 from acorn.types import JsonObject, ToolCall
@@ -77,7 +77,7 @@ class Tree:
         self._lock = threading.RLock()
         self._clock = current_clock()
         self.fatal_error: Exception | None = None
-        """The error of a vital listener or of the store, or a cancellation. It stops all runs of the tree."""
+        """The error of the store, or a cancellation. It stops all runs of the tree."""
         self.root = root.run.id
         self.committer = committer
         self.wake: Callable[[], None] | None = None
@@ -105,9 +105,9 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = self._clock.monotonic() - run.seconds
             add_to_captures(run)
-            subscribers = current_subscribers()
+            listeners = current_listeners()
             if logger.isEnabledFor(logging.INFO):
-                subscribers = (*subscribers, Subscriber(log_entry))
+                listeners = (*listeners, log_entry)
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)
@@ -118,13 +118,13 @@ class Tree:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
                     committer.first_span = self.trace.root_traceparent()
-                subscribers = (*subscribers, Subscriber(self.trace.on_entry))
+                listeners = (*listeners, self.trace.on_entry)
             driven = self._driven[run_id] = DrivenRun(
                 clock_start,
                 current_places(),
-                subscribers,
+                listeners,
                 len(run.journal.entries),
-                is_observed=bool(subscribers) or committer is not None,
+                is_observed=bool(listeners) or committer is not None,
             )
             now = self._clock.monotonic() - clock_start
             try:
@@ -453,22 +453,18 @@ class Tree:
 
     def is_listened_to(self, run_id: str) -> bool:
         """Return True if a run has listeners, which its driver must call in the driver's own thread."""
-        return bool(self._driven[run_id].subscribers)
+        return bool(self._driven[run_id].listeners)
 
     def _publish(self, run_id: str) -> None:
         """Call the listeners of a run with its new journal entries, and mark the run for the next commit."""
         driven, entries = self._driven.get(run_id), self.machines[run_id].journal.entries
         if self.committer is not None:
             self.committer.changed.add(run_id)
-            if driven is not None and not driven.subscribers:
+            if driven is not None and not driven.listeners:
                 driven.published = len(entries)
                 return
         if driven is not None:
-            try:
-                publish(driven, entries, is_aborted=self.fatal_error is not None)
-            except Exception as error:  # The error of a vital listener.
-                self.fatal_error = error
-                raise
+            publish(driven, entries)
 
 
 def tree_of(site: CallSite) -> Tree:

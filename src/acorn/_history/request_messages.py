@@ -17,12 +17,18 @@ from functools import lru_cache
 from operator import is_
 from typing import TypeVar, cast
 
+from pydantic import BaseModel
+
+from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import replace_surrogates, safe_repr, shorten
+from acorn._formats.blobs import format_size
+from acorn._formats.json import PartCollector, excerpt, find_path, replace_surrogates, safe_repr, shorten
+from acorn._formats.schema.problems import input_problem
+from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES, History, user_message
 from acorn._history.repair import match_results, repair_content, repair_text_message, repair_turn, unique_ids
-from acorn.errors import AcornError
-from acorn.models.request import SentMessages, SentPart, media_of
+from acorn.errors import AcornError, InputError, LimitError
+from acorn.models.request import SentMedium, SentMessages, SentPart, media_of
 from acorn.types import JsonValue, Message, MessageCall, is_json_object
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
@@ -242,3 +248,47 @@ def _encodable(value: T) -> T:
     elif isinstance(data, float) and not math.isfinite(data):
         data = None
     return cast(T, data)
+
+
+# The input message, and the limit of media
+
+
+def input_message(spec: Spec, run_input: BaseModel) -> Message:
+    """Return the run input as one user message that contains XML text and then the media parts."""
+    parts = PartCollector()
+    unserializable: list[object] = []
+    text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
+    if unserializable:
+        raise _unserializable_input(spec.owner, run_input, unserializable)
+    message: Message = {"role": "user", "content": parts.content(text)}
+    if parts.parts:
+        check_media(spec, media_of(message), InputError)
+    return message
+
+
+def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] = LimitError) -> None:
+    """Raise an error of class `kind` if all media of a request together are larger than `max_media_bytes`."""
+    limit, size = spec.max_media_bytes, sum(medium.size for medium in media)
+    if limit is None or size <= limit:
+        return
+    largest = max(media, key=lambda medium: medium.size)
+    count = "1 medium" if len(media) == 1 else f"{len(media)} media"
+    raise kind(
+        f"The media in one request of `{spec.owner}` are too large: {count} of {format_size(size)}, but the limit is "
+        f"{format_size(limit)}. The largest is in {largest.source} ({format_size(largest.size)}). Make the media "
+        f"smaller, or increase `max_media_bytes` if the model accepts more."
+    )
+
+
+def _unserializable_input(owner: str, run_input: BaseModel, values: Sequence[object]) -> InputError:
+    problems: list[dict[str, str]] = []
+    for value in values:
+        path, kind = find_path(value, run_input) or "input", type(value).__name__
+        message = f"`{path}` is an instance of `{kind}`, of which a model could read only an address in memory"
+        problems.append(input_problem(path, "a value that can be written as text", excerpt(value, 200), message))
+    messages = "; ".join(dict.fromkeys(problem["message"] for problem in problems))
+    return InputError(
+        f"Wrong input for `{owner}`: {messages}. Pass text, plain data or an instance of a schema, or give the class a "
+        f"`__repr__`.",
+        problems=problems,
+    )

@@ -11,18 +11,41 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec
 
 from pydantic_core import from_json
+from typing_extensions import TypeIs
 
 from acorn import journal
-from acorn._formats.json import copy_json, describe_error, text_of, to_content
+from acorn._formats.blobs import to_saved_data
+from acorn._formats.json import copy_json, describe_error, excerpt, text_of, to_content
 from acorn._formats.redact import Redactor, find_secrets
+from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
-from acorn._history.history import assistant_message, call_ids, history_of, steps_of, tool_message, user_message
-from acorn._history.repair import missing_results, open_calls, unique_ids
-from acorn.journal import CalledTool, Entry, Form, ResultMessage
+from acorn._history.history import (
+    ROLES,
+    SYSTEM_ROLES,
+    assistant_message,
+    call_ids,
+    history_of,
+    steps_of,
+    tool_message,
+    user_message,
+)
+from acorn._history.repair import NO_RESULT, missing_results, open_calls, unique_ids
+from acorn.errors import InputError
+from acorn.journal import CalledTool, Entry, Form, MessagesAdded, ResultMessage
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Run, history_of_run
-from acorn.types import TOOL_ERROR, Content, JsonValue, Message, ToolCall, ToolResult, Unfinished
+from acorn.types import (
+    TOOL_ERROR,
+    Content,
+    JsonValue,
+    Message,
+    ToolCall,
+    ToolResult,
+    Unfinished,
+    is_json_object,
+    is_list_or_tuple,
+)
 
 P = ParamSpec("P")
 
@@ -354,3 +377,68 @@ def _find_turn(history: Sequence[object], message: Message) -> int | None:
         if not ids.isdisjoint(unanswered):
             return index
     return None
+
+
+# The first messages
+
+
+def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
+    """Return the first messages of a run: the system prompt, the earlier messages and the input message.
+
+    If the prompt is empty, there is no system message.
+    """
+    messages: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
+    if prior:
+        earlier = [to_saved_data(message) for message in prior]  # The user may change the prior messages later.
+        for index, results in missing_results(earlier, NO_RESULT):
+            earlier[index:index] = results
+        messages += earlier
+    return [*messages, opening]
+
+
+def prior_messages(history: object, owner: str) -> list[Message]:
+    """Return the messages from `using(history=...)`, which accepts a list or a `Run`.
+
+    The system prompt is left out, because the new run adds its own prompt. Other system messages stay at their
+    positions.
+    """
+    if history is None:
+        return []
+    messages: object = history_of_run(history).current if _is_run(history) else history
+    if not is_list_or_tuple(messages):
+        raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
+    for index, message in enumerate(messages):
+        if not is_json_object(message) or message.get("role") not in ROLES:
+            raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
+    prompt_index = _prompt_index(messages, history)
+    return [message for index, message in enumerate(messages) if index != prompt_index]
+
+
+def _is_run(value: object) -> TypeIs[Run]:
+    return isinstance(value, Run)
+
+
+def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
+    """Return the index of the system prompt in the messages, or None if they contain no system prompt.
+
+    The user may have moved or edited the prompt of an earlier run.
+    """
+    is_first = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
+    if _is_run(history):
+        start = next((entry for entry in history.journal.entries if isinstance(entry, MessagesAdded)), None)
+        if start is not None:
+            if not start.messages or start.messages[0].get("role") not in SYSTEM_ROLES:
+                return None
+            prompt = start.messages[0]
+            equal = (
+                index
+                for index, message in enumerate(messages)
+                if message.get("role") in SYSTEM_ROLES and message == prompt
+            )
+            return next(equal, 0 if is_first else None)
+    return 0 if is_first else None
+
+
+def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
+    message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
+    return InputError(message, problems=[input_problem(path, expected, excerpt(value, 200), message)])

@@ -16,7 +16,7 @@ from acorn._declare.spec import Spec
 from acorn._formats.json import describe_error, excerpt, shorten, text_of, to_json_data
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.decode import decode_xml
-from acorn._history.first_messages import input_message
+from acorn._history.request_messages import input_message
 from acorn._history.saved_form import decode_instance
 from acorn.errors import AcornError, InputError, ParseError
 from acorn.journal import Entry

@@ -13,6 +13,7 @@ contain the rest of the code.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,11 +23,10 @@ from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import to_json_text
-from acorn._history.first_messages import first_messages, prompt_text
+from acorn._formats.json import safe_repr, shorten, to_json_text
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.saved_form import decode_instance
-from acorn._history.transcript import Transcript
+from acorn._history.transcript import Transcript, first_messages
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
 from acorn._machine.budgets import REPEATED, Budgets, Limits, digest_step, is_repeating
@@ -35,7 +35,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
 from acorn._machine.tool_calls import PendingCalls
-from acorn.errors import AcornError, LimitError, ModelError, StoreError
+from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, thinks
 from acorn.record import Run
@@ -232,7 +232,7 @@ class Machine:
             self._take_human_input(ask, outcome, now)
         elif phase == "prompt":
             if self.spec.prompt.file is None or not isinstance(outcome, str):
-                outcome = prompt_text(self.spec, outcome)
+                outcome = _prompt_text(self.spec.owner, outcome)
             self._add_first_messages(outcome, now)
         elif phase == "start":
             self._take_start(outcome, now)
@@ -586,7 +586,7 @@ class Machine:
     def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
         self._asks = None
-        self.transcript.stop(error, self.hook.valid_results(), self.setting("model"), is_final=is_final)
+        self.transcript.stop(error, self.hook.valid_results(), self.builder.model_setting, is_final=is_final)
         self.run.error = error
         is_failure = isinstance(error, Exception) and not isinstance(error, RunCancelledError)
         self.run.stop_reason = "error" if is_failure else "cancelled"
@@ -644,9 +644,17 @@ class Machine:
         if not self.spec.sources:
             self.builder.restore_tools()
 
-    def setting(self, name: str) -> Any:
-        """Return the current value of a setting: the value that a hook set, or else the declared value."""
-        return self.builder.setting(name)
+
+def _prompt_text(owner: str, returned: object) -> str:
+    """Return the text that the method `system_prompt` returned, without its common indentation.
+
+    Raise `DeclarationError` if the method did not return a string.
+    """
+    if not isinstance(returned, str):
+        raise DeclarationError(
+            f"`{owner}.system_prompt` must return a string, got {shorten(safe_repr(returned), 120)}."
+        )
+    return inspect.cleandoc(returned)
 
 
 def can_resume_after(error: BaseException) -> bool:

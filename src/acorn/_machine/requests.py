@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from acorn._declare.settings import effective_setting, merge_settings, read_sampling
+from acorn._declare.settings import merge_settings, read_sampling
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import HostedTool, Tool
 from acorn._formats.json import safe_repr, to_json_text
 from acorn._history.compaction import CompactedRange, estimate_tokens, range_to_compact, summary_messages, summary_text
-from acorn._history.first_messages import check_media, input_message
-from acorn._history.request_messages import RequestMessages
+from acorn._history.request_messages import RequestMessages, check_media, input_message
 from acorn._history.transcript import Transcript
 from acorn._machine import finish
 from acorn._machine.budgets import Budgets
@@ -95,7 +94,7 @@ class RequestBuilder:
         """The input messages of this run and its parents, the message of this run first."""
         if context is not None and context.inherits:
             self.openings = (self.openings if context.has_input else ()) + context.openings
-        self.model = plan.resolve(self._model_setting, plan.spec)
+        self.model = plan.resolve(self.model_setting, plan.spec)
         budgets.check_price(self.model)
         tools = inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools
         self.toolset = Toolset(tools, self._remaining_branches(), self._finish_definition())
@@ -103,15 +102,11 @@ class RequestBuilder:
 
     # Settings and the model
 
-    def setting(self, name: str) -> Any:
-        """Return the current value of a setting: the value that a hook set, or else the declared value."""
-        return effective_setting(name, self._state.settings, self._spec)
-
     def _read_settings(self) -> None:
         """Store the current settings, which every request uses until a hook changes them."""
         changed, spec = self._state.settings, self._spec
         sampling = read_sampling(changed, spec) if changed else spec.sampling
-        self._model_setting, self.temperature, self.max_tokens, self._declared = sampling
+        self.model_setting, self.temperature, self.max_tokens, self._declared = sampling
 
     def apply(self, changes: StepChanges) -> None:
         """Apply the settings and tools that a hook changed to all later requests."""
@@ -120,8 +115,8 @@ class RequestBuilder:
             state.settings = merge_settings(state.settings, changes.settings)
             self._read_settings()
             # The models of a list may have their own settings, which other settings override.
-            if "model" in changes.settings or is_list_or_tuple(self._model_setting):
-                self.model = self._plan.resolve(self._model_setting, self._spec)
+            if "model" in changes.settings or is_list_or_tuple(self.model_setting):
+                self.model = self._plan.resolve(self.model_setting, self._spec)
                 self._budgets.check_price(self.model)
                 is_other_model = True
         if changes.tools != self.toolset.tools:

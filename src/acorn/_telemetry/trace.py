@@ -335,7 +335,7 @@ class Trace:
         writer = self._writer
         if writer is None:
             return {}
-        writer.use_secrets_of(self._machines[run_id].setting("model"))
+        writer.use_secrets_of(self._machines[run_id].builder.model_setting)
         attributes: Attributes = {"gen_ai.input.messages": writer.messages(messages)}
         if instructions := writer.instructions(messages):
             attributes["gen_ai.system_instructions"] = instructions

@@ -18,7 +18,6 @@ from acorn._declare.spec_cache import (
     OverrideBlock,
     ShapesDescriptor,
     ToolDescriptor,
-    check_overrides,
     check_setting_name,
     class_spec,
     spec_of,
@@ -414,9 +413,6 @@ class module(AgentBase, Generic[In, Out, Deps]):
         These settings have priority over the settings of instances and of `using`, but not over the settings of a step.
         They apply in the current context: in tasks and in `asyncio.to_thread`, but not in threads that you start.
         """
-        for name in overrides:
-            check_setting_name(cls, name)
-        check_overrides(cls, overrides)
         return OverrideBlock(cls, overrides)
 
     # Hooks, for subclasses to define

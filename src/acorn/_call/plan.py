@@ -20,7 +20,6 @@ from acorn._declare.spec_cache import (
     has_user_hook,
     instance_of,
     module_docstring,
-    module_name,
     prompt_within,
     read_spec,
     spec_of,
@@ -99,7 +98,7 @@ def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
 def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions | None = None) -> Plan:
     """Return the plan of one run, which binds the spec, tools and hooks of a class to one instance."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    hooks, name = user_hooks(agent), module_name(type(agent))
+    hooks = user_hooks(agent)
     options = options or agent.__acorn_call_options__
     if spec.input.is_empty or spec.output.is_empty:
         check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
@@ -108,7 +107,7 @@ def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions |
         _bind_tools(agent, spec, overrides),
         resolve=_resolve,
         agent=agent,
-        module=name,
+        module=spec.module,
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
         on_start=hooks.get("on_start"),
         on_step=hooks.get("on_step"),

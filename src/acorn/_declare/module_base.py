@@ -13,20 +13,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from acorn._declare.spec import Spec
 from acorn.record import Run
-from acorn.types import JsonObject, Message
+from acorn.types import Message
 
 if TYPE_CHECKING:
     import asyncio
 
     Place = asyncio.Task[object] | threading.Thread
     """An asyncio task or a thread that executes code."""
-
-_create_lock = threading.Lock()
 
 
 class Queueing(NamedTuple):
@@ -61,28 +60,26 @@ class CallOptions:
     """The `Fork` object of `_machine/fork.py` if the next run is a fork of another run."""
 
 
-class DeclaredValues(NamedTuple):
-    """The attribute values from which a spec was compiled. They are stored to detect later changes."""
+class CachedSpec(NamedTuple):
+    """A compiled spec, and the attribute values from which it was compiled, which show later changes."""
 
+    source: object
+    """The class of a class spec, or the class spec of an instance spec."""
     values: list[Any]
-    contents: list[tuple[list[Any] | JsonObject, list[Any]]]
-    """The lists and dicts among the values, each together with a copy of its content."""
-
-
-class ClassSpec(NamedTuple):
-    """The cached spec of a class, and the attribute values from which it was compiled."""
-
-    cls: type
-    values: DeclaredValues
+    containers: list[Any]
+    """The lists and dicts among the values."""
+    contents: list[Any]
+    """Copies of the containers."""
     spec: Spec
 
-
-class InstanceSpec(NamedTuple):
-    """The cached spec of an instance, with the spec of its class and the values from which it was compiled."""
-
-    class_spec: Spec
-    values: DeclaredValues
-    spec: Spec
+    def is_current(self, source: object, values: list[Any]) -> bool:
+        """Return whether the values are still the same objects, and their content has not changed."""
+        return (
+            self.source is source
+            and len(values) == len(self.values)
+            and all(map(is_, values, self.values))
+            and self.containers == self.contents
+        )
 
 
 class LastRuns:
@@ -134,9 +131,9 @@ class AgentBase:
     """The class `module` itself."""
     __acorn_locals__: ClassVar[Mapping[str, object]] = {}
     """The local variables that the type hints of a class may use, if the class is defined inside a function."""
-    __acorn_class_spec__: ClassVar[ClassSpec | None] = None
-    """The cached spec of a class. A subclass inherits this attribute, so the entry also contains its class."""
-    __acorn_spec__: InstanceSpec | None = None
+    __acorn_class_spec__: ClassVar[CachedSpec | None] = None
+    """The cached spec of a class. A subclass inherits this attribute, but the entry contains its class."""
+    __acorn_spec__: CachedSpec | None = None
     """The cached spec of an instance that sets attributes."""
     __acorn_call_options__: CallOptions = CallOptions()
     """The options of the next call of an instance."""
@@ -171,9 +168,7 @@ def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
     """Store a run as the last run of an instance in the tasks and OS threads in `places`."""
     last_runs = agent.__acorn_last_runs__
     if last_runs is None:
-        with _create_lock:
-            last_runs = agent.__acorn_last_runs__ or LastRuns()
-            set_private(agent, "__acorn_last_runs__", last_runs)
+        last_runs = vars(agent).setdefault("__acorn_last_runs__", LastRuns())  # Another thread may do the same.
     last_runs.remember(places, run)
 
 

@@ -54,6 +54,8 @@ class Spec:
     """The settings, tools and types of a module, which do not change from call to call."""
 
     owner: str
+    module: str
+    """The name of the class for journals, such as `package.file:Class`."""
     declared: frozenset[str]
     """The names of the attributes that the user set. All other attributes have their defaults."""
     model: Any = field(repr=False)
@@ -96,12 +98,11 @@ class Spec:
 
     deps_type: Any
     """The type that the class declares for its dependencies, or `Any`."""
-    xml: XmlStyle = field(init=False)
-    """The settings for descriptions and missing values in XML, in the format of the XML encoder."""
 
-    def __post_init__(self) -> None:
-        xml = XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
-        object.__setattr__(self, "xml", xml)  # A frozen dataclass does not allow assignment.
+    @cached_property
+    def xml(self) -> XmlStyle:
+        """The settings for descriptions and missing values in XML, in the format of the XML encoder."""
+        return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -139,8 +140,14 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
     for attribute in _CLASS_LIMITS:
         if frozen[attribute] is not None:
             frozen[attribute] = ClassLimit(frozen[attribute].limit, _declarer(cls, base, attribute))
-    prompt = _find_prompt(cls, base)
-    return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, deps_type=deps_type(cls), **frozen)
+    return Spec(
+        owner=cls.__name__,
+        module=f"{cls.__module__}:{cls.__qualname__}",
+        declared=frozenset(declared),
+        prompt=_find_prompt(cls, base),
+        deps_type=deps_type(cls),
+        **frozen,
+    )
 
 
 def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:

@@ -18,12 +18,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
 from acorn._declare.generics import ORIG_CLASS, deps_type, generics_of
-from acorn._declare.module_base import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, set_private
+from acorn._declare.module_base import AgentBase, CachedSpec, set_private
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
 from acorn._declare.tools.collect import is_tool_name
@@ -33,7 +32,7 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.types import JsonObject, is_json_list, is_json_object, is_mapping
+from acorn.types import is_json_list, is_json_object, is_mapping
 
 _UNSET = object()
 
@@ -57,13 +56,13 @@ def spec_of(agent: AgentBase) -> Spec:
         return spec
     values = [alias, *settings, *settings.values()]
     cached = agent.__acorn_spec__
-    if cached is None or cached.class_spec is not spec or not _is_same(cached.values, values):
+    if cached is None or not cached.is_current(spec, values):
         if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
         revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
         if alias is not None:
             revised = replace(revised, deps_type=deps_type(agent))
-        cached = InstanceSpec(spec, _declared(values), revised)
+        cached = _cached_spec(spec, values, revised)
         set_private(agent, "__acorn_spec__", cached)
     return cached.spec
 
@@ -72,32 +71,20 @@ def class_spec(cls: type[AgentBase]) -> Spec:
     """Return the current spec of a class."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
     cached = cls.__acorn_class_spec__
-    if cached is None or cached.cls is not cls or not _is_same(cached.values, values):
+    if cached is None or not cached.is_current(cls, values):
         settings = dict(zip(SETTINGS, values, strict=True))
         spec = check_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
-        cached = cls.__acorn_class_spec__ = ClassSpec(cls, _declared(values), spec)
+        cached = cls.__acorn_class_spec__ = _cached_spec(cls, values, spec)
     return cached.spec
 
 
-def _declared(values: list[Any]) -> DeclaredValues:
-    """Return a `DeclaredValues` object with the attribute values and copies of the lists and dicts among them."""
-    contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
-    return DeclaredValues(values, contents)
-
-
-def _is_same(declared: DeclaredValues, values: list[Any]) -> bool:
-    """Return whether the values are the same objects as in `declared`, and their content has not changed."""
-    return (
-        len(values) == len(declared.values)
-        and all(map(is_, values, declared.values))
-        and all(_content(value) == content for value, content in declared.contents)
-    )
-
-
-def _content(value: list[Any] | JsonObject) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.items())
-    return [entry.copy() if type(entry) is dict else entry for entry in value]
+def _cached_spec(source: object, values: list[Any], spec: Spec) -> CachedSpec:
+    containers = [value for value in values if is_json_list(value) or is_json_object(value)]
+    contents: list[Any] = [
+        value.copy() if isinstance(value, dict) else [entry.copy() if type(entry) is dict else entry for entry in value]
+        for value in containers
+    ]
+    return CachedSpec(source, values, containers, contents, spec)
 
 
 def module_docstring(which: Branch) -> str | None:
@@ -164,19 +151,16 @@ def _hint(name: str, known_names: Iterable[str]) -> str:
     return f" Did you mean `{similar}`?" if similar else ""
 
 
-def _is_similar(name: str, other: str) -> bool:
-    """Return True if at most two changed, added or removed letters turn one name into the other."""
-    if abs(len(name) - len(other)) > 2:
+def _is_similar(name: str, other: str, edits: int = 2) -> bool:
+    """Return True if at most `edits` changed, added or removed letters turn one name into the other."""
+    if edits < 0:
         return False
-    distances = list(range(len(other) + 1))
-    for row, letter in enumerate(name, start=1):
-        above, distances = distances, [row]
-        for column, other_letter in enumerate(other, start=1):
-            substituted = above[column - 1] + (letter != other_letter)
-            distances.append(min(above[column] + 1, distances[-1] + 1, substituted))
-        if min(distances) > 2:
-            return False
-    return distances[-1] <= 2
+    if not name or not other:
+        return len(name) + len(other) <= edits
+    if name[0] == other[0]:
+        return _is_similar(name[1:], other[1:], edits)
+    remaining = [(name[1:], other[1:]), (name[1:], other), (name, other[1:])]
+    return any(_is_similar(rest, other_rest, edits - 1) for rest, other_rest in remaining)
 
 
 # Modules that are branches or tools of other modules
@@ -330,7 +314,7 @@ class ShapesDescriptor:
         if instance is None and owner is owner.__acorn_module__:
             return None
         spec = class_spec(owner) if instance is None else spec_of(instance)
-        return Shapes(module_name(owner), spec.input, spec.output, partial(_find_child, spec))
+        return Shapes(spec.module, spec.input, spec.output, partial(_find_child, spec))
 
 
 def _find_child(spec: Spec, name: str) -> object:
@@ -340,11 +324,6 @@ def _find_child(spec: Spec, name: str) -> object:
         which: Branch = entry["module"] if is_mapping(entry) else entry
         return which if isinstance(which, type) else instance_of(which)
     return next((tool.function for tool in spec.tools if isinstance(tool, AgentTool) and tool.name == name), None)
-
-
-def module_name(cls: type) -> str:
-    """Return the name of a class for journals, such as `package.file:Class`."""
-    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def agent_name(cls: type) -> str:
@@ -376,11 +355,6 @@ def current_overrides() -> Overrides:
     return _overrides.get()
 
 
-def check_overrides(cls: type[AgentBase], values: Mapping[str, Any]) -> None:
-    """Raise an error if a value in a `with Agent.override(...)` block is invalid for an instance of the class."""
-    _revise(read_spec(cls), cls, values)
-
-
 class OverrideBlock:
     """The context manager that `Agent.override(...)` returns.
 
@@ -388,6 +362,9 @@ class OverrideBlock:
     """
 
     def __init__(self, cls: type[AgentBase], values: Mapping[str, Any]) -> None:
+        for name in values:
+            check_setting_name(cls, name)
+        _revise(class_spec(cls), cls, values)  # This raises an error if a value is invalid.
         self._override = Override(cls, values)
 
     def __enter__(self) -> None:

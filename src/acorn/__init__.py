@@ -30,9 +30,8 @@ from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
     from acorn._call.runs import runs
-    from acorn.chunk import StreamChunk
+    from acorn.chunk import Partial, StreamChunk
     from acorn.media import Audio, File, Image
-    from acorn.partial import Partial
     from acorn.step import Step
 
 __version__ = "0.2.0"
@@ -73,7 +72,7 @@ __all__ = [
 # The modules of these names are slow to import, so acorn imports a module when its name is first used.
 _LATE = {
     "runs": "acorn._call.runs",
-    "Partial": "acorn.partial",
+    "Partial": "acorn.chunk",
     "Step": "acorn.step",
     "StreamChunk": "acorn.chunk",
     **dict.fromkeys(("Image", "Audio", "File"), "acorn.media"),

@@ -1,28 +1,46 @@
-"""The chunks of a streamed run, which `stream` yields and `on_stream` receives.
+"""The chunks of a streamed run, and the type `Partial[T]` of an output that the model has not completed yet.
 
 A chunk does its work only on demand. When the user reads `partial`, the chunk parses the partial answer. When the user
 reads `tool_call`, the chunk joins the text of the tool call.
+
+    def on_stream(self, chunk):
+        partial: Partial[CityInfo] | None = chunk.partial
+        if partial and partial.city_name:
+            print(partial.city_name)
+
+For a type checker, `Partial[T]` is `T`. At run time, it is a Pydantic class in which every field may be None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Annotated, Any, Generic
 
 from typing_extensions import TypeVar
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.partial.frames import NOT_READY, resolve_lazy
+from acorn._formats.partial.classes import partial_type
+from acorn._formats.partial.expectations import NOT_READY, resolve_lazy
 from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.models.assemble import Assembly, PartialCall
 from acorn.models.port import Delta, ModelResponse
-from acorn.partial import Partial
 from acorn.record import Run
 from acorn.types import JsonObject, ToolResult
 
 Out = TypeVar("Out", default=Any)
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Partial = Annotated[T, "partial"]
+else:
+
+    class Partial:
+        """The generic type of an incomplete output: `Partial[T]` is a copy of `T` in which all fields are optional."""
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return partial_type(kind)
 
 
 _new = object.__new__

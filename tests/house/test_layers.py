@@ -18,7 +18,7 @@ KNOWN_FILES = frozenset(FILES)
 # The layers, lowest first. A file belongs to the layer with the longest matching prefix.
 LAYERS: list[tuple[str, list[str]]] = [
     ("base", ["_base", "errors", "types"]),
-    ("formats", ["_formats", "media", "partial"]),
+    ("formats", ["_formats", "media"]),
     (
         "ports and records",
         [

@@ -14,10 +14,9 @@ from pydantic import BaseModel, RootModel
 from tests.cases import case
 
 from acorn._formats.schema.shape import Shape, shape_of
-from acorn.chunk import AnswerReader, StreamChunk, Streamer
+from acorn.chunk import AnswerReader, Partial, StreamChunk, Streamer
 from acorn.models.assemble import Assembly, as_deltas
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.partial import Partial
 from acorn.record import Run
 from acorn.types import ToolResult, Usage
 

@@ -19,7 +19,7 @@ from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page,
 from acorn._formats.partial.classes import PartialModel
 from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import shape_of
-from acorn.partial import Partial
+from acorn.chunk import Partial
 
 T = TypeVar("T")
 P: Any = Partial

@@ -36,10 +36,10 @@ from tests.long_version import IS_LONG
 from tests.unit.json_documents import Cat, City, Color, Dog, Item, Loose, Names, Open, Point, Report, Tree, documents
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._formats.partial.frames import NOT_READY, resolve_lazy
+from acorn._formats.partial.expectations import NOT_READY, resolve_lazy
 from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import aliases_of
-from acorn.partial import Partial
+from acorn.chunk import Partial
 
 P: Any = Partial
 

@@ -1,11 +1,10 @@
-"""Partial classes of Pydantic classes and dataclasses, and the frames that create their instances.
+"""Partial classes of Pydantic classes and dataclasses, and their instances.
 
 A partial class is a copy of a class in which all fields are optional, also in nested classes. acorn creates one partial
-class for each Pydantic class or dataclass. A frame collects the values of an incomplete JSON object and creates
-snapshots. A snapshot is a new instance of the partial class, and it shares its values with the previous snapshot. If
-the last, incomplete value of a snapshot is long, the snapshot stores a `LazyValue` outside of its `__dict__`. This
-field is called the pending field. The snapshot creates the value on the first access to the field or to `__dict__`,
-which `model_dump`, `==`, `repr` and copying use.
+class for each Pydantic class or dataclass. A snapshot is a new instance of the partial class, and it shares its values
+with the previous snapshot. If the last, incomplete value of a snapshot is long, the snapshot stores a function that
+creates the value outside of its `__dict__`. This field is called the pending field. The snapshot creates the value on
+the first access to the field or to `__dict__`, which `model_dump`, `==`, `repr` and copying use.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import threading
 import types
 import typing
 import warnings
-from collections.abc import Generator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, Union, get_args, get_origin
 
@@ -24,7 +23,6 @@ import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from acorn._formats.json import is_root_class
-from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText, LazyValue, WrapperFrame
 from acorn._formats.schema.shape import fields_of, has_fields
 from acorn.types import JsonObject
 
@@ -70,7 +68,7 @@ class PartialModel(BaseModel):
 
 
 _open: Any = vars(PartialModel)["__acorn_open__"]
-_METHODS = frozenset(dir(PartialModel))
+METHODS = frozenset(dir(PartialModel))
 _new = object.__new__
 _get_dict, _get_open = _dict.__get__, _open.__get__
 _set_dict, _set_open = _dict.__set__, _open.__set__
@@ -101,73 +99,17 @@ def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
     return instance
 
 
-class ModelFrame(Frame):
-    """A frame (the state of an incomplete JSON object) that creates instances of a partial class."""
-
-    __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
-
-    def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
-        self.cls = cls
-        self.fields = fields
-        self.other = other
-        """The expectation for the values of unknown keys."""
-        self.name: str | None = None
-        self.key = ""
-        self.seen: set[str] = set()
-        """The names of the fields that have a value. Snapshots share this set, so each change creates a new set."""
-        self.done: tuple[str, ...] = ()
-        """The names of the fields whose values are complete."""
-        self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
-        self.extra: JsonObject | None = {} if cls.model_config.get("extra") == "allow" else None
-
-    def enter(self, key: str) -> Any:
-        field = self.fields.get(key)
-        if field is None:  # The parser must also parse the value of an unknown key, but snapshots omit this value.
-            self.name, self.key = None, key
-            return self.other
-        self.name = field[0]
-        if self.name in self.done:  # The JSON text repeats the key. The last value of a key applies.
-            self.done = tuple(name for name in self.done if name != self.name)
-        return field[1]
-
-    def put(self, value: object) -> None:
-        if self.name is not None:
-            self.values[self.name] = None if value is NOT_READY else value
-            self.seen = self.seen | {self.name}
-            self.done = (*self.done, self.name)
-        elif self.extra is not None:
-            self.extra = {**self.extra, self.key: value}
-        self.name = None
-
-    def close(self) -> object:
-        return self._instance(self.values, None)
-
-    def snapshot(self, child: object) -> object:
-        values, name = self.values.copy(), self.name
-        if name is None or child is NOT_READY:
-            return self._instance(values, None)
-        if name not in self.seen:
-            self.seen = self.seen | {name}
-        if isinstance(child, LazyValue):
-            if name not in _METHODS:
-                del values[name]
-                return self._instance(values, (name, child))
-            child = child()  # Without a value in `__dict__`, a field named `copy` would return the method.
-        values[name] = child
-        return self._instance(values, None)
-
-    def _instance(self, values: dict[str, Any], pending: tuple[str, LazyValue] | None) -> PartialModel:
-        return _instance(self.cls, values, self.seen, self.extra, pending)
-
-
-def _instance(
+def new_instance(
     cls: type[PartialModel],
     values: dict[str, Any],
     seen: set[str],
     extra: JsonObject | None,
-    pending: tuple[str, LazyValue] | None,
+    pending: tuple[str, Callable[[], Any]] | None,
 ) -> PartialModel:
-    # This function does the same as `model_construct`, but it is faster.
+    """Create an instance without validation, like `model_construct` but faster.
+
+    `pending` is the pending field: its name, and a function that creates its value.
+    """
     instance = _new(cls)
     _set_dict(instance, values)
     _set_fields_set(instance, seen)
@@ -175,44 +117,6 @@ def _instance(
     _set_private(instance, None)
     _set_open(instance, pending)
     return instance
-
-
-def wrap_root(cls: type[PartialModel], root: object) -> Any:
-    """Create an instance of the partial class `cls` of a `RootModel`, with `root` as its current content."""
-    if root is NOT_READY:
-        return NOT_READY
-    if isinstance(root, LazyValue):
-        return _instance(cls, {}, {"root"}, None, ("root", root))
-    return _instance(cls, {"root": root}, {"root"}, None, None)
-
-
-class RootFrame(WrapperFrame):
-    """A frame (the state of an incomplete JSON object or list) that creates partial instances of a `RootModel`."""
-
-    __slots__ = ("cls",)
-
-    def __init__(self, cls: type[PartialModel], inner: Frame) -> None:
-        super().__init__(inner)
-        self.cls = cls
-
-    def close(self) -> object:
-        return wrap_root(self.cls, self.inner.close())
-
-    def snapshot(self, child: object) -> object:
-        return wrap_root(self.cls, self.inner.snapshot(child))
-
-
-class RootText(GrowingText):
-    """An incomplete JSON string whose snapshots are partial instances of a `RootModel`."""
-
-    __slots__ = ("cls",)
-
-    def __init__(self, cls: type[PartialModel]) -> None:
-        super().__init__()
-        self.cls = cls
-
-    def snapshot(self) -> object:
-        return wrap_root(self.cls, super().snapshot())
 
 
 _lock = threading.RLock()

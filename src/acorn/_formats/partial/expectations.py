@@ -1,13 +1,20 @@
-"""Expectations: objects that know the declared type of a JSON value and control its parsing.
+"""Expectations and frames, which control the parsing of JSON values and create snapshots of incomplete values.
 
-An expectation determines whether snapshots contain an incomplete string, how a complete value is validated, and which
-frame stores an incomplete object or list. `expectation_of` in `parser.py` creates the expectation for a type.
+An expectation knows the declared type of a JSON value. It determines whether snapshots contain an incomplete string,
+how a complete value is validated, and which frame stores an incomplete object or list. `expectation_of` in `parser.py`
+creates the expectation for a type.
+
+A frame represents a JSON object or list whose end has not arrived. The frame stores the complete items in a container
+that only grows. A snapshot of a small container is a copy. A snapshot of a long string or container is a `LazyValue`,
+which stores a reference and the current length. The `LazyValue` makes the copy on first access.
 """
 
 from __future__ import annotations
 
 import typing
-from functools import cached_property
+from collections.abc import Iterable, Mapping
+from functools import cached_property, partial
+from itertools import islice
 from types import NoneType
 from typing import Any, Literal, get_origin
 
@@ -15,17 +22,255 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer, core_schema, to_json
 
-from acorn._formats.partial.classes import ModelFrame, PartialModel, RootFrame, RootText
-from acorn._formats.partial.frames import (
-    NOT_READY,
-    DictFrame,
-    Frame,
-    GrowingText,
-    ListFrame,
-    TypedDictFrame,
-    WrapperFrame,
-)
+from acorn._formats.partial.classes import METHODS, PartialModel, new_instance
 from acorn.types import JsonObject, JsonValue
+
+
+class _NotReady:
+    def __repr__(self) -> str:
+        return "NOT_READY"
+
+
+NOT_READY: Any = _NotReady()
+"""The sentinel for a value that snapshots omit, such as an incomplete number or a value that fails validation."""
+
+LONG_TEXT = 1000
+LONG_LIST = 64
+
+
+class GrowingText:
+    """A string to which the parser appends pieces of text.
+
+    Appending does not copy the string, because no other object refers to it.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, piece: str) -> None:
+        text = self.text
+        self.text = ""  # Python appends in place only if the string has a single reference.
+        text += piece
+        self.text = text
+
+    def snapshot(self) -> object:
+        text = self.text
+        return text if len(text) < LONG_TEXT else LazyValue(_first_characters, self, len(text))
+
+
+class LazyValue(partial[Any]):
+    """A long value in a snapshot: a call that creates the value when user code first reads it."""
+
+    __slots__ = ()
+
+
+def resolve_lazy(value: object) -> Any:
+    """Return the real value of a `LazyValue`, or return any other value unchanged."""
+    return value() if isinstance(value, LazyValue) else value
+
+
+def _first_characters(node: GrowingText, length: int) -> str:
+    text = node.text
+    return text if len(text) == length else text[:length]
+
+
+def _first_items(items: list[Any], count: int, last: object) -> list[object]:
+    """Return the first `count` items of a growing list, followed by the incomplete item `last`."""
+    return items[:count] if last is NOT_READY else [*items[:count], resolve_lazy(last)]
+
+
+def _first_entries(items: dict[Any, object], count: int, key: object, last: object) -> dict[Any, Any]:
+    """Return the first `count` entries of a growing dict, and the incomplete entry with `key` and the value `last`."""
+    entries = dict(islice(items.items(), count))
+    if key is not NOT_READY and last is not NOT_READY:
+        entries[key] = resolve_lazy(last)
+    return entries
+
+
+class Frame:
+    """The base class of frames. A frame stores an incomplete JSON object or list, and the parser adds values to it."""
+
+    __slots__ = ()
+    is_object = True
+    key_changes_snapshot = False
+    """Whether a new key may change the snapshot before the value of this key arrives."""
+
+    def enter(self, key: str) -> Any:
+        """Prepare the frame for the value of a JSON key, and return the expectation for this value.
+
+        For a list, `key` is "".
+        """
+        raise NotImplementedError
+
+    def put(self, value: object) -> None:
+        """Store the value for which `enter` was called. The value is `NOT_READY` if it failed validation."""
+        raise NotImplementedError
+
+    def close(self) -> object:
+        """Return the final value of the object or list after its end has arrived."""
+        raise NotImplementedError
+
+    def snapshot(self, child: object) -> object:
+        """Return the current value of the object or list. `child` is a snapshot of its last, incomplete value."""
+        raise NotImplementedError
+
+
+class ListFrame(Frame):
+    """A frame (the state of an incomplete JSON list) with one expectation for all items."""
+
+    __slots__ = ("item", "items")
+    is_object = False
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.items: list[object] = []
+
+    def enter(self, key: str) -> Any:
+        return self.item
+
+    def put(self, value: object) -> None:
+        self.items.append(None if value is NOT_READY else value)
+
+    def close(self) -> object:
+        return self.items
+
+    def snapshot(self, child: object) -> object:
+        if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
+            return LazyValue(_first_items, self.items, len(self.items), child)
+        return self.items.copy() if child is NOT_READY else [*self.items, child]
+
+
+class DictFrame(Frame):
+    """A frame (the state of an incomplete JSON object) for a dict, with one expectation for all values."""
+
+    __slots__ = ("item", "items", "key", "keys")
+
+    def __init__(self, item: Any, keys: Any = None) -> None:
+        self.item = item
+        self.keys = keys
+        """The expectation for the keys, or None if the keys are strings without validation."""
+        self.items: dict[Any, object] = {}
+        self.key: Any = NOT_READY
+
+    def enter(self, key: str) -> Any:
+        self.key = key if self.keys is None else self.keys.text(key)
+        return self.item
+
+    def put(self, value: object) -> None:
+        key, self.key = self.key, NOT_READY
+        if key is NOT_READY:
+            return
+        if key in self.items:  # A lazy value refers to the first entries of the dict, so do not change these entries.
+            self.items = self.items.copy()
+        self.items[key] = None if value is NOT_READY else value
+
+    def close(self) -> object:
+        return self.items
+
+    def snapshot(self, child: object) -> object:
+        if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
+            return LazyValue(_first_entries, self.items, len(self.items), self.key, child)
+        items = self.items.copy()
+        if self.key is not NOT_READY and child is not NOT_READY:
+            items[self.key] = child
+        return items
+
+
+class TypedDictFrame(DictFrame):
+    """A frame (the state of an incomplete JSON object) for a TypedDict.
+
+    In snapshots, a required key has the value None until its value arrives.
+    """
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str], other: Any) -> None:
+        super().__init__(other)
+        self.fields = fields
+        self.items.update(dict.fromkeys(required))
+
+    def enter(self, key: str) -> Any:
+        self.key, expectation = self.fields.get(key, (NOT_READY, self.item))
+        return expectation
+
+
+class ModelFrame(Frame):
+    """A frame (the state of an incomplete JSON object) that creates instances of a partial class."""
+
+    __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
+
+    def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
+        self.cls = cls
+        self.fields = fields
+        self.other = other
+        """The expectation for the values of unknown keys."""
+        self.name: str | None = None
+        self.key = ""
+        self.seen: set[str] = set()
+        """The names of the fields that have a value. Snapshots share this set, so each change creates a new set."""
+        self.done: tuple[str, ...] = ()
+        """The names of the fields whose values are complete."""
+        self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
+        self.extra: JsonObject | None = {} if cls.model_config.get("extra") == "allow" else None
+
+    def enter(self, key: str) -> Any:
+        field = self.fields.get(key)
+        if field is None:  # The parser must also parse the value of an unknown key, but snapshots omit this value.
+            self.name, self.key = None, key
+            return self.other
+        self.name = field[0]
+        if self.name in self.done:  # The JSON text repeats the key. The last value of a key applies.
+            self.done = tuple(name for name in self.done if name != self.name)
+        return field[1]
+
+    def put(self, value: object) -> None:
+        if self.name is not None:
+            self.values[self.name] = None if value is NOT_READY else value
+            self.seen = self.seen | {self.name}
+            self.done = (*self.done, self.name)
+        elif self.extra is not None:
+            self.extra = {**self.extra, self.key: value}
+        self.name = None
+
+    def close(self) -> object:
+        return new_instance(self.cls, self.values, self.seen, self.extra, None)
+
+    def snapshot(self, child: object) -> object:
+        values, name = self.values.copy(), self.name
+        if name is None or child is NOT_READY:
+            return new_instance(self.cls, values, self.seen, self.extra, None)
+        if name not in self.seen:
+            self.seen = self.seen | {name}
+        if isinstance(child, LazyValue):
+            if name not in METHODS:
+                del values[name]
+                return new_instance(self.cls, values, self.seen, self.extra, (name, child))
+            child = child()  # Without a value in `__dict__`, a field named `copy` would return the method.
+        values[name] = child
+        return new_instance(self.cls, values, self.seen, self.extra, None)
+
+
+class WrapperFrame(Frame):
+    """The base class of frames that contain another frame for the same JSON object or list, and change its results."""
+
+    __slots__ = ("inner", "is_object", "key_changes_snapshot", "leaf")
+
+    def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
+        self.inner = inner
+        self.leaf = leaf
+        self.is_object = inner.is_object
+        self.key_changes_snapshot = inner.key_changes_snapshot
+
+    def enter(self, key: str) -> Any:
+        return self.inner.enter(key)
+
+    def put(self, value: object) -> None:
+        self.inner.put(value)
+
+
+# Expectations.
 
 
 class Expectation:
@@ -102,6 +347,10 @@ class LeafExpectation(Expectation):
     def validate_container(self, value: object) -> object:
         """Validate the plain JSON data of a complete object or list, and return the value or `NOT_READY`."""
         return self.validate_data(value)
+
+    def wrap(self, value: object) -> Any:
+        """Convert the current content of an object or list to a snapshot."""
+        return value
 
     def object_frame(self) -> Frame:
         return CompleteFrame(DictFrame(UNSEEN), self)
@@ -211,16 +460,36 @@ class RootModelExpectation(LeafExpectation):
     inner: Expectation
 
     def object_frame(self) -> Frame:
-        return ValidatedFrame(RootFrame(self.partial, self.inner.object_frame()), self)
+        return ValidatedFrame(self.inner.object_frame(), self)
 
     def array_frame(self) -> Frame:
-        return ValidatedFrame(RootFrame(self.partial, self.inner.array_frame()), self)
+        return ValidatedFrame(self.inner.array_frame(), self)
 
     def new_text(self) -> GrowingText:
-        return RootText(self.partial)
+        return RootText(self)
+
+    def wrap(self, value: object) -> Any:
+        if value is NOT_READY:
+            return NOT_READY
+        if isinstance(value, LazyValue):
+            return new_instance(self.partial, {}, {"root"}, None, ("root", value))
+        return new_instance(self.partial, {"root": value}, {"root"}, None, None)
 
     def accepts(self, json_type: str) -> bool:
         return self.inner.accepts(json_type)
+
+
+class RootText(GrowingText):
+    """An incomplete JSON string whose snapshots are partial instances of a `RootModel`."""
+
+    __slots__ = ("expected",)
+
+    def __init__(self, expected: RootModelExpectation) -> None:
+        super().__init__()
+        self.expected = expected
+
+    def snapshot(self) -> object:
+        return self.expected.wrap(super().snapshot())
 
 
 class UnionExpectation(LeafExpectation):
@@ -284,11 +553,7 @@ class UnionExpectation(LeafExpectation):
 class CompleteFrame(WrapperFrame):
     """A frame (the state of an incomplete object or list) that snapshots omit until it is complete."""
 
-    __slots__ = ("leaf",)
-
-    def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
-        super().__init__(inner)
-        self.leaf = leaf
+    __slots__ = ()
 
     def close(self) -> object:
         return self.leaf.validate_container(self.inner.close())
@@ -300,11 +565,10 @@ class CompleteFrame(WrapperFrame):
 class ValidatedFrame(WrapperFrame):
     """A frame (the state of an incomplete object or list) that snapshots contain, and that is validated at its end."""
 
-    __slots__ = ("fits", "leaf")
+    __slots__ = ("fits",)
 
     def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
-        super().__init__(inner)
-        self.leaf = leaf
+        super().__init__(inner, leaf)
         self.fits = True
 
     def put(self, value: object) -> None:
@@ -312,7 +576,7 @@ class ValidatedFrame(WrapperFrame):
         self.inner.put(value)
 
     def close(self) -> object:
-        partial = self.inner.close()
+        partial = self.leaf.wrap(self.inner.close())
         if not self.fits:
             return partial
         try:
@@ -323,7 +587,7 @@ class ValidatedFrame(WrapperFrame):
         return partial if complete is NOT_READY else complete
 
     def snapshot(self, child: object) -> object:
-        return self.inner.snapshot(child)
+        return self.leaf.wrap(self.inner.snapshot(child))
 
 
 _SERIALIZER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})

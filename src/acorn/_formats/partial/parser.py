@@ -25,9 +25,12 @@ from acorn._formats.json import is_root_class, replace_surrogates
 from acorn._formats.partial.classes import DICTS, LISTS, has_readable_hints, partial_class, resolve_self
 from acorn._formats.partial.expectations import (
     ANYTHING,
+    NOT_READY,
     DataclassExpectation,
     DictExpectation,
     Expectation,
+    Frame,
+    GrowingText,
     LeafExpectation,
     ListExpectation,
     ModelExpectation,
@@ -36,7 +39,6 @@ from acorn._formats.partial.expectations import (
     TypedDictExpectation,
     UnionExpectation,
 )
-from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText
 from acorn._formats.schema.shape import aliases_of, fields_of, has_fields, required_keys
 
 _HEX = "[0-9a-fA-F]"

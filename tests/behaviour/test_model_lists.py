@@ -23,8 +23,7 @@ from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.circuit_breaker import FAILURES, OPEN_SECONDS, CircuitPass, CircuitRegistry
-from acorn.models.fallback import FallbackChain
+from acorn.models.fallback import FAILURES, OPEN_SECONDS, CircuitPass, CircuitRegistry, FallbackChain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as call_of
@@ -623,23 +622,23 @@ def test_late_result_of_earlier_request_does_not_change_closed_circuit() -> None
         assert passed is not None
         return passed
 
-    early = enter()
+    enter()
     for _ in range(FAILURES):
-        enter().report_failure("m")
+        circuit.report_failure(enter(), "m")
     assert circuit.enter() is None
     clock.now += OPEN_SECONDS
     first = enter()
     assert circuit.enter() is None
-    early.report_success("m")
+    circuit.report_success("m")
     for _ in range(FAILURES):
-        enter().report_failure("m")
+        circuit.report_failure(enter(), "m")
     clock.now += OPEN_SECONDS
     second = enter()
     assert not circuit.allows_request
-    first.report_failure("m")
-    first.release()
+    circuit.report_failure(first, "m")
+    circuit.release(first)
     assert not circuit.allows_request
-    second.report_rejection()
+    circuit.report_rejection(second)
     assert circuit.allows_request
     interrupted: CircuitPass | None = enter()
     assert not circuit.allows_request

@@ -24,8 +24,8 @@ from tests.waiting import comes_true
 
 from acorn import ModelError, Run, module
 from acorn._base.clock import use_clock
-from acorn.models.circuit_breaker import CIRCUITS
 from acorn.models.failures import forget_rejections
+from acorn.models.fallback import CIRCUITS
 from acorn.models.litellm.library import library
 
 RESPONSES = "responses"

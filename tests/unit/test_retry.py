@@ -305,7 +305,7 @@ def test_retrying_model_has_capabilities_of_wrapped_model() -> None:
     assert is_model(thoughtful)
     assert is_model(plain)
     assert (thinks(thoughtful), thinks(plain)) == (True, False)
-    assert (can_stream(thoughtful), can_stream(plain), can_stream(retried(Mute([])))) == (True, False, False)
+    assert (can_stream(thoughtful), can_stream(plain), can_stream(retried(Mute([])))) == (True, True, True)
 
 
 def test_agent_with_retrying_model_returns_output() -> None:

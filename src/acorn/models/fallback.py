@@ -4,9 +4,15 @@
         model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
 
 The next model receives the request if a model fails with an error that may be temporary, or if it does not support a
-part of the request. Each model has its own retries and settings. A circuit breaker skips a model that fails repeatedly
-(`circuit_breaker.py`). A stream can move to the next model only before its first delta was delivered. `resolve` creates
-a `FallbackChain` from a list of models. The agent loop uses this chain like any other model.
+part of the request. Each model has its own retries and settings. A stream can move to the next model only before its
+first delta was delivered. `resolve` creates a `FallbackChain` from a list of models. The agent loop uses this chain
+like any other model.
+
+A model is skipped for some seconds after several failures in a row. Each model has a circuit, as in an electric circuit
+breaker: a closed circuit allows requests, and an open circuit blocks them. A failure is a request that still fails
+after its retries. A request that the model rejects permanently does not count as a failure. After some seconds, the
+open circuit allows one trial request, and it closes if the trial request succeeds. Each combination of a model and a
+server address has one circuit, which all runs of the process share.
 
 Some providers sign or encrypt the reasoning of their models. Such reasoning may only be sent to a model that can read
 it. The history does not say which model wrote a message, so `ReasoningOwner` remembers it until the process ends. If
@@ -16,35 +22,183 @@ the model is unknown, for example in a loaded run, acorn assumes that the first 
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, cast
+from weakref import ref
 
 from pydantic_core import to_json
 
-from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
-from acorn.models.assemble import as_deltas
-from acorn.models.circuit_breaker import CIRCUITS, Circuit, CircuitPass, CircuitRegistry
+from acorn.models.attempts import Attempt, AttemptingModel, Outcome, TimeBudget
 from acorn.models.lanes.lane import REASONING_KEYS
 from acorn.models.port import (
     Delta,
     Model,
-    ModelResponse,
     Price,
     RequestNotSupportedError,
     RetryEvent,
-    aclose_stream,
-    can_stream,
-    close_stream,
     report_retry,
     takes_strict,
     thinks,
 )
 from acorn.models.request import ModelRequest
 from acorn.types import Fallback, JsonObject, Message, Usage, is_json_object
+
+# Circuit breakers
+
+FAILURES = 3
+"""The number of failures in a row that opens a circuit."""
+OPEN_SECONDS = 30.0
+"""The seconds until an open circuit allows a trial request."""
+
+
+class CircuitPass:
+    """The permission to send one request to a model. The sender reports the outcome of the request to the circuit."""
+
+
+class Circuit:
+    """The circuit breaker of one model.
+
+    It decides whether acorn may send a request to the model.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._open_until: float | None = None
+        self._trial: ref[CircuitPass] | None = None
+        """A weak reference to the pass of the trial request, so that an abandoned trial request ends its trial."""
+
+    @property
+    def allows_request(self) -> bool:
+        """True if the circuit is closed, or if it may allow a trial request now."""
+        until = self._open_until
+        return until is None or (self._clock() >= until and self._current_trial() is None)
+
+    def enter(self, *, is_forced: bool = False) -> CircuitPass | None:
+        """Return the permission to send a request, or None if the circuit is open and allows no trial request now.
+
+        If `is_forced` is true, the result is never None.
+        """
+        new_pass = CircuitPass()
+        if self._open_until is None:
+            return new_pass
+        with self._lock:
+            if self.allows_request:
+                self._trial = ref(new_pass)
+                return new_pass
+        return new_pass if is_forced else None
+
+    def _current_trial(self) -> CircuitPass | None:
+        return None if self._trial is None else self._trial()
+
+    def report_success(self, name: str) -> None:
+        """Report that the model answered. `name` is the model name for the log."""
+        if self._open_until is None and not self._failures:
+            return
+        with self._lock:
+            was_open = self._open_until is not None
+            self._failures, self._open_until, self._trial = 0, None, None
+        if was_open:
+            logger.info("`%s` answered again, so its circuit breaker is closed.", name)
+
+    def report_failure(self, circuit_pass: CircuitPass, name: str) -> None:
+        """Report that the request failed with an error that may be temporary."""
+        with self._lock:
+            is_open = self._open_until is not None
+            if is_open and self._current_trial() is not circuit_pass:
+                return  # The request started before the circuit opened, or was sent despite the open circuit.
+            self._failures += 1
+            if not is_open and self._failures < FAILURES:
+                return
+            failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_SECONDS, None
+        logger.info(
+            "The circuit breaker skips `%s` for %g s, because the model failed %d times in a row.",
+            name,
+            OPEN_SECONDS,
+            failures,
+        )
+
+    def report_rejection(self, circuit_pass: CircuitPass) -> None:
+        """Report that the model rejected the request permanently, which does not count as a failure of the model."""
+        if self._open_until is None:
+            self._failures = 0
+        self.release(circuit_pass)
+
+    def release(self, circuit_pass: CircuitPass) -> None:
+        """Report that the request was abandoned, so that another request can become the trial request."""
+        with self._lock:
+            if self._current_trial() is circuit_pass:
+                self._trial = None
+
+
+class CircuitRegistry:
+    """A registry that contains the circuit breaker of each model.
+
+    If `model` is set to a model id or a model dict, the registry finds the circuit by the model id and the server
+    address. If `model` is set to a model object, the registry finds the circuit by the `id()` of the object.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._by_address: dict[tuple[str, str], Circuit] = {}
+        self._by_object: dict[int, tuple[ref[object], Circuit]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._by_address) + len(self._by_object)
+
+    def of(self, declared: object) -> Circuit:
+        """Return the circuit for a value of the `model` setting: a model id, a model dict or a model object."""
+        if isinstance(declared, str) or is_json_object(declared):
+            return self._by_address.setdefault(_model_address(declared), Circuit(self._clock))
+        object_id = id(declared)
+        with self._lock:
+            entry = self._by_object.get(object_id)
+            if entry is not None and entry[0]() is declared:
+                return entry[1]
+            circuit = Circuit(self._clock)
+            # An object with slots does not support weak references. Its circuit exists for one run only.
+            with suppress(TypeError):
+                self._by_object[object_id] = (ref(declared, lambda _: self._remove(object_id)), circuit)
+            return circuit
+
+    def _remove(self, object_id: int) -> None:
+        entry = self._by_object.get(object_id)
+        if entry is not None and entry[0]() is None:  # A newer object may have the same id.
+            del self._by_object[object_id]
+
+    def clear(self) -> None:
+        """Remove all circuits.
+
+        Tests call this method because a new test server may get the address of an earlier server, and with it the open
+        circuit of the earlier server.
+        """
+        self._by_address.clear()
+        self._by_object.clear()
+
+
+def _model_address(declared: str | JsonObject) -> tuple[str, str]:
+    """Return the model id and the custom server address in a model dict.
+
+    The address is "" if the user set none.
+    """
+    config = {"model": declared} if isinstance(declared, str) else declared
+    address = config.get("base_url") or config.get("api_base") or ""
+    return str(config.get("model") or config.get("id")), str(address).rstrip("/")
+
+
+CIRCUITS = CircuitRegistry()
+"""The circuits of this process, which all runs share because an outage of a model affects every run."""
+
+
+# Reasoning
 
 _MAX_ENTRIES = 10_000
 """The maximum number of reasoning values whose author is remembered."""
@@ -109,11 +263,10 @@ def reasoning_reader(declared: object) -> Hashable:
     """
     if not isinstance(declared, str) and not is_json_object(declared):
         return str(getattr(declared, "name", ""))
-    config = {"model": declared} if isinstance(declared, str) else declared
-    name = str(config.get("model") or config.get("id"))
+    name, address = _model_address(declared)
     provider = name.partition("/")[0]
-    address = config.get("base_url") or config.get("api_base")
-    return hash((provider if provider in _SHARED_REASONING else name, address, config.get("api_key")))
+    key = None if isinstance(declared, str) else declared.get("api_key")
+    return hash((provider if provider in _SHARED_REASONING else name, address, key))
 
 
 def _fingerprint(key: str, value: object) -> int:
@@ -125,9 +278,9 @@ OWNERS = ReasoningOwner()
 conversation."""
 
 
-CIRCUIT_OPEN = "its circuit is open"
+# The chain
 
-Outcome = TypeVar("Outcome", ModelResponse, Delta)
+CIRCUIT_OPEN = "its circuit is open"
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +302,7 @@ class FallbackLink:
         return f"{self.model.name}{self.position}"
 
 
-class FallbackChain:
+class FallbackChain(AttemptingModel):
     """A list of models that behaves like one model."""
 
     def __init__(self, links: Sequence[FallbackLink]) -> None:
@@ -207,54 +360,8 @@ class FallbackChain:
             return None
         return self._next.model.price()
 
-    def complete(self, request: ModelRequest) -> ModelResponse:
-        for attempt in _ChainAttempts(self, request):
-            with attempt:
-                return attempt.add_origin(attempt.add_cost(attempt.model.complete(attempt.request())))
-        raise AssertionError("The fallback chain ended without a response or an error. This is a bug in acorn.")
-
-    async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        for attempt in _ChainAttempts(self, request):
-            with attempt:
-                return attempt.add_origin(attempt.add_cost(await attempt.model.acomplete(attempt.request())))
-        raise AssertionError("The fallback chain ended without a response or an error. This is a bug in acorn.")
-
-    def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        for attempt in _ChainAttempts(self, request):
-            with attempt:
-                deltas = _stream(attempt.model, attempt.request())
-                try:
-                    yield attempt.start_stream(next(deltas, Delta()))
-                    for delta in deltas:
-                        yield attempt.add_cost(delta)
-                finally:
-                    close_stream(deltas)
-                return
-
-    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        for attempt in _ChainAttempts(self, request):
-            with attempt:
-                deltas = _astream(attempt.model, attempt.request())
-                try:
-                    yield attempt.start_stream(await anext(deltas, Delta()))
-                    async for delta in deltas:
-                        yield attempt.add_cost(delta)
-                finally:
-                    await aclose_stream(deltas)
-                return
-
-
-def _stream(model: Model, request: ModelRequest) -> Iterator[Delta]:
-    return model.stream(request) if can_stream(model) else iter(as_deltas(model.complete(request)))
-
-
-def _astream(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
-    return model.astream(request) if can_stream(model) else _acomplete_as_stream(model, request)
-
-
-async def _acomplete_as_stream(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
-    for delta in as_deltas(await model.acomplete(request)):
-        yield delta
+    def attempts(self, request: ModelRequest) -> Iterator[Attempt]:
+        return iter(_ChainAttempts(self, request))
 
 
 class _FailedLink(NamedTuple):
@@ -290,11 +397,10 @@ class _ChainAttempts:
 
     def __init__(self, chain: FallbackChain, request: ModelRequest) -> None:
         self.chain = chain
-        self.original_request = request
+        self.request = request
         self.fallbacks: tuple[Fallback, ...] = ()
         self._failed: list[_FailedLink] = []
-        self._clock = current_clock()
-        self._started = self._clock.monotonic()
+        self.time = TimeBudget(request)
         self._next: _ChainAttempt | None = None
 
     def __iter__(self) -> Iterator[_ChainAttempt]:
@@ -307,12 +413,6 @@ class _ChainAttempts:
         while self._next is not None:
             attempt, self._next = self._next, None
             yield attempt
-
-    @property
-    def time_left(self) -> float | None:
-        """The seconds that the run has left, or None if it has no time limit."""
-        timeout = self.original_request.timeout
-        return None if timeout is None else timeout - (self._clock.monotonic() - self._started)
 
     def _find(self, start: int) -> _ChainAttempt | None:
         """Return an attempt with the next model whose circuit allows a request, or None if no model is left.
@@ -364,11 +464,8 @@ class _ChainAttempts:
         ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else last)
 
 
-class _ChainAttempt:
-    """An attempt to get a response from one model of the chain, as a context manager.
-
-    If the request fails in the `with` block, the context manager chooses the next model and suppresses the error.
-    """
+class _ChainAttempt(Attempt):
+    """An attempt to get a response from one model of the chain."""
 
     def __init__(self, attempts: _ChainAttempts, at: int, circuit_pass: CircuitPass) -> None:
         self._attempts = attempts
@@ -378,33 +475,29 @@ class _ChainAttempt:
         self._has_started = False
         self.model = self._link.model
 
-    def __enter__(self) -> None:
-        pass
-
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        circuit, name = self._link.circuit, self._link.name
         if error is None:
-            self._pass.report_success(self._link.name)
+            circuit.report_success(name)
             return False
-        if not isinstance(error, ModelError):
-            self._pass.release()
-            return False
-        time_left = self._attempts.time_left
-        if time_left is not None and time_left <= 0:
-            self._pass.release()  # The time of the run is over, which is not a failure of the model.
+        time_left = self._attempts.time.left
+        # The end of the run's time is not a failure of the model.
+        if not isinstance(error, ModelError) or (time_left is not None and time_left <= 0):
+            circuit.release(self._pass)
             return False
         if error.retryable:
-            self._pass.report_failure(self._link.name)
+            circuit.report_failure(self._pass, name)
         else:
-            self._pass.report_rejection()
+            circuit.report_rejection(self._pass)
         return self._attempts.choose_next_model(self._at, error, has_started=self._has_started)
 
     def request(self) -> ModelRequest:
         """Return a copy of the request with the settings of this model and without reasoning that it cannot read."""
-        request, link, chain = self._attempts.original_request, self._link, self._attempts.chain
+        request, link, chain = self._attempts.request, self._link, self._attempts.chain
         changes = dict(link.sampling)
         if changes:
             changes["declared"] = request.declared | changes.keys()
-        time_left = self._attempts.time_left if self._attempts.fallbacks else None
+        time_left = self._attempts.time.left if self._attempts.fallbacks else None
         if time_left is not None:
             changes["timeout"] = max(0.001, time_left)
         if request.forced_tool and not link.model.can_force_tool(request):
@@ -416,17 +509,19 @@ class _ChainAttempt:
                 changes["messages"] = messages
         return replace(request, **changes) if changes else request
 
-    def start_stream(self, delta: Delta) -> Delta:
-        """Return the first delta of a stream, with the name of this model.
-
-        After this call, no other model can receive the request, because the caller has already received a part of the
-        response.
-        """
+    def add_first(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with its cost, the name of this model and the list of the models that failed earlier."""
         self._has_started = True
-        return self.add_origin(self.add_cost(delta))
+        outcome, fallbacks = self._with_cost(outcome), self._attempts.fallbacks
+        if outcome.model and not fallbacks:
+            return outcome
+        return replace(outcome, model=outcome.model or self.model.name, fallbacks=fallbacks)
 
-    def add_cost(self, outcome: Outcome) -> Outcome:
-        """Return a response or a delta with its cost, if the price of the model is known.
+    def add(self, delta: Delta) -> Delta:
+        return self._with_cost(delta)
+
+    def _with_cost(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with its cost, if the price of the model is known.
 
         This method also records that this model wrote the reasoning of the response.
         """
@@ -436,9 +531,3 @@ class _ChainAttempt:
         if outcome.cost is None and usage is not None and (price := self.model.price()) is not None:
             return replace(outcome, cost=price.of(usage))
         return outcome
-
-    def add_origin(self, outcome: Outcome) -> Outcome:
-        """Return a response or a delta with the name of this model and the list of the models that failed earlier."""
-        if outcome.model and not self._attempts.fallbacks:
-            return outcome
-        return replace(outcome, model=outcome.model or self.model.name, fallbacks=self._attempts.fallbacks)

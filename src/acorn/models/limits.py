@@ -28,11 +28,10 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import cast
 from weakref import WeakKeyDictionary
 
 from acorn._base.clock import Clock, current_clock
@@ -42,16 +41,8 @@ from acorn._declare.settings import ClassLimit, RateLimit
 from acorn._declare.spec_cache import agent_name
 from acorn._formats.json import describe_error
 from acorn.errors import ModelError, StoreError
-from acorn.models.port import (
-    Delta,
-    Model,
-    ModelResponse,
-    ModelWrapper,
-    ResendError,
-    StreamingModel,
-    aclose_stream,
-    close_stream,
-)
+from acorn.models.attempts import Attempt, ModelWrapper, Outcome
+from acorn.models.port import Delta, Model, ResendError
 from acorn.models.request import ModelRequest
 from acorn.stores.port import PlaceOrder, SharedLimits
 from acorn.types import Usage
@@ -60,8 +51,8 @@ from acorn.types import Usage
 def _do_nothing() -> None: ...
 
 
-@dataclass(eq=False, slots=True)
-class QueuedRequest:
+@dataclass(eq=False)
+class QueuedRequest(Attempt):
     """One attempt to send a request: `with queued, queued.in_progress: queued.acquire(); ...`.
 
     The `with` block suppresses `ResendError`. The caller must then make another attempt.
@@ -95,6 +86,9 @@ class QueuedRequest:
     response_started: float | None = None
     used_tokens: tuple[int, int] | None = None
     """The input tokens and the output tokens that the provider reported."""
+
+    model: Model = field(init=False)
+    original_request: ModelRequest = field(init=False)
 
     @property
     def is_finished(self) -> bool:
@@ -148,10 +142,18 @@ class QueuedRequest:
             )
         self.sent_at = now
 
-    @property
-    def seconds_left(self) -> float | None:
-        """The seconds that the run has left, or None if it has no time limit."""
-        return None if self.deadline == inf else max(0.001, self.deadline - self.clock.monotonic())
+    def request(self) -> ModelRequest:
+        left = None if self.deadline == inf else max(0.001, self.deadline - self.clock.monotonic())
+        return replace(self.original_request, timeout=left)
+
+    def add_first(self, outcome: Outcome) -> Outcome:
+        self.on_response(outcome.usage)
+        return outcome
+
+    def add(self, delta: Delta) -> Delta:
+        if delta.usage is not None:
+            self.on_response(delta.usage)
+        return delta
 
     def on_response(self, usage: Usage | None) -> None:
         """Record that the response has started to arrive, and record the token usage if it is known."""
@@ -160,10 +162,7 @@ class QueuedRequest:
         if usage is not None:
             self.used_tokens = (usage.input_tokens, usage.output_tokens)
 
-    def __enter__(self) -> QueuedRequest:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self.notify = _do_nothing  # The function may have the last reference to an event loop.
         if isinstance(error, ModelError) and self.response_started is None:
             # A rejected request has used 0 tokens. If the connection broke, the number is unknown, and the estimate
@@ -571,68 +570,14 @@ class LimitedModel(ModelWrapper):
         self._counts_tokens = any(isinstance(each, RateLimiter) and each.counts_tokens for each in limiters)
         self._prepare: Callable[[], object] = getattr(model, "prepare", _do_nothing)
 
-    def _attempts(self, request: ModelRequest) -> tuple[ModelRequest, Callable[[], QueuedRequest]]:
-        """Return the request to send, and a function that creates the next attempt to send it.
-
-        If the model rejects a default setting, it adds the setting to `left_out`, and the next attempt omits it.
-        """
+    def attempts(self, request: ModelRequest) -> Iterator[Attempt]:
         deadline = inf if request.timeout is None else current_clock().monotonic() + request.timeout
-        size = _size(request) if self._counts_tokens else 0
+        size = len(request.messages_json()) + len(request.tools_json()) if self._counts_tokens else 0
         max_tokens = request.max_tokens if "max_tokens" in request.declared else None
-
-        def next_attempt() -> QueuedRequest:
+        # If the model rejects a default setting, it adds the setting to `left_out`, and the next attempt omits it.
+        request = replace(request, left_out=set())
+        while True:
             self._prepare()
-            return QueuedRequest(self._owner, self._limiters, deadline, size, max_tokens)
-
-        return replace(request, left_out=set()), next_attempt
-
-    def complete(self, request: ModelRequest) -> ModelResponse:
-        request, next_attempt = self._attempts(request)
-        while True:
-            with next_attempt() as queued, queued.in_progress:
-                queued.acquire()
-                response = self._model.complete(replace(request, timeout=queued.seconds_left))
-                queued.on_response(response.usage)
-                return response
-
-    async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        request, next_attempt = self._attempts(request)
-        while True:
-            with next_attempt() as queued, queued.in_progress:
-                await queued.aacquire()
-                response = await self._model.acomplete(replace(request, timeout=queued.seconds_left))
-                queued.on_response(response.usage)
-                return response
-
-    def _stream(self, request: ModelRequest) -> Iterator[Delta]:
-        request, next_attempt = self._attempts(request)
-        while True:
-            with next_attempt() as queued, queued.in_progress:
-                queued.acquire()
-                deltas = cast("StreamingModel", self._model).stream(replace(request, timeout=queued.seconds_left))
-                try:
-                    for delta in deltas:
-                        queued.on_response(delta.usage)
-                        yield delta
-                finally:
-                    close_stream(deltas)
-                return
-
-    async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        request, next_attempt = self._attempts(request)
-        while True:
-            with next_attempt() as queued, queued.in_progress:
-                await queued.aacquire()
-                deltas = cast("StreamingModel", self._model).astream(replace(request, timeout=queued.seconds_left))
-                try:
-                    async for delta in deltas:
-                        queued.on_response(delta.usage)
-                        yield delta
-                finally:
-                    await aclose_stream(deltas)
-                return
-
-
-def _size(request: ModelRequest) -> int:
-    """Return the size of the messages and tools of a request in bytes."""
-    return len(request.messages_json()) + len(request.tools_json())
+            queued = QueuedRequest(self._owner, self._limiters, deadline, size, max_tokens)
+            queued.model, queued.original_request = self._model, request
+            yield queued

@@ -7,11 +7,10 @@ message therefore edits a copy.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeGuard
 
 from acorn.errors import ModelError
 from acorn.models.request import ModelRequest
@@ -266,62 +265,3 @@ def models_of(model: Model) -> Sequence[Model]:
     """
     models: tuple[Model, ...] | None = getattr(model, "models", None)
     return models if isinstance(models, tuple) and models and all(map(is_model, models)) else (model,)
-
-
-class ModelWrapper(ABC):
-    """The base class of models that add behavior, such as retries, and send their requests to another model.
-
-    Subclasses define the methods that send requests. All other attributes are those of the wrapped model.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._model!r})"
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def can_force_tool(self, request: ModelRequest) -> bool:
-        return self._model.can_force_tool(request)
-
-    def price(self) -> Price | None:
-        return self._model.price()
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped model.
-
-        For `stream` and `astream`, return the methods of the wrapper instead, but only if the wrapped model can stream.
-        """
-        if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
-            raise AttributeError(name)
-        attribute = getattr(self._model, name)
-        if name in ("stream", "astream") and callable(attribute):
-            return self._stream if name == "stream" else self._astream
-        return attribute
-
-    @abstractmethod
-    def _stream(self, request: ModelRequest) -> Iterator[Delta]: ...
-
-    @abstractmethod
-    def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]: ...
-
-
-def close_stream(deltas: Iterator[Delta]) -> None:
-    """Close a stream, if it has a method `close`.
-
-    A user-defined model may return an iterator without this method.
-    """
-    if (close := getattr(deltas, "close", None)) is not None:
-        close()
-
-
-async def aclose_stream(deltas: AsyncIterator[Delta]) -> None:
-    """Close an async stream, if it has a method `aclose`.
-
-    A user-defined model may return an iterator without this method.
-    """
-    if (aclose := getattr(deltas, "aclose", None)) is not None:
-        await aclose()

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from acorn._declare.settings import settings_in
 from acorn.errors import DeclarationError
-from acorn.models.circuit_breaker import CIRCUITS
-from acorn.models.fallback import FallbackChain, FallbackLink, reasoning_reader
+from acorn.models.fallback import CIRCUITS, FallbackChain, FallbackLink, reasoning_reader
 from acorn.models.limits import LimitWrapper
 from acorn.models.port import Model, is_model
 from acorn.models.retry import RetryingModel, RetryPolicy

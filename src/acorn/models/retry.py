@@ -11,25 +11,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar, cast
+from itertools import repeat
+from typing import Any
 
 from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.port import (
-    Delta,
-    Model,
-    ModelResponse,
-    ModelWrapper,
-    RetryEvent,
-    StreamingModel,
-    aclose_stream,
-    close_stream,
-    report_retry,
-)
+from acorn.models.attempts import Attempt, ModelWrapper, Outcome, TimeBudget
+from acorn.models.port import Model, RetryEvent, report_retry
 from acorn.models.request import ModelRequest
 from acorn.types import JsonObject
 
@@ -82,9 +74,6 @@ def connect_timeout(timeout: float | None) -> float:
 LONGEST_WAIT = 60.0
 """The maximum seconds to wait before a retry. If a provider asks for a longer wait, acorn does not retry."""
 
-T = TypeVar("T")
-Outcome = TypeVar("Outcome", ModelResponse, Delta)
-
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -126,125 +115,54 @@ class RetryingModel(ModelWrapper):
         """Return a copy of this wrapper around `wrap(model)`, where `model` is the model inside this wrapper."""
         return RetryingModel(wrap(self._model), self.policy)
 
-    def complete(self, request: ModelRequest) -> ModelResponse:
-        attempts = _RetryAttempts(self, request)
-        return attempts.annotate(_send(self._model.complete, attempts))
-
-    async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        attempts = _RetryAttempts(self, request)
-        return attempts.annotate(await _asend(self._model.acomplete, attempts))
-
-    # Only the start of a stream can be retried. After the first delta, the caller has received a part of the response.
-
-    def _stream(self, request: ModelRequest) -> Iterator[Delta]:
-        attempts = _RetryAttempts(self, request)
-        first, deltas = _send(self._start_stream, attempts)
-        try:
-            yield attempts.annotate(first)
-            yield from deltas
-        finally:
-            close_stream(deltas)
-
-    def _start_stream(self, request: ModelRequest) -> tuple[Delta, Iterator[Delta]]:
-        deltas = cast("StreamingModel", self._model).stream(request)
-        try:
-            return next(deltas, Delta()), deltas
-        except BaseException:
-            close_stream(deltas)
-            raise
-
-    async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        attempts = _RetryAttempts(self, request)
-        first, deltas = await _asend(self._astart_stream, attempts)
-        try:
-            yield attempts.annotate(first)
-            async for delta in deltas:
-                yield delta
-        finally:
-            await aclose_stream(deltas)
-
-    async def _astart_stream(self, request: ModelRequest) -> tuple[Delta, AsyncIterator[Delta]]:
-        deltas = cast("StreamingModel", self._model).astream(request)
-        try:
-            return await anext(deltas, Delta()), deltas
-        except BaseException:
-            await aclose_stream(deltas)
-            raise
+    def attempts(self, request: ModelRequest) -> Iterator[Attempt]:
+        return repeat(_RetryAttempt(self._model, self.policy, request))
 
 
-def _send(send: Callable[[ModelRequest], T], attempts: _RetryAttempts) -> T:
-    """Send a request and return its result.
+class _RetryAttempt(Attempt):
+    """All attempts to send one request to the same model."""
 
-    Retry the request after temporary errors. If it must not be retried any more, raise the last error.
-    """
-    while True:
-        try:
-            return send(attempts.next_request())
-        except ModelError as error:
-            wait = attempts.wait_after(error)
-            if wait is None:
-                raise
-        attempts.clock.sleep(wait)  # Sleep outside the handler, so that the next error is not chained to this one.
-
-
-async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryAttempts) -> T:
-    while True:
-        try:
-            return await send(attempts.next_request())
-        except ModelError as error:
-            wait = attempts.wait_after(error)
-            if wait is None:
-                raise
-        await attempts.clock.asleep(wait)
-
-
-class _RetryAttempts:
-    """The attempts to send one request.
-
-    This class records the waits between the attempts.
-    """
-
-    def __init__(self, model: RetryingModel, request: ModelRequest) -> None:
-        self._model = model
-        self._request = request
+    def __init__(self, model: Model, policy: RetryPolicy, request: ModelRequest) -> None:
+        self.model = model
+        self.original_request = request
+        self._policy, self._time = policy, TimeBudget(request)
         self._waits: tuple[float, ...] = ()
-        self.clock = current_clock()
-        self._started = self.clock.monotonic()
+        """The seconds of waiting before each repeated attempt."""
+        self._has_started = False
 
-    def next_request(self) -> ModelRequest:
-        """Return the request for the next attempt.
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if self._has_started or not isinstance(error, ModelError):
+            return False
+        failures = len(self._waits) + 1
+        wait = self._policy.wait(error, failures, self._time.left)
+        if wait is None:
+            return False
+        self._waits += (wait,)
+        cause = "no response" if error.status is None else f"HTTP {error.status}"
+        # Do not log the error message: it may come from the provider and quote the conversation.
+        logger.info(
+            "`%s` failed (%s). Attempt %d of %d follows in %.2f s.",
+            *(self.model.name, cause, failures + 1, self._policy.count + 1, wait),
+        )
+        report_retry(RetryEvent(self.model.name, error.status, wait))
+        return True
 
-        Its timeout is shortened to the time that the run has left.
-        """
-        time_left = self._time_left if self._waits else None
-        return self._request if time_left is None else replace(self._request, timeout=max(0.001, time_left))
+    def acquire(self) -> None:
+        if self._waits:
+            self._time.clock.sleep(self._waits[-1])
 
-    @property
-    def _time_left(self) -> float | None:
-        """The seconds that the run has left, or None if it has no time limit."""
-        timeout = self._request.timeout
-        return None if timeout is None else timeout - (self.clock.monotonic() - self._started)
+    async def aacquire(self) -> None:
+        if self._waits:
+            await self._time.clock.asleep(self._waits[-1])
 
-    def wait_after(self, error: ModelError) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if the request must not be retried.
+    def request(self) -> ModelRequest:
+        """Return the request. In a repeated attempt, its timeout is the time that the run has left."""
+        left = self._time.left if self._waits else None
+        return self.original_request if left is None else replace(self.original_request, timeout=max(0.001, left))
 
-        If the request is retried, this method also logs and reports it.
-        """
-        policy, failures = self._model.policy, len(self._waits) + 1
-        wait = policy.wait(error, failures, self._time_left)
-        if wait is not None:
-            self._waits += (wait,)
-            cause = "no response" if error.status is None else f"HTTP {error.status}"
-            # Do not log the error message: it may come from the provider and quote the conversation.
-            logger.info(
-                "`%s` failed (%s). Attempt %d of %d follows in %.2f s.",
-                *(self._model.name, cause, failures + 1, policy.count + 1, wait),
-            )
-            report_retry(RetryEvent(self._model.name, error.status, wait))
-        return wait
-
-    def annotate(self, outcome: Outcome) -> Outcome:
+    def add_first(self, outcome: Outcome) -> Outcome:
         """Return a copy of a response, or of its first delta, with the number of attempts and the waits."""
+        self._has_started = True
         if not self._waits:
             return outcome
         return replace(outcome, attempts=len(self._waits) + 1, waits=self._waits)

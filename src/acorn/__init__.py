@@ -5,9 +5,6 @@
 Derive your agents from the class `module`. Use the decorator `tool` for functions that a model may call.
 """
 
-from acorn._base import startup as startup
-
-# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -70,55 +70,6 @@ def test_ctrl_c_does_not_wait_for_concurrent_tools(tmp_path: Path) -> None:
     assert err.count("interrupted") == 1
 
 
-IMPORTING = """
-import os, signal, sys
-
-class Interrupting:
-    # Before each import that `import acorn` leads to, a copy of the process is interrupted.
-
-    def find_spec(self, name, path=None, target=None):
-        if "acorn" not in sys.modules or name in ("acorn", "acorn._base", "acorn._base.startup"):
-            return
-        copy = os.fork()
-        if copy:
-            code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-            with open(os.environ["ENDED"], "a") as file:
-                print(name, code, file=file)
-            return
-        sys.meta_path.remove(self)
-        os.kill(os.getpid(), signal.SIGINT)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
-sys.meta_path.insert(0, Interrupting())
-"""
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        [str(Path(sys.executable).parent / "acorn")],
-        pytest.param(["-m", "acorn"], marks=pytest.mark.torture),
-        pytest.param(["-Bm", "acorn"], marks=pytest.mark.torture),
-    ],
-)
-def test_ctrl_c_during_imports_of_acorn_command_exits_with_130(tmp_path: Path, script: list[str]) -> None:
-    (tmp_path / "sitecustomize.py").write_text(IMPORTING)
-    ended = tmp_path / "ended"
-    paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        [sys.executable, *script, "--version"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": paths, "ENDED": str(ended)},
-    )
-    codes = dict(line.split() for line in ended.read_text().splitlines())
-    assert {name for name, code in codes.items() if code != "130"} == set()
-    assert codes.keys() >= {"pydantic", "acorn._module", "acorn.cli", "typer", "acorn.cli.app"}
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("acorn 0.")
-
-
 USER_PROGRAM = """
 import signal, sys
 sys.path.pop(0)

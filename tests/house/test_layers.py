@@ -51,7 +51,6 @@ LATE_IMPORTS = {
     ("_declare/tools/collect", "docstring_parser"),
     ("_declare/tools/arguments", "jsonschema"),
     ("_declare/tools/arguments", "referencing"),
-    ("_base/startup", "signal"),
     ("_module", "acorn"),  # The code of a call loads asyncio, which a program that only declares classes does not need.
     ("_call/call", "acorn"),  # The event classes, for forked runs.
     ("record", "acorn"),  # The event classes, for runs whose thread is read.

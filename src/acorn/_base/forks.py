@@ -1,4 +1,4 @@
-"""Callbacks that close objects before the process forks, and allow their use again after the fork.
+"""The functions that acorn calls when the process forks: they close or reset objects that a child must not share.
 
 SQLite counts the locks of each file in memory, and a forked child process inherits this memory. The child process would
 treat the locks of its parent as its own locks, and could delete a log file that the parent still uses. Therefore acorn
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
@@ -36,19 +38,17 @@ def close_at_fork(item: ForkAware) -> None:
         _registered.add(item)
 
 
+def call_in_child(function: Callable[[], object]) -> None:
+    """Register a function that resets objects in a forked child process, which has no threads of its parent."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
 def _before_fork() -> None:
     _lock.acquire()
     for item in list(_registered):
         item.before_fork()
         _closed.append(item)
-
-
-def _after_in_parent() -> None:
-    _after_fork(in_child=False)
-
-
-def _after_in_child() -> None:
-    _after_fork(in_child=True)
 
 
 def _after_fork(in_child: bool) -> None:
@@ -58,4 +58,5 @@ def _after_fork(in_child: bool) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=partial(_after_fork, in_child=False))
+call_in_child(partial(_after_fork, in_child=True))

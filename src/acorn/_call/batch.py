@@ -14,6 +14,7 @@ import hashlib
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -220,92 +221,6 @@ class Batch(Generic[Out]):
         return self._progress.results()
 
 
-class ThreadedBatch(Generic[Out]):
-    """A batch that drives each run in its own thread."""
-
-    def __init__(self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Run]) -> None:
-        self._progress, self._start_row, self._drive = progress, start_row, drive
-        self._ended: queue.SimpleQueue[tuple[RowJob, Run | None, BaseException | None]] = queue.SimpleQueue()
-        self._trees: dict[int, tuple[Tree, str]] = {}
-        self._lock = threading.Lock()
-        self._starting: set[int] = set()
-        """The rows whose runs are being created or claimed."""
-
-    def items(self) -> Generator[Item[Out]]:
-        """Yield each item when its run ends."""
-        batch, progress = self._progress, self._progress.progress
-        has_more_rows = True
-        try:
-            while True:
-                while has_more_rows and progress.running < batch.concurrency:
-                    job = batch.next()
-                    if job is None:
-                        has_more_rows = False
-                    elif job.error is not None:
-                        yield batch.end(job, None, job.error)
-                    else:
-                        progress.running += 1
-                        self._starting.add(job.row_index)
-                        start_thread(self._work, job)
-                if not progress.running:
-                    return
-                job, run, error = next_item(self._ended)
-                progress.running -= 1
-                if error is not None and not isinstance(error, Exception):
-                    raise error
-                yield batch.end(job, run, error)
-        except BaseException as error:
-            self._stop(error)
-            raise
-        finally:
-            batch.finish()
-
-    def _work(self, job: RowJob) -> None:
-        run: Run | None = None
-        failure: BaseException | None = None
-        try:
-            tree, run_id = self._start(job)
-            run = self._drive(tree, run_id)
-        except BaseException as error:
-            failure = error
-        finally:
-            with self._lock:
-                self._trees.pop(job.row_index, None)
-            self._ended.put((job, run, failure))
-
-    def _start(self, job: RowJob) -> tuple[Tree, str]:
-        try:
-            tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
-            if self._progress.is_over:  # The run has not started here, so its stored state does not change.
-                tree.release()
-                raise GeneratorExit("the batch has ended")
-            with self._lock:
-                self._trees[job.row_index] = tree, run_id
-            return tree, run_id
-        finally:
-            self._starting.discard(job.row_index)
-
-    def _stop(self, error: BaseException) -> None:
-        """Stop the running runs with an error.
-
-        Stored runs can be resumed later.
-        """
-        self._progress.is_over = True
-        deadline = time.monotonic() + _START_SECONDS
-        while self._starting and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        with self._lock:
-            trees = list(self._trees.values())
-        # An error of the batch, such as an error in the user's iterator of rows, does not fail these runs.
-        stop = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
-        for tree, run_id in trees:
-            with suppress(Exception):
-                tree.stop(run_id, stop)
-                commit = tree.commit()
-                if commit is not None:
-                    commit.result()
-
-
 class AsyncBatch(Generic[Out]):
     """Concurrent runs of many rows on the event loop: `async for item in agent.amap(rows)`."""
 
@@ -328,19 +243,19 @@ class AsyncBatch(Generic[Out]):
         return self._progress.results()
 
 
-class TaskBatch(Generic[Out]):
-    """A batch that drives each run in its own task."""
+Ended = tuple[RowJob, Run | None, BaseException | None]
+"""A row whose run has ended, with the record of the run or its error."""
 
-    def __init__(
-        self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]
-    ) -> None:
-        self._progress, self._start_row, self._drive = progress, start_row, drive
+
+class _RunningBatch(ABC, Generic[Out]):
+    """A batch that drives its runs in this process."""
+
+    def __init__(self, progress: BatchProgress[Out], start_row: StartRow) -> None:
+        self._progress, self._start_row = progress, start_row
 
     async def items(self) -> AsyncGenerator[Item[Out]]:
         """Yield each item when its run ends."""
         batch, progress = self._progress, self._progress.progress
-        ended: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]] = asyncio.Queue()
-        tasks: set[asyncio.Task[None]] = set()
         has_more_rows = True
         try:
             while True:
@@ -352,33 +267,126 @@ class TaskBatch(Generic[Out]):
                         yield batch.end(job, None, job.error)
                     else:
                         progress.running += 1
-                        task = asyncio.ensure_future(self._work(job, ended))
-                        tasks.add(task)
-                        task.add_done_callback(tasks.discard)
+                        self._start(job)
                 if not progress.running:
                     return
-                job, run, error = await ended.get()
+                job, run, error = await self._next_ended()
                 progress.running -= 1
                 if error is not None and not isinstance(error, Exception):
                     raise error
                 yield batch.end(job, run, error)
+        except BaseException as error:
+            await self._stop(error)
+            raise
         finally:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.gather(*tasks, return_exceptions=True)
             batch.finish()
 
-    async def _work(self, job: RowJob, ended: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]]) -> None:
+    @abstractmethod
+    def _start(self, job: RowJob) -> None:
+        """Start the run of a row in a thread or a task."""
+
+    @abstractmethod
+    async def _next_ended(self) -> Ended:
+        """Wait until a run has ended, and return its row and its result."""
+
+    @abstractmethod
+    async def _stop(self, error: BaseException) -> None:
+        """Stop the running runs, because an error ends the batch. Stored runs can be resumed later."""
+
+
+class ThreadedBatch(_RunningBatch[Out]):
+    """A batch that drives each run in its own thread."""
+
+    def __init__(self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Run]) -> None:
+        super().__init__(progress, start_row)
+        self._drive = drive
+        self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        self._trees: dict[int, tuple[Tree, str]] = {}
+        self._lock = threading.Lock()
+        self._starting: set[int] = set()
+        """The rows whose runs are being created or claimed."""
+
+    def _start(self, job: RowJob) -> None:
+        self._starting.add(job.row_index)
+        start_thread(self._work, job)
+
+    async def _next_ended(self) -> Ended:
+        return next_item(self._ended)
+
+    def _work(self, job: RowJob) -> None:
         run: Run | None = None
         failure: BaseException | None = None
         try:
-            run = await self._drive(
-                *await build_in_thread(partial(self._start_row, job.row, job.row_index, job.run_id))
-            )
+            run = self._drive(*self._start_run(job))
         except BaseException as error:
             failure = error
-        ended.put_nowait((job, run, failure))
+        finally:
+            with self._lock:
+                self._trees.pop(job.row_index, None)
+            self._ended.put((job, run, failure))
+
+    def _start_run(self, job: RowJob) -> tuple[Tree, str]:
+        try:
+            tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
+            if self._progress.is_over:  # The run has not started here, so its stored state does not change.
+                tree.release()
+                raise GeneratorExit("the batch has ended")
+            with self._lock:
+                self._trees[job.row_index] = tree, run_id
+            return tree, run_id
+        finally:
+            self._starting.discard(job.row_index)
+
+    async def _stop(self, error: BaseException) -> None:
+        self._progress.is_over = True
+        deadline = time.monotonic() + _START_SECONDS
+        while self._starting and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        with self._lock:
+            trees = list(self._trees.values())
+        # An error of the batch, such as an error in the user's iterator of rows, does not fail these runs.
+        stop = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
+        for tree, run_id in trees:
+            with suppress(Exception):
+                tree.stop(run_id, stop)
+                commit = tree.commit()
+                if commit is not None:
+                    commit.result()
+
+
+class TaskBatch(_RunningBatch[Out]):
+    """A batch that drives each run in its own task."""
+
+    def __init__(
+        self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]
+    ) -> None:
+        super().__init__(progress, start_row)
+        self._drive = drive
+        self._ended: asyncio.Queue[Ended] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _start(self, job: RowJob) -> None:
+        task = asyncio.ensure_future(self._work(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _next_ended(self) -> Ended:
+        return await self._ended.get()
+
+    async def _work(self, job: RowJob) -> None:
+        run: Run | None = None
+        failure: BaseException | None = None
+        try:
+            start = partial(self._start_row, job.row, job.row_index, job.run_id)
+            run = await self._drive(*await build_in_thread(start))
+        except BaseException as error:
+            failure = error
+        self._ended.put_nowait((job, run, failure))
+
+    async def _stop(self, error: BaseException) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class BatchOptions(NamedTuple):

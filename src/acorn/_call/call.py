@@ -42,7 +42,7 @@ from acorn._declare.generics import Deps, Out, check_deps, deps_type
 from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
-from acorn._drive.bridge import ASYNC, SYNC, run_inline
+from acorn._drive.bridge import ASYNC, SYNC, iterate_inline, run_inline
 from acorn._drive.commit import RunCommitter
 from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_tree, stored_failure
 from acorn._drive.sources import close_sources, open_sources
@@ -97,14 +97,16 @@ class AgentCaller(Generic[Out, Deps]):
         options = BatchOptions(*arguments)
         progress, start_row = self._plan_batch(rows, options)
         if options.queue:
-            return Batch(progress, QueuedBatch(self._agent, progress, retry=bool(options.retry)).items())
-        return Batch(progress, ThreadedBatch(progress, start_row, drive_tree).items())
+            items = QueuedBatch(self._agent, progress, retry=bool(options.retry)).items(SYNC)
+        else:
+            items = ThreadedBatch(progress, start_row, drive_tree).items()
+        return Batch(progress, iterate_inline(items))
 
     def amap(self, rows: Iterable[Any], *arguments: Any) -> AsyncBatch[Out]:
         options = BatchOptions(*arguments)
         progress, start_row = self._plan_batch(rows, options)
         if options.queue:
-            return AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=bool(options.retry)).aitems())
+            return AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=bool(options.retry)).items(ASYNC))
         return AsyncBatch(progress, TaskBatch(progress, start_row, adrive_tree).items())
 
     def branch(self, which: Branch, inputs: JsonObject) -> Any:

@@ -6,15 +6,14 @@ The workers of the store drive the runs. The runs continue if the caller leaves 
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Generic
 
 from acorn._call.batch import BatchProgress, Item, Out, RowJob, arguments_of
 from acorn._call.submit import Submission, read_outcome
 from acorn._declare.module_base import AgentBase, BatchItem
+from acorn._drive.bridge import Bridge
 from acorn._drive.load import is_final
 from acorn.record import Run
 from acorn.stores.lease import claim_run, this_process
@@ -42,30 +41,17 @@ class QueuedBatch(Generic[Out]):
         self._most_pending = _MOST_PENDING_WITH_MAX_COST if progress.has_max_cost else _MOST_PENDING
         self._has_more_rows = True
 
-    def items(self) -> Generator[Item[Out]]:
+    async def items(self, bridge: Bridge) -> AsyncGenerator[Item[Out]]:
         """Yield each item when its run ends."""
         pause = _FIRST_WAIT
         try:
             while self._pending or self._has_more_rows:
-                items = [*self._submit_rows(), *self._take_results()]
-                yield from items
-                pause = _FIRST_WAIT if items else min(pause * 1.5, _LONGEST_WAIT)
-                if not items:
-                    time.sleep(pause)
-        finally:
-            self._progress.finish()
-
-    async def aitems(self) -> AsyncGenerator[Item[Out]]:
-        """Yield each item on the event loop when its run ends."""
-        pause = _FIRST_WAIT
-        try:
-            while self._pending or self._has_more_rows:
-                items = [*await asyncio.to_thread(self._submit_rows), *await asyncio.to_thread(self._take_results)]
+                items = [*await bridge.call(self._submit_rows), *await bridge.call(self._take_results)]
                 for item in items:
                     yield item
                 pause = _FIRST_WAIT if items else min(pause * 1.5, _LONGEST_WAIT)
                 if not items:
-                    await asyncio.sleep(pause)
+                    await bridge.sleep(pause)
         finally:
             self._progress.finish()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from acorn._drive.bridge import SYNC, Bridge, iterate_inline
 from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
@@ -85,7 +84,7 @@ class Runs:
 
     def follow(self, run_id: str) -> Generator[Entry]:
         """Yield the journal entries of a run and its branches when they are committed, until the run ends."""
-        return follow_run(self._store, run_id, _CONTINUES)
+        return iterate_inline(follow_run(self._store, run_id, _CONTINUES, SYNC))
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
         """Return a list of the unanswered requests for human input, the oldest first."""
@@ -114,39 +113,27 @@ class Runs:
         self._store.delete(run_id)
 
 
-def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Generator[Entry]:
+async def follow_run(store: Store, run_id: str, continues: Sequence[Status], bridge: Bridge) -> AsyncGenerator[Entry]:
     """Yield the journal entries of a run when they are committed, while its status is one of `continues`."""
     position = 0
-    with _watch(store, run_id) as wait:
-        while True:
-            is_over, position, entries = read_new_entries(store, run_id, position, continues)
-            yield from entries
-            if is_over:
-                return
-            if not entries:
-                wait()
-
-
-@contextmanager
-def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
-    """Return a context manager that yields a function, which waits until a run may have new journal entries."""
-    if not isinstance(store, NotifyingStore):
-        yield lambda: time.sleep(_POLL_SECONDS)
-        return
-    watch = store.watch(run_id)
+    # Async code polls, because a task that waits for a notification in a thread could not be cancelled.
+    watch = store.watch(run_id) if bridge is SYNC and isinstance(store, NotifyingStore) else None
     try:
-        yield lambda: watch.wait(_LONGEST_WAIT)
+        while True:
+            status, rows = await bridge.call(store.follow, run_id, position)
+            if status is None:
+                raise run_not_found_error(run_id, store.name)
+            blobs = BlobReader(store.media)
+            for entry in decode_entries([blobs.read(row.entry) for row in rows]):
+                yield entry
+            if rows:
+                position = rows[-1].position
+            elif status not in continues:
+                return
+            elif watch is None:
+                await bridge.sleep(_POLL_SECONDS)
+            else:
+                watch.wait(_LONGEST_WAIT)
     finally:
-        watch.close()
-
-
-def read_new_entries(
-    store: Store, run_id: str, position: int, continues: Sequence[Status]
-) -> tuple[bool, int, Sequence[Entry]]:
-    """Return whether a run is over, the number of its last journal entry, and its entries after number `position`."""
-    status, rows = store.follow(run_id, position)
-    if status is None:
-        raise run_not_found_error(run_id, store.name)
-    blobs = BlobReader(store.media)
-    entries = decode_entries([blobs.read(row.entry) for row in rows])
-    return not rows and status not in continues, rows[-1].position if rows else position, entries
+        if watch is not None:
+            watch.close()

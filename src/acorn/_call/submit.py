@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
@@ -15,11 +16,12 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from acorn._call.plan import OPTIONS, Arguments, origin_of, plan_for, store_of
-from acorn._call.runs import follow_run, read_new_entries
+from acorn._call.runs import follow_run
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.module_base import AgentBase, BatchItem, Queueing
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
+from acorn._drive.bridge import ASYNC, SYNC, Bridge, iterate_inline, run_inline
 from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
@@ -217,19 +219,12 @@ class Handle(Generic[Out]):
         The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
         `TimeoutError`, and the run continues.
         """
-        started, pause = time.monotonic(), _FIRST_WAIT
-        while True:
-            status = self.status()
-            run = read_outcome(self._agent, self._store, self.run_id, status)
-            if run is not None:
-                return run.output  # type: ignore[return-value]
-            left = _seconds_left(timeout, started, self.run_id, status)
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+        output: Out = run_inline(_wait_for_output(self._agent, self._store, self.run_id, timeout, SYNC))
+        return output
 
     def follow(self) -> Generator[Entry]:
         """Yield the journal entries of the run and its branches when they are committed, until the run ends."""
-        return follow_run(self._store, self.run_id, _CONTINUES)
+        return iterate_inline(follow_run(self._store, self.run_id, _CONTINUES, SYNC))
 
     def cancel(self) -> None:
         """Cancel the run, also if another process drives it."""
@@ -256,33 +251,30 @@ class AsyncHandle(Generic[Out]):
         The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
         `TimeoutError`, and the run continues.
         """
-        started, pause = time.monotonic(), _FIRST_WAIT
-        while True:
-            status = await self.status()
-            run = await asyncio.to_thread(read_outcome, self._agent, self._store, self.run_id, status)
-            if run is not None:
-                return run.output  # type: ignore[return-value]
-            left = _seconds_left(timeout, started, self.run_id, status)
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+        output: Out = await _wait_for_output(self._agent, self._store, self.run_id, timeout, ASYNC)
+        return output
 
-    async def follow(self) -> AsyncGenerator[Entry]:
+    def follow(self) -> AsyncGenerator[Entry]:
         """Yield the journal entries of the run and its branches when they are committed, until the run ends."""
-        position = 0
-        while True:
-            is_over, position, entries = await asyncio.to_thread(
-                read_new_entries, self._store, self.run_id, position, _CONTINUES
-            )
-            for entry in entries:
-                yield entry
-            if is_over:
-                return
-            if not entries:
-                await asyncio.sleep(_FIRST_WAIT)
+        return follow_run(self._store, self.run_id, _CONTINUES, ASYNC)
 
     async def cancel(self) -> None:
         """Cancel the run, also if another process drives it."""
         await asyncio.to_thread(self._store.cancel, self.run_id)
+
+
+async def _wait_for_output(agent: AgentBase, store: Store, run_id: str, timeout: float | None, bridge: Bridge) -> Any:
+    started, pause = time.monotonic(), _FIRST_WAIT
+    while True:
+        status: Status = await bridge.call(_status, store, run_id)
+        run: Run | None = await bridge.call(read_outcome, agent, store, run_id, status)
+        if run is not None:
+            return run.output
+        left = math.inf if timeout is None else started + timeout - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"Run {run_id} is still `{status}` after {timeout:g} s. It continues.")
+        await bridge.sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_WAIT)
 
 
 def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) -> Run | None:
@@ -319,13 +311,3 @@ def _status(store: Store, run_id: str) -> Status:
     if run_id not in statuses:
         raise run_not_found_error(run_id, store.name)
     return statuses[run_id]
-
-
-def _seconds_left(timeout: float | None, started: float, run_id: str, status: Status) -> float:
-    """Return the seconds before the timeout, or raise `TimeoutError` after the timeout."""
-    if timeout is None:
-        return _LONGEST_WAIT
-    left = started + timeout - time.monotonic()
-    if left <= 0:
-        raise TimeoutError(f"Run {run_id} is still `{status}` after {timeout:g} s. It continues.")
-    return left

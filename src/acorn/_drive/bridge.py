@@ -15,7 +15,6 @@ import asyncio
 import contextvars
 import inspect
 import itertools
-import os
 import queue
 import threading
 import time
@@ -24,6 +23,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from acorn._base.forks import call_in_child
 from acorn._base.interrupts import cancel_token, next_item
 
 P = ParamSpec("P")
@@ -334,5 +334,4 @@ def _reset_after_fork() -> None:
     _loops.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+call_in_child(_reset_after_fork)

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from acorn import Run, module
 from acorn._base.clock import current_clock
 from acorn._base.interrupts import StopSignal
-from acorn._base.startup import raise_on_interrupt
 from acorn._declare import spec_cache as _specs
 from acorn._declare.module_base import BatchItem as _BatchItem
 from acorn._declare.module_base import set_call_options as _set_call_options
@@ -120,7 +119,6 @@ __all__ = [
     "new_tool",
     # The process
     "current_clock",
-    "raise_on_interrupt",
 ]
 
 Agent = module[Any, Any]

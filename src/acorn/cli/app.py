@@ -12,7 +12,6 @@ from typing import Annotated, cast
 import typer
 
 from acorn import AcornError, __version__
-from acorn._inside import raise_on_interrupt
 from acorn.cli.options import PREFIX
 from acorn.cli.output import (
     FAILED,
@@ -83,7 +82,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     streams = Streams()
     try:
-        raise_on_interrupt()
         return _run_command((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except OutputClosedError:  # The reader has closed standard error, to which an error message was written.
         return SUCCESS

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import os
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -35,6 +34,7 @@ from math import inf
 from weakref import WeakKeyDictionary
 
 from acorn._base.clock import Clock, current_clock
+from acorn._base.forks import call_in_child
 from acorn._base.interrupts import StopSignal, cancel_token
 from acorn._base.log import logger
 from acorn._declare.settings import ClassLimit, RateLimit
@@ -521,9 +521,8 @@ class SharedRateLimiter(RateLimiter):
 
 _limiters: WeakKeyDictionary[type, dict[tuple[RateLimit | int, str], Limiter]] = WeakKeyDictionary()
 """A dict that maps a class, the value of its setting and the name of the shared store to the `Limiter` object."""
-if hasattr(os, "register_at_fork"):
-    # A forked child has neither the requests of its parent nor the threads that may have locked a limiter.
-    os.register_at_fork(after_in_child=_limiters.clear)
+# A forked child has neither the requests of its parent nor the threads that may have locked a limiter.
+call_in_child(_limiters.clear)
 
 LimitWrapper = Callable[[Model], "LimitedModel"]
 

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from acorn._base.forks import call_in_child
 from acorn._base.log import logger
 from acorn.errors import DeclarationError
 from acorn.stores.port import FINAL_STATUSES, NotifyingStore, PollableStore, Process, Store, StoredRun
@@ -291,5 +292,4 @@ def _reset_after_fork() -> None:
     _heartbeats.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+call_in_child(_reset_after_fork)

@@ -27,6 +27,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from acorn._base.clock import current_clock
+from acorn._base.forks import call_in_child
 from acorn.models.lanes.http_response import FastHTTPResponse
 
 _IDLE_SECONDS = 50.0
@@ -179,9 +180,8 @@ def _close_idle_connections() -> None:
 
 
 atexit.register(_close_idle_connections)
-if hasattr(os, "register_at_fork"):
-    # Two processes with the same connection would read each other's responses.
-    os.register_at_fork(after_in_child=_close_idle_connections)
+# Two processes with the same connection would read each other's responses.
+call_in_child(_close_idle_connections)
 
 
 def _take_connection(key: _PoolKey) -> HTTPConnection | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from acorn._base.forks import call_in_child
 from acorn.errors import ModelError
 from acorn.models.local import local_error
 from acorn.types import JsonObject, is_json_object
@@ -277,5 +278,4 @@ def _abandon_engines() -> None:
         libc.on_exit(libc._exit, None)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_engines)
+call_in_child(_abandon_engines)

@@ -27,12 +27,6 @@ _KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
 """Matches a URL path segment that may be a key, because some services give each user a secret URL."""
 _URL = re.compile(r"https?://[^\s\"'<>]+")
 
-_logger = logging.getLogger("acorn.mcp")
-_MAX_LINES = 20
-"""The number of log lines that are stored for error messages."""
-_MAX_LINE = 1000
-"""The maximum length of a stored log line, in characters."""
-
 
 @dataclass(frozen=True)
 class ServerAddress:

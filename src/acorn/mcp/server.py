@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeGuard
 
+import anyio
 from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -240,7 +241,8 @@ def _progress_message(entry: Entry) -> str | None:
 
 async def _serve_stdio(server: Any, out: TextIO | None) -> None:
     lines: Any = _InputLines()
-    writer: Any = None if out is None else _LineWriter(out)
+    # The messages are in UTF-8 regardless of the locale.
+    writer = None if out is None else anyio.wrap_file(open(os.dup(out.fileno()), "w", encoding="utf-8"))  # noqa: SIM115
     try:
         async with stdio_server(stdin=lines, stdout=writer) as (reading, sending):
             await server.run(reading, sending, server.create_initialization_options())
@@ -283,24 +285,6 @@ class _InputLines:
         if line := await self._lines.get():
             return line
         raise StopAsyncIteration
-
-
-class _LineWriter:
-    """A writer of MCP messages to standard output, in UTF-8 regardless of the locale."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = open(os.dup(out.fileno()), "wb", buffering=0)  # noqa: SIM115 - The file stays open until the process ends.
-
-    async def write(self, text: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._write, text.encode("utf-8", "replace"))
-
-    def _write(self, data: bytes) -> None:
-        remaining = memoryview(data)
-        while remaining:
-            remaining = remaining[self._out.write(remaining) :]
-
-    async def flush(self) -> None:
-        """Do nothing, because the file is not buffered."""
 
 
 async def _serve_http(server: Any, port: int) -> None:

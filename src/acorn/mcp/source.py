@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+from pydantic import AfterValidator, BaseModel, DirectoryPath, Field, ValidationError
+
 from acorn import tool
-from acorn._inside import Tool, excerpt, is_tool_name, new_tool
+from acorn._inside import Tool, excerpt, new_tool
 from acorn._inside.runs import LoopBoundCall, OwnerLoop, current_machine, is_async
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.mcp.address import ServerAddress, loading_sdk
@@ -37,7 +38,7 @@ from acorn.mcp.tools import (
     tool_names,
     tool_output,
 )
-from acorn.types import JsonObject, is_list_or_tuple, is_mapping
+from acorn.types import JsonObject
 
 if TYPE_CHECKING:
     from mcp import types
@@ -105,24 +106,13 @@ class MCPServer:
         _check_server(server)
         self.address = ServerAddress(server)
         options: JsonObject = {
-            "args": _as_tuple(args), "env": env, "cwd": cwd, "headers": headers, "auth": auth, "prefix": prefix,
-            "allow": _as_tuple(allow), "approve": _as_tuple(approve), "pin": pin, "timeout": timeout,
-            "connect_timeout": connect_timeout, "on_progress": on_progress, "max_description": max_description,
-            "max_result": max_result,
+            "args": args, "env": env, "cwd": cwd, "headers": headers, "auth": auth, "prefix": prefix, "allow": allow,
+            "approve": approve, "pin": pin, "timeout": timeout, "connect_timeout": connect_timeout,
+            "on_progress": on_progress, "max_description": max_description, "max_result": max_result,
         }  # fmt: skip
-        self._check_options(options)
+        self._options = checked = self._check_options(options)
         folder = None if cwd is None else str(cwd)
-        self.address = ServerAddress(server, options["args"], env, folder, headers, auth)
-        self.prefix = prefix
-        self.allow: tuple[str, ...] | None = options["allow"]
-        self.approve: tuple[str, ...] | Approve = options["approve"]
-        self.pin = None if pin is None else Path(pin)
-        self.timeout = timeout
-        """The maximum seconds of a call in which the server sends neither a result nor progress."""
-        self.connect_timeout = connect_timeout
-        self.on_progress = on_progress
-        self.max_description = max_description
-        self.max_result = max_result
+        self.address = ServerAddress(server, checked.args, checked.env, folder, checked.headers, auth)
         self._last_state = _ServerState()
 
     def __repr__(self) -> str:
@@ -134,31 +124,26 @@ class MCPServer:
 
         A run checks this before it starts, because it needs `on_human` or a store to request an approval.
         """
-        return bool(self.approve)
+        return bool(self._options.approve)
 
-    def _check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise `DeclarationError` if an option is invalid. The message omits values that may be keys."""
+    def _check_options(self, options: JsonObject) -> _Options:
+        """Return the options, or raise `DeclarationError` if one is invalid. The message omits values of secrets."""
         other_kind, unusable = ("a command", _COMMAND_OPTIONS) if self.address.is_web else ("a URL", _URL_OPTIONS)
-        for option, value in options.items():
-            is_valid, rule = _RULES[option]
-            if not is_valid(value):
-                shown = f"a `{type(value).__name__}`" if option in _SECRET_OPTIONS else excerpt(value)
-                raise DeclarationError(f"`{option}` of `{self!r}` must {rule.format(got=f'got {shown}')}.")
-            if option in ("env", "headers") and is_mapping(value):
-                for name, text in value.items():
-                    self._check_text(option, name, text)
-            if option in unusable and value:
+        for option in unusable:
+            if options[option]:
                 raise DeclarationError(
                     f"`{option}` of `{self!r}` can only be used if the server is {other_kind}. Remove `{option}`."
                 )
-
-    def _check_text(self, option: str, name: object, text: object) -> None:
-        if not isinstance(name, str) or not isinstance(text, str) or _LINE_END.search(name + text):
-            problem = "contains a line end" if isinstance(text, str) else f"has the type `{type(text).__name__}`"
-            raise DeclarationError(
-                f"`{option}` of `{self!r}` must be a dict of strings without line ends, but the value of "
-                f"{excerpt(name)} {problem}."
-            )
+        try:
+            return _Options.model_validate(options)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+        option, *keys = map(str, problem["loc"])
+        value = options[option]
+        got = f"got a `{type(value).__name__}`" if option in _SECRET_OPTIONS else f"got {excerpt(value)}"
+        if keys and option in ("env", "headers"):
+            got = f"but {excerpt(keys[0])} is wrong: {problem['msg']}"
+        raise DeclarationError(f"`{option}` of `{self!r}` must {_Options.model_fields[option].description}, {got}.")
 
     # Opening and closing
 
@@ -234,7 +219,9 @@ class MCPServer:
 
         state, is_process = self._state, not self.address.is_web
         while True:
-            connection = Connection(self.address, self.connect_timeout, can_ask=can_ask, on_progress=self.on_progress)
+            connection = Connection(
+                self.address, self._options.connect_timeout, can_ask=can_ask, on_progress=self._options.on_progress
+            )
             try:
                 await connection.open(is_legacy=state.is_legacy)
             except AcornError:
@@ -263,27 +250,27 @@ class MCPServer:
                 if not connection.is_lost:
                     raise
                 connection = await self._get_connection(can_ask)  # The session may have ended meanwhile.
-        label = self.address.label
-        allowed = allowed_tools(list(connection.definitions.values()), self.allow, label)
-        if not callable(self.approve):
-            check_offered(self.approve, allowed, "approve", label)
-        if self.pin is not None:
-            check_pinned(self.pin, f"{self.prefix}{self.address.key}", allowed)
+        label, options = self.address.label, self._options
+        allowed = allowed_tools(list(connection.definitions.values()), options.allow, label)
+        if not callable(options.approve):
+            check_offered(options.approve, allowed, "approve", label)
+        if options.pin is not None:
+            check_pinned(options.pin, f"{options.prefix}{self.address.key}", allowed)
         known_tools = self._state.tools
         tools: list[Tool] = []
-        for name, definition in tool_names(allowed, self.prefix, label).items():
+        for name, definition in tool_names(allowed, options.prefix, label).items():
             if definition.fingerprint not in known_tools:
                 known_tools[definition.fingerprint] = self._new_tool(name, definition)
             tools.append(known_tools[definition.fingerprint])
         return tools
 
     def _new_tool(self, name: str, definition: Definition) -> Tool:
-        label, approve = self.address.label, self.approve
+        label, approve = self.address.label, self._options.approve
 
         def call(**arguments: Any) -> Any:
             return _ServerCall(
                 lambda loop: partial(
-                    self._call, definition, arguments, Caller.here(name, arguments, self.timeout, loop)
+                    self._call, definition, arguments, Caller.here(name, arguments, self._options.timeout, loop)
                 )
             )
 
@@ -291,8 +278,8 @@ class MCPServer:
         call.is_loop_bound = True  # type: ignore[attr-defined]
         marked = tool(
             name=name,
-            description=safe_description(definition, self.max_description) or None,
-            schema=safe_schema(definition, self.max_description, label),
+            description=safe_description(definition, self._options.max_description) or None,
+            schema=safe_schema(definition, self._options.max_description, label),
             once=True,  # The effects of the tool are unknown, and the hints of the server cannot be trusted.
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
         )(call)
@@ -310,7 +297,7 @@ class MCPServer:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
-        return tool_output(result, definition, self.max_result, self.address.redact)
+        return tool_output(result, definition, self._options.max_result, self.address.redact)
 
     async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         connection = await self._get_connection(caller.on_human is not None)
@@ -372,73 +359,64 @@ def _check_server(server: object) -> None:
         raise DeclarationError("`server` of an `MCPServer` must be a command or an `http` or `https` URL.")
 
 
-def _as_tuple(values: Any) -> Any:
-    """Return the items of a list, a set or a generator as a tuple, and any other value unchanged."""
-    return tuple(values) if _is_collection(values) else values
+def _check_line(text: str) -> str:
+    if _LINE_END.search(text):
+        raise ValueError("the value contains a line end")
+    return text
 
 
-def _is_collection(values: object) -> TypeGuard[Iterable[object]]:
-    return isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+def _check_auth(auth: object) -> object:
+    if isinstance(auth, str | bytes | Mapping):
+        raise ValueError("the value is not an object that signs requests")
+    return auth
 
 
-def _are_strings(values: object) -> bool:
-    return is_list_or_tuple(values) and all(isinstance(value, str) for value in values)
+def _check_pin(path: Path) -> Path:
+    if not path.name:
+        raise ValueError("the path is empty")
+    return path
 
 
-def _is_approve(value: object) -> bool:
-    if not callable(value) or is_async(value):
-        return _are_strings(value)
+def _check_approve(approve: Approve) -> Approve:
     try:
-        inspect.signature(value).bind("name", {})
-    except TypeError:
-        return False
-    except ValueError:  # The function has no signature.
-        return True
-    return True
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _is_positive_integer(value: object) -> bool:
-    return isinstance(value, int) and _is_positive(value)
-
-
-def _is_optional_dict(value: object) -> bool:
-    return value is None or isinstance(value, Mapping)
+        inspect.signature(approve).bind("name", {})
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    if is_async(approve):
+        raise ValueError("the function is async")
+    return approve
 
 
 _COMMAND_OPTIONS = ("args", "env", "cwd")
 _URL_OPTIONS = ("headers", "auth")
 _SECRET_OPTIONS = ("env", "headers", "auth")
-_INTEGER = (_is_positive_integer, "be an integer greater than 0, {got}")
-_SECONDS = (_is_positive, "be a number greater than 0, {got}")
-_TEXTS = (_is_optional_dict, "be a dict of strings, {got}")
-_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "args": (_are_strings, "be a list of strings, {got}"),
-    "env": _TEXTS,
-    "cwd": (lambda value: value is None or os.path.isdir(value), "be an existing folder, {got}"),
-    "headers": _TEXTS,
-    "auth": (
-        lambda value: not isinstance(value, str | bytes | Mapping),
-        "be an object that signs requests, such as the SDK's `OAuthClientProvider`, {got}. Set a key with "
-        '`headers={{"Authorization": "Bearer ..."}}`',
-    ),
-    "prefix": (lambda value: value == "" or is_tool_name(value), "consist of letters, digits, `_` and `-`, {got}"),
-    "allow": (lambda value: value is None or _are_strings(value), "be a list of strings, {got}"),
-    "approve": (
-        _is_approve,
-        "be a set of tool names, or a sync function that receives the tool name and the arguments, {got}",
-    ),
-    "pin": (
-        lambda value: value is None or (isinstance(value, str | Path) and bool(str(value))),
-        "be the path of a file, {got}",
-    ),
-    "timeout": _SECONDS,
-    "connect_timeout": _SECONDS,
-    "on_progress": (lambda value: value is None or callable(value), "be a function, {got}"),
-    "max_description": _INTEGER,
-    "max_result": _INTEGER,
-}
-"""The rules of the options of `MCPServer`, with the end of the error message."""
+_Line = Annotated[str, AfterValidator(_check_line)]
+_Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False, description="be a number greater than 0")]
+_Count = Annotated[int, Field(strict=True, gt=0, description="be an integer greater than 0")]
+_Lines = Annotated[dict[_Line, _Line] | None, Field(description="be a dict of strings without line ends")]
+
+
+class _Options(BaseModel):
+    """The options of an `MCPServer`, with the rules for error messages as descriptions."""
+
+    args: tuple[str, ...] = Field(repr=False, description="be a list of strings")
+    env: _Lines = Field(repr=False)
+    cwd: DirectoryPath | None = Field(description="be an existing folder")
+    headers: _Lines = Field(repr=False)
+    auth: Annotated[Any, AfterValidator(_check_auth)] = Field(
+        repr=False,
+        description="be an object that signs requests, such as the SDK's `OAuthClientProvider` (set a key with "
+        '`headers={"Authorization": "Bearer ..."}`)',
+    )
+    prefix: str = Field(pattern="^[A-Za-z0-9_-]*$", description="consist of letters, digits, `_` and `-`")
+    allow: tuple[str, ...] | None = Field(description="be a list of strings")
+    approve: tuple[str, ...] | Annotated[Approve, AfterValidator(_check_approve)] = Field(
+        description="be a set of tool names, or a sync function that receives the tool name and the arguments"
+    )
+    pin: Annotated[Path, AfterValidator(_check_pin)] | None = Field(description="be the path of a file")
+    timeout: _Seconds
+    """The maximum seconds of a call in which the server sends neither a result nor progress."""
+    connect_timeout: _Seconds
+    on_progress: Callable[..., object] | None = Field(description="be a function")
+    max_description: _Count
+    max_result: _Count

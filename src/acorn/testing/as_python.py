@@ -16,7 +16,6 @@ import ast
 import keyword
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 
 from pydantic_core import from_json
@@ -79,26 +78,6 @@ def as_python(
     return _TestWriter(run, module, settings or {}, redact).text()
 
 
-@dataclass(eq=False)
-class _ScriptedClass:
-    """An agent class that the generated test uses, with all recorded runs of this class."""
-
-    name: str
-    module: str
-    model: str
-    """The name of the variable in the test that contains the scripted model of the class."""
-    runs: list[tuple[Run, list[Turn]]] = field(default_factory=list[tuple[Run, list[Turn]]])
-
-    @property
-    def has_concurrent_runs(self) -> bool:
-        return any(
-            _start_time(one) < _start_time(other) + other.seconds
-            and _start_time(other) < _start_time(one) + one.seconds
-            and not any(member is other for member in _runs_in_tree(one))  # The list has a run before its branches.
-            for (one, _), (other, _) in combinations(self.runs, 2)
-        )
-
-
 class _TestWriter:
     """A generator of one test file."""
 
@@ -117,37 +96,25 @@ class _TestWriter:
         self.questions = _questions(self.members)
         self.needs_store = module is not None or bool(self.questions)
         """Whether the test needs a store. The test uses a `MemoryStore`, never the store of the run."""
-        self.classes: dict[tuple[str, str], _ScriptedClass] = {}
-        """A dict that maps (module, class name) to the agent classes. The class of the run itself is the first item."""
-        for member in self.members:
-            self._add_run(member, module if member is run else None)
-        self.agent = next(iter(self.classes.values()))
-
-    def _add_run(self, run: Run, module: str | None) -> None:
-        entries = run.journal.entries
-        starts = [entry.module for entry in entries if isinstance(entry, RunStarted)]
-        source, name = _split_class_path(module or (starts[0] if starts else "") or "")
-        variable = f"{snake_case(name)}_model" if self.classes else "model"
-        cls = self.classes.setdefault((source, name), _ScriptedClass(name, source, variable))
-        responses = [entry for entry in entries if isinstance(entry, ModelResponded)]
-        turns: list[Turn] = [
-            entry
-            for entry in entries
-            if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
-        ]
-        # The error of a refusal is not a turn, because a refusal is a response of the model.
-        if isinstance(run.error, ModelError) and not (responses and responses[-1].refusal is not None):
-            turns.append(run.error)
-        cls.runs.append((run, turns))
+        paths = [module or _class_path(run), *map(_class_path, self.members[1:])]
+        self.classes = list(dict.fromkeys(map(_split_class_path, paths)))
+        """A (module, class name) pair for each agent class. The class of the run itself is the first item."""
+        self.agent = self.classes[0][1]
+        self.is_concurrent = any(
+            _start_time(one) < _start_time(other) + other.seconds
+            and _start_time(other) < _start_time(one) + one.seconds
+            and not any(member is other for member in _runs_in_tree(one))  # The list has a run before its branches.
+            for one, other in combinations(self.members, 2)
+        )
 
     def text(self) -> str:
-        name = snake_case(self.agent.name)
-        test = [f"def test_{name}() -> None:"]
-        test += [f"{_INDENT}{line}" if line else "" for line in [*self._models(), *self._call()]]
+        test = [f"def test_{snake_case(self.agent)}() -> None:"]
+        model = self._model_by_input() if self.is_concurrent else self._model()
+        test += [f"{_INDENT}{line}" if line else "" for line in [*model, *self._call()]]
         if (reason := self._skip_reason()) is not None:
             test.insert(0, f"@pytest.mark.skip(reason={reason!r})")
         lines = [
-            f'"""Replay a run of `{self.agent.name}`: the model repeats its responses, and the output must match.',
+            f'"""Replay a run of `{self.agent}`: the model repeats its responses, and the output must match.',
             "",
             *self._remarks(),
             '"""',
@@ -172,6 +139,8 @@ class _TestWriter:
             return "the run was interrupted, which a script cannot repeat"
         if isinstance(run.error, LimitError):
             return "the run reached a limit of tokens, cost or time, which a script does not reach"
+        if self.is_concurrent and len(set(map(_input_text, self.members))) < len(self.members):
+            return "concurrent branches had the same input, so a script cannot tell their requests apart"
         return None
 
     def _remarks(self) -> list[str]:
@@ -180,7 +149,7 @@ class _TestWriter:
         remarks: list[str] = []
         if tools:
             remarks.append(f"The test calls the real tools: {', '.join(tools)}.")
-        if any(cls.module == _UNKNOWN_MODULE for cls in self.classes.values()):
+        if any(module == _UNKNOWN_MODULE for module, _ in self.classes):
             remarks.append(f"Replace `{_UNKNOWN_MODULE}` with the module of the class, which the run does not contain.")
         if self.run.deps is not None:
             remarks.append("Add `using(deps=...)` with the original value, which the run does not contain.")
@@ -190,10 +159,8 @@ class _TestWriter:
         """Return the imports of the names that the code uses, sorted as a formatter would sort them."""
         used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
         modules: dict[str, set[str]] = {}
-        for cls in self.classes.values():
-            modules.setdefault(cls.module, set()).add(cls.name)
-        for name in used & _MODULES.keys():
-            modules.setdefault(_MODULES[name], set()).add(name)
+        for module, name in [*self.classes, *((_MODULES[name], name) for name in used & _MODULES.keys())]:
+            modules.setdefault(module, set()).add(name)
         lines = {
             module: f"from {module} import {', '.join(sorted(names, key=_import_order))}"
             for module, names in sorted(modules.items())
@@ -203,43 +170,37 @@ class _TestWriter:
             third_party.append(lines.pop("pydantic_core"))
         return [*third_party, *([""] if third_party else []), *lines.values()]
 
-    # The models
+    # The model
 
-    def _models(self) -> Iterator[str]:
-        for cls in self.classes.values():
-            if cls.has_concurrent_runs:
-                yield from self._model_by_input(cls)
-                continue
-            turns = [(_request_time(run, turn), turn) for run, run_turns in cls.runs for turn in run_turns]
-            turns.sort(key=lambda item: item[0])
-            yield f"{cls.model} = ScriptedModel("
-            yield f"{_INDENT}["
-            yield from self._replies([turn for _, turn in turns])
-            yield f"{_INDENT}]"
-            yield ")"
+    def _model(self) -> Iterator[str]:
+        turns = [(_request_time(run, turn), turn) for run in self.members for turn in _turns(run)]
+        turns.sort(key=lambda item: item[0])
+        yield "model = ScriptedModel("
+        yield f"{_INDENT}["
+        yield from self._replies([turn for _, turn in turns])
+        yield f"{_INDENT}]"
+        yield ")"
 
-    def _model_by_input(self, cls: _ScriptedClass) -> Iterator[str]:
-        """Yield the code of a scripted model with one script for each input of the agent class.
+    def _model_by_input(self) -> Iterator[str]:
+        """Yield the code of a scripted model with one script for the input of each run.
 
         Concurrent runs send their requests in varying order, so they cannot share one script.
         """
-        scripts = f"{cls.model}_scripts"
-        yield f"# Runs of `{cls.name}` were concurrent, so the input of a run selects its script."
-        yield f"{scripts} = {{"
-        for run, turns in cls.runs:
-            messages = _first_messages(run)
-            yield f"{_INDENT}{self._literal(text_of(messages[-1].get('content')) if messages else '')}: ["
-            yield from self._replies(turns)
+        yield "# Some runs were concurrent, so the input of a run selects its script."
+        yield "scripts = {"
+        for run in self.members:
+            yield f"{_INDENT}{self._literal(_input_text(run))}: ["
+            yield from self._replies(_turns(run))
             yield f"{_INDENT}],"
         yield "}"
         yield ""
-        yield f"def {cls.model}_reply(request: ModelRequest) -> Reply:"
+        yield "def reply(request: ModelRequest) -> Reply:"
         yield f"{_INDENT}texts = [message['content'] for message in request.messages]"
-        yield f"{_INDENT}start = max(index for index, text in enumerate(texts) if text in {scripts})"
+        yield f"{_INDENT}start = max(index for index, text in enumerate(texts) if text in scripts)"
         yield f"{_INDENT}turns = [message for message in request.messages[start:] if message['role'] == 'assistant']"
-        yield f"{_INDENT}return {scripts}[texts[start]][len(turns)]"
+        yield f"{_INDENT}return scripts[texts[start]][len(turns)]"
         yield ""
-        yield f"{cls.model} = ScriptedModel({cls.model}_reply)"
+        yield "model = ScriptedModel(reply)"
 
     def _replies(self, turns: Sequence[Turn]) -> Iterator[str]:
         return (f"{_INDENT}{_INDENT}{self._reply(turn)}," for turn in turns)
@@ -285,12 +246,12 @@ class _TestWriter:
             yield "events = ["
             yield from (f"{_INDENT}{self._literal(event)}," for event in self._events_before(fork.before))
             yield "]"
-        agent = f"{self.agent.name}({', '.join(self._keywords(self.settings))})"
+        agent = f"{self.agent}({', '.join(self._keywords(self.settings))})"
         options = ", ".join(self._options())
         configured = f"{agent}.using({options})" if options else agent
-        contexts = [cls.model for cls in self.classes.values() if not cls.has_concurrent_runs]
         store = ", store=store" if self.needs_store else ""
-        contexts += [f"{cls.name}.override(model={cls.model}{store})" for cls in self.classes.values()]
+        contexts = [] if self.is_concurrent else ["model"]
+        contexts += [f"{name}.override(model=model{store})" for _, name in self.classes]
         if self.needs_store:
             yield "store = MemoryStore()"
         error_name = self._error_name()
@@ -392,6 +353,24 @@ def _runs_in_tree(run: Run) -> list[Run]:
     return [run, *(member for branch in run.branches for member in _runs_in_tree(branch))]
 
 
+def _class_path(run: Run) -> str:
+    return next((entry.module for entry in run.journal.entries if isinstance(entry, RunStarted)), None) or ""
+
+
+def _turns(run: Run) -> list[Turn]:
+    entries = run.journal.entries
+    turns: list[Turn] = [
+        entry
+        for entry in entries
+        if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
+    ]
+    # The error of a refusal is not a turn, because a refusal is a response of the model.
+    responses = [entry for entry in entries if isinstance(entry, ModelResponded)]
+    if isinstance(run.error, ModelError) and not (responses and responses[-1].refusal is not None):
+        turns.append(run.error)
+    return turns
+
+
 def _start_time(run: Run) -> float:
     return 0.0 if run.started is None else run.started.timestamp()
 
@@ -402,6 +381,11 @@ def _request_time(run: Run, turn: Turn) -> float:
 
 def _first_messages(run: Run) -> Sequence[Message]:
     return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
+
+
+def _input_text(run: Run) -> str:
+    messages = _first_messages(run)
+    return text_of(messages[-1].get("content")) if messages else ""
 
 
 def _questions(runs: Sequence[Run]) -> list[tuple[str, str | None]]:

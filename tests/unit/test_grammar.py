@@ -300,21 +300,27 @@ def test_invalid_schema_raises_error_with_location_in_schema() -> None:
     for _ in range(500):
         nested = {"type": "array", "items": nested}
     problems: tuple[tuple[Any, str], ...] = (
-        ({"properties": {"x": {"maxItems": "two"}}}, "`#/properties/x/maxItems` must be an integer of at least 0"),
-        ({"maxLength": 2.5}, "but it is 2.5"),
+        (
+            {"properties": {"x": {"maxItems": "two"}}},
+            "`#/properties/x/maxItems` is not valid in a schema: 'two' is not",
+        ),
+        ({"maxLength": 2.5}, "`#/maxLength` is not valid in a schema: 2.5 is not of type 'integer'"),
         ({"minLength": 10**9}, "20000"),
-        ({"properties": ["x"]}, "`#/properties` must be an object that maps names to schemas"),
-        ({"properties": {"x": 5}}, "`#/properties/x` must be a schema, but it is 5"),
-        ({"anyOf": {}}, "a list of schemas"),
-        ({"required": True}, "a list of names"),
-        ({"type": {"a": 1}}, "the name of a type"),
-        ({"multipleOf": 0}, "greater than 0"),
-        ({"minimum": float("inf")}, "a number"),
-        ({"pattern": 5}, "a string"),
-        ({"const": float("nan")}, "a JSON value"),
-        ({"$ref": "#/parts/x", "parts": {"x": {"enum": 3}}}, "`#/parts/x/enum` must be a list of values"),
+        ({"properties": ["x"]}, "`#/properties` is not valid in a schema: ['x'] is not of type 'object'"),
+        ({"properties": {"x": 5}}, "`#/properties/x` is not valid in a schema: 5 is not of type"),
+        ({"anyOf": {}}, "`#/anyOf` is not valid in a schema: {} is not of type 'array'"),
+        ({"required": True}, "`#/required` is not valid in a schema: True is not of type 'array'"),
+        ({"type": {"a": 1}}, "`#/type` is not valid in a schema"),
+        ({"multipleOf": 0}, "`#/multipleOf` is not valid in a schema: 0 is less than or equal to the minimum of 0"),
+        ({"minimum": float("inf")}, "`#` is not a JSON value"),
+        ({"pattern": 5}, "`#/pattern` is not valid in a schema: 5 is not of type 'string'"),
+        ({"const": float("nan")}, "`#` is not a JSON value"),
+        (
+            {"$ref": "#/parts/x", "parts": {"x": {"enum": 3}}},
+            "`#/parts/x/enum` is not valid in a schema: 3 is not",
+        ),
         (nested, "nested too deeply"),
-        (None, "must be a schema"),
+        (None, "`#` is not valid in a schema: None is not of type"),
     )
     for wanted, words in problems:
         with case(words), pytest.raises(InvalidSchemaError, match=re.escape(words)):

@@ -137,9 +137,8 @@ def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, De
 
 
 def _declared_bounds(schema: JsonObject) -> JsonObject:
-    """Return the keywords for bounds, without the boolean `exclusiveMinimum` of older JSON Schema drafts."""
     keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-    return {key: schema[key] for key in keys if key in schema and not isinstance(schema[key], bool)}
+    return {key: schema[key] for key in keys if key in schema}
 
 
 def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:

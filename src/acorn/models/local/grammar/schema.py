@@ -9,17 +9,19 @@ types of keywords.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
+from collections.abc import Iterator
 from typing import Any
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from acorn._formats.json import shorten
 from acorn._formats.schema.generate import find_target
 from acorn.types import JsonObject, is_json_list, is_mapping
 
 Schema = JsonObject
 
-_MAX_DEPTH = 60
-"""The maximum nesting depth of a schema, so that `normalize` also ends for a schema that contains itself."""
+_METASCHEMA = Draft202012Validator(Draft202012Validator.META_SCHEMA)
 _MAX_MINIMUM = 20_000
 """The maximum value of `minLength` and `minItems`. No response is longer."""
 
@@ -28,97 +30,60 @@ class InvalidSchemaError(ValueError):
     """The error for a value that should be a JSON schema but is not a valid one."""
 
 
-def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
+def normalize(schema: object, path: str = "#") -> Schema | bool:
     """Check a schema and its subschemas, and return them in a uniform notation.
 
     `path` is the path of the schema, such as `#/properties/name`, which error messages contain.
     """
-    if isinstance(schema, bool):
-        return schema
+    try:
+        json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSchemaError(f"the schema `{path}` is not a JSON value ({error})") from error
+    try:
+        normal: Schema | bool = _normalize(schema)
+        problem = best_match(_METASCHEMA.iter_errors(normal))
+    except RecursionError as error:
+        raise InvalidSchemaError(f"the schema `{path}` is nested too deeply") from error
+    if problem is not None:
+        place = "/".join([path, *map(str, problem.absolute_path)])
+        raise InvalidSchemaError(f"`{place}` is not valid in a schema: {shorten(problem.message)}")
+    return normal
+
+
+def _normalize(schema: Any) -> Any:
     if not is_mapping(schema):
-        raise InvalidSchemaError(f"`{path}` must be a schema, but it is {_shorten(schema)}")
-    if depth > _MAX_DEPTH:
-        raise InvalidSchemaError(f"the schema `{path}` is nested too deeply, with more than {_MAX_DEPTH} levels")
-    normal = {key: _value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
-    if isinstance(normal.get("items"), list):
+        return schema
+    # In older drafts, the exclusive bounds are booleans.
+    kept = {key: value for key, value in schema.items() if key not in _EXCLUSIVE or not isinstance(value, bool)}
+    normal = {str(key): _value(key, value) for key, value in kept.items()}
+    if is_json_list(normal.get("items")):
         normal["prefixItems"], normal["items"] = normal["items"], normal.pop("additionalItems", True)
     return normal
 
 
-def _value(key: str, value: Any, path: str, depth: int) -> Any:
-    if key in ("items", *_SCHEMAS) and is_json_list(value):
-        return [normalize(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
+def _value(key: str, value: Any) -> Any:
+    if key in _SCHEMA and is_json_list(value):
+        return list(map(_normalize, value))
     if key in _SCHEMA:
-        return normalize(value, path, depth + 1)
+        return _normalize(value)
     if key in _NAMED and is_mapping(value):
-        return {str(name): normalize(item, f"{path}/{name}", depth + 1) for name, item in value.items()}
-    expected, is_valid = _EXPECTED.get(key, ("", None))
-    if is_valid and not is_valid(value):
-        raise InvalidSchemaError(f"`{path}` must be {expected}, but it is {_shorten(value)}")
-    return int(value) if key in _COUNTS else value
+        return {str(name): _normalize(item) for name, item in value.items()}
+    if key not in _COUNTS or not isinstance(value, int | float) or value != int(value):
+        return value
+    if key.startswith("min") and value > _MAX_MINIMUM:
+        raise InvalidSchemaError(f"`{key}` is {value}, but a response has at most {_MAX_MINIMUM}")
+    return int(value)
 
 
-_SCHEMA = ("items", "additionalItems", "additionalProperties", "propertyNames")
-"""Keywords whose value is a schema."""
-_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
-"""Keywords whose value is a list of schemas."""
+_SCHEMA = (
+    *("items", "additionalItems", "additionalProperties", "propertyNames"),
+    *("anyOf", "oneOf", "allOf", "prefixItems"),
+)
+"""Keywords whose value is a schema or a list of schemas."""
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords whose value is a dict that maps names to schemas."""
+_EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_texts(value: object) -> bool:
-    return is_json_list(value) and all(map(_is_text, value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
-
-
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and not isinstance(value, bool) and value >= 0 and value == int(value)
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    # `_value` has already handled the valid values of these two groups.
-    **dict.fromkeys(_SCHEMAS, ("a list of schemas", lambda value: False)),
-    **dict.fromkeys(_NAMED, ("an object that maps names to schemas", lambda value: False)),
-    **dict.fromkeys(_COUNTS, ("an integer of at least 0", _is_count)),
-    **dict.fromkeys(
-        ("minLength", "minItems", "minProperties"),
-        (f"an integer from 0 to {_MAX_MINIMUM}", lambda value: _is_count(value) and value <= _MAX_MINIMUM),
-    ),
-    **dict.fromkeys(_BOUNDS, ("a number", _is_number)),
-    "multipleOf": (
-        "a number greater than 0",
-        lambda value: _is_number(value) and not isinstance(value, bool) and value > 0,
-    ),
-    **dict.fromkeys(("pattern", "format", "$ref"), ("a string", _is_text)),
-    "required": ("a list of names", _is_texts),
-    "type": ("the name of a type or a list of type names", lambda value: _is_text(value) or _is_texts(value)),
-    "enum": ("a list of values", lambda value: is_json_list(value) and _is_json(value)),
-    "const": ("a JSON value", _is_json),
-    "uniqueItems": ("true or false", lambda value: isinstance(value, bool)),
-}
-"""A dict that maps a keyword to a description of its value and to a function that checks its value."""
-
-
-def _shorten(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 NOTES = {

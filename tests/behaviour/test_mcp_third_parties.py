@@ -151,8 +151,6 @@ def served(everything: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
 @needs_node
 def test_mcp_everything_server_killed_during_call_returns_tool_error(everything: str) -> None:
     port = free_port()
-    server = MCPServer(f"http://127.0.0.1:{port}/mcp")
-    begun = asyncio.Event()
 
     async def main() -> Any:
         model = ScriptedModel([
@@ -161,7 +159,10 @@ def test_mcp_everything_server_killed_during_call_returns_tool_error(everything:
             finish("done"),
         ])  # fmt: skip
         loop = asyncio.get_running_loop()
-        server.on_progress = lambda *told: loop.call_soon_threadsafe(begun.set)
+        begun = asyncio.Event()
+        server = MCPServer(
+            f"http://127.0.0.1:{port}/mcp", on_progress=lambda *told: loop.call_soon_threadsafe(begun.set)
+        )
         task = asyncio.create_task(Worker(model=model, tools=[server]).arun("x"))
         await begun.wait()
         process.kill()

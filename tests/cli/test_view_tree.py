@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.tree import Tree
 
 from acorn import Step, StreamChunk, listen, module, tool
+from acorn._inside.run_tree import Row, RunTree
+from acorn._inside.run_tree import tree_of as tree_from
 from acorn.cli.drawing import Pen, draw_run
-from acorn.cli.view_tree import BranchRow, CallRow, LineRow, RunTree, TurnRow
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -36,21 +37,22 @@ def answered(run_id: str, step: int, at: float, *calls: CalledTool, text: str = 
 
 
 def tree_of(*entries: Entry) -> RunTree:
-    tree = RunTree()
-    for entry in entries:
-        tree.add_entry(entry)
-    return tree
+    return tree_from(entries)
 
 
 def heard(agent: module[Any, Any], **settings: Any) -> RunTree:
     made = RunTree(**settings)
-    with listen(made.add_entry):
+    with listen(made.add):
         agent()
     return made
 
 
-def calls_of(branch: BranchRow) -> list[CallRow]:
-    return [each for row in branch.rows if isinstance(row, TurnRow) for each in row.calls]
+def calls_of(tree: RunTree) -> list[Row]:
+    return [call for row in tree.root.rows for call in row.calls]
+
+
+def turns_of(tree: RunTree) -> list[Row]:
+    return [row for row in tree.root.rows if row.kind in ("model", "answer")]
 
 
 def shown(tree: RunTree, now: float = 0.0, **pen: Any) -> list[str]:
@@ -81,8 +83,8 @@ def test_run_tree_counts_branch_time_from_start_of_branch() -> None:
         answered("a", 1, 1.0, CalledTool("1", "look", "{}"), CalledTool("2", "check", "{}")),
         ToolStarted("a", 1, 1.0, "1", "look", "{}"),
     )
-    look, check = calls_of(tree.root)
-    assert (look.started, check.started) == (1.0, None)
+    look, check = calls_of(tree)
+    assert (look.start, check.start) == (1.0, None)
     assert shown(tree, 3.0) == ["⠋ look()  2.0 s", "· check()"]
     for entry in (
         ToolFinished("a", 1, 4.0, "1", "look", 1.0, "there", None),
@@ -90,9 +92,9 @@ def test_run_tree_counts_branch_time_from_start_of_branch() -> None:
         answered("b", 1, 0.5, CalledTool("1", "look", "{}")),
         ToolStarted("b", 1, 0.5, "1", "look", "{}"),
     ):
-        tree.add_entry(entry)
+        tree.add(entry)
     assert shown(tree, 5.5) == ["✓ look()  3.0 s", "→ there", "⠴ check()  1.5 s", "⠴ look()  1.0 s"]
-    assert (tree.tokens, tree.cost) == (30, 1.0)
+    assert (tree.usage.total_tokens, tree.cost) == (30, 1.0)
 
 
 def test_run_tree_contains_tool_result_changed_by_hook() -> None:
@@ -103,7 +105,7 @@ def test_run_tree_contains_tool_result_changed_by_hook() -> None:
         def on_step(self, step: Step) -> None:
             step.tool_results[0].output = "changed"
 
-    assert calls_of(heard(Agent()).root)[0].result == "changed"
+    assert calls_of(heard(Agent()))[0].result == "changed"
 
 
 def test_run_tree_call_that_was_not_executed_has_error_and_no_duration() -> None:
@@ -111,7 +113,7 @@ def test_run_tree_call_that_was_not_executed_has_error_and_no_duration() -> None
         tools = [look]
         model = ScriptedModel([call("look", deep=True) & call("lok"), finish(result="x") & call("look")])
 
-    wrong, unknown, _, skipped = calls_of(heard(Agent()).root)
+    wrong, unknown, skipped = calls_of(heard(Agent()))
     assert "deep" in (wrong.error or "")
     assert "There is no tool `lok`" in (unknown.error or "")
     assert (skipped.error or "").startswith("Skipped: ")
@@ -124,7 +126,7 @@ def test_run_tree_marks_invalid_answer_as_rejected() -> None:
         model = ScriptedModel([finish(age="old"), finish(age=5)])
 
     tree = heard(Agent())
-    first, second = (row for row in tree.root.rows if isinstance(row, TurnRow))
+    first, second = turns_of(tree)
     assert (first.was_rejected, second.was_rejected) == (True, False)
     assert (first.step, second.step) == (1, 1)
     assert shown(tree, is_over=True) == ["the answer did not validate, requested again", "age  5"]
@@ -138,7 +140,7 @@ def test_run_tree_does_not_mark_answer_as_rejected_if_on_finish_hook_raises() ->
             raise KeyError
 
     tree = RunTree()
-    with listen(tree.add_entry), pytest.raises(KeyError):
+    with listen(tree.add), pytest.raises(KeyError):
         Agent()()
     assert "validate" not in " ".join(shown(tree, is_over=True))
 
@@ -158,8 +160,8 @@ def test_run_tree_excludes_calls_of_agent_run_inside_tool() -> None:
         model = ScriptedModel([call("ask"), finish(result="x")])
 
     tree = heard(Outer())
-    assert [each.name for each in calls_of(tree.root)] == ["ask", "__finish__"]
-    assert tree.root.children == []
+    assert [each.name for each in calls_of(tree)] == ["ask"]
+    assert list(tree.runs.values()) == [tree.root]
 
 
 def test_run_tree_places_branch_under_tool_call_that_started_it() -> None:
@@ -169,13 +171,13 @@ def test_run_tree_places_branch_under_tool_call_that_started_it() -> None:
         ToolStarted("a", 1, 1.0, "1", "one", "{}"),
     )
     branch = BranchStarted("a", 1, 2.0, "b", "Review", None, "1")
-    one, _ = calls_of((alone := tree_of(*begun, branch)).root)
-    assert [below.title for below in one.branches] == ["Review"]
+    one, _ = calls_of(alone := tree_of(*begun, branch))
+    assert [below.name for below in one.calls] == ["Review"]
     assert shown(alone, 2.5) == ["⠴ one()  1.5 s", "⠴ branch Review  0.50 s", "· two()"]
 
     # A branch that a hook started is under the step.
     hooked = tree_of(*begun, BranchStarted("a", 1, 2.0, "b", "Review", None))
-    assert isinstance(hooked.root.rows[-1], BranchRow)
+    assert hooked.root.rows[-1].kind == "branch"
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
@@ -190,8 +192,8 @@ def test_run_tree_numbers_same_named_branches_of_one_step() -> None:
         BranchStarted("e", 1, 0.0, "f", "Review/Deep", None),
         BranchStarted("a", 2, 0.0, "g", "Review", None),
     )
-    assert [child.label for child in tree.root.children] == ["check#1", "check#2", "Review", "Review#2", "Review"]
-    assert tree.root.children[3].children[0].label == "Review#2/Deep"
+    labels = ["", "check#1", "check#2", "Review", "Review#2", "Review#2/Deep", "Review"]
+    assert [run.label for run in tree.runs.values()] == labels
 
 
 def test_run_tree_branch_ends_with_output_or_error() -> None:
@@ -214,12 +216,13 @@ def test_run_tree_of_resumed_run_contains_no_interruption_line() -> None:
     stopped = ResultMessage("1", "This call was not completed: the run was stopped.", "stopped", None)
     tree = tree_of(*begun, RunInterrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
     assert shown(tree, is_over=True) == ["✗ look()", "→ This call was not completed: the run was stopped."]
-    assert isinstance(tree.root.rows[-1], LineRow)
-    tree.add_entry(ToolStarted("a", 1, 3.0, "1", "look", "{}"))
-    assert not any(isinstance(row, LineRow) for row in tree.root.rows)
-    tree.add_entry(ModelRequested("a", 2, 4.0, "model 2", "m", 3, None))
-    tree.add_entry(ModelRequested("a", 2, 5.0, "model 2", "m", 3, None))
-    assert [row.step for row in tree.root.rows] == [1, 2]
+    assert shown(tree, is_over=True, is_full=True)[-1] == "error: KeyboardInterrupt"
+    tree.add(ToolStarted("a", 1, 3.0, "1", "look", "{}"))
+    assert "error" not in " ".join(shown(tree, is_over=True, is_full=True))
+    tree.add(ModelRequested("a", 2, 4.0, "model 2", "m", 3, None))
+    tree.add(ModelRequested("a", 2, 5.0, "model 2", "m", 3, None))
+    assert [row.step for row in turns_of(tree)] == [1, 2, 2]
+    assert shown(tree, is_over=True, is_full=True).count("step 2") == 1
 
 
 def test_run_tree_shows_streamed_tool_calls_in_any_index_order() -> None:
@@ -229,7 +232,7 @@ def test_run_tree_shows_streamed_tool_calls_in_any_index_order() -> None:
         chunk._call, chunk._count = (index, None, f"tool{index}", pieces), len(pieces)
         tree.add_chunk(chunk)
     assert shown(tree) == ['· tool1(query="ac")', "· tool3()"]
-    tree.add_entry(answered("a", 1, 1.0, CalledTool("1", "tool1", "{}")))
+    tree.add(answered("a", 1, 1.0, CalledTool("1", "tool1", "{}")))
     tree.add_chunk(StreamChunk(content="too late"))
     assert shown(tree) == ["· tool1()"]
 
@@ -253,7 +256,7 @@ def test_run_tree_contains_asterisks_instead_of_api_key() -> None:
 
     tree = RunTree(lambda text: text.replace("swordfish", "***"))
     seen: list[str] = []
-    with listen(tree.add_entry):
+    with listen(tree.add):
         for chunk in Agent().stream():
             tree.add_chunk(chunk)
             seen += shown(tree, redact=tree._redact)

@@ -10,16 +10,16 @@ from tests.web.desk import Desk
 from tests.web.test_rows import JOURNALS
 
 import acorn
+from acorn._inside.run_tree import Row, RunTree, tree_of
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.web.page.align import Pair, align
-from acorn.web.page.rows import Row, Rows, rows_of
 
 
-def run(*replies: Reply) -> Rows:
+def run(*replies: Reply) -> RunTree:
     heard: list[Any] = []
     with acorn.listen(heard.append):
         Desk(model=ScriptedModel(list(replies)), store="memory").run(question="why")
-    return rows_of(heard)
+    return tree_of(heard)
 
 
 def look(query: str) -> Reply:
@@ -30,7 +30,9 @@ END = finish(answer="so", confidence=1.0)
 
 
 def shown(row: Row | None) -> str:
-    return "" if row is None else row.call.arguments.partition(":")[2][1:-2] if row.call else row.kind
+    if row is None or row.kind != "tool":
+        return "" if row is None else row.kind
+    return (row.arguments or "").partition(":")[2][1:-2]
 
 
 def sides(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
@@ -40,11 +42,11 @@ def sides(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
 @settings(max_examples=80)
 @given(JOURNALS, JOURNALS)
 def test_each_row_of_compared_runs_appears_once_in_order(left: list[Any], right: list[Any]) -> None:
-    one, other = rows_of(left), rows_of(right)
+    one, other = tree_of(left), tree_of(right)
     pairs = align(one, other)
-    for rows, found in ((one, [pair.left for pair in pairs]), (other, [pair.right for pair in pairs])):
+    for tree, found in ((one, [pair.left for pair in pairs]), (other, [pair.right for pair in pairs])):
         here = [row for row in found if row is not None]
-        assert sorted(row.id for row in here) == [row.id for row in rows.all]
+        assert sorted(row.id for row in here) == [row.id for row in tree.rows]
         for up in {row.parent for row in here}:
             below = [row.id for row in here if row.parent == up]
             assert below == sorted(below)
@@ -59,7 +61,7 @@ def test_each_row_of_compared_runs_appears_once_in_order(left: list[Any], right:
 @settings(max_examples=40)
 @given(JOURNALS)
 def test_run_compared_with_itself_has_only_equal_pairs(written: list[Any]) -> None:
-    pairs = align(rows_of(written), rows_of(written))
+    pairs = align(tree_of(written), tree_of(written))
     assert all(pair.is_same and pair.left and pair.right and pair.left.id == pair.right.id for pair in pairs)
 
 
@@ -98,7 +100,7 @@ def test_rows_with_different_tool_results_are_paired_as_different() -> None:
     heard: list[Any] = []
     with acorn.listen(heard.append):
         Other(model=ScriptedModel([look("a"), END]), tools=[search], store="memory").run(question="why")
-    pairs = align(run(look("a"), END), rows_of(heard))
+    pairs = align(run(look("a"), END), tree_of(heard))
     assert ("a", "a", False) in sides(pairs)
 
 

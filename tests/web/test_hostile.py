@@ -34,7 +34,9 @@ def test_saved_run_file_is_displayed_but_cannot_be_deleted(tmp_path: Path) -> No
     view = get(app, f"/api/runs/{head['id']}/view").json()
     assert [row["k"] for row in view["rows"]] == ["input", "model", "tool", "answer"]
     assert view["head"]["status"] == "done"
-    assert get(app, "/api/runs/run/details?row=2").json()["call"][1] == "search"
+    details = get(app, "/api/runs/run/details?row=2").json()
+    assert [entry.get("name") for entry in details["entries"]] == ["search", "search"]
+    assert json.loads(details["arguments"]) == {"query": "acorns"}
     assert get(app, "/api/runs/run/sent?row=1").json()["exact"] is True
     assert get(app, "/api/runs/run/file").status_code == 200
     assert post(app, "/api/runs", {"input": {"question": "x"}}).status_code == 422

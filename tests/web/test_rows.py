@@ -13,9 +13,10 @@ from tests.web.desk import Desk
 import acorn
 from acorn import journal
 from acorn._inside import Redactor
+from acorn._inside.run_tree import Row, RunTree, tree_of
 from acorn.journal import CalledTool, Entry, ResultMessage
 from acorn.types import Usage
-from acorn.web.page.rows import Rows, rows_of
+from acorn.web.page.rows import row_json
 
 IDS = st.sampled_from(["root", "one", "two"])
 CALLS = st.sampled_from(["a", "b", "c"])
@@ -74,7 +75,18 @@ def entries(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **given)
 
 
-JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
+BRANCHES: list[Entry] = [
+    journal.BranchStarted("root", 0, 0.0, "one", "one", None),
+    journal.BranchStarted("one", 0, 0.0, "two", "one/two", None),
+]
+JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40).map(
+    lambda written: BRANCHES + written
+)
+"""Journals of a run with two branches, because the tree ignores other runs."""
+
+
+def plain(row: Row) -> dict[str, Any]:
+    return row_json(row, Redactor())
 
 
 def test_each_journal_entry_type_is_exported_by_journal_module() -> None:
@@ -85,87 +97,87 @@ def test_each_journal_entry_type_is_exported_by_journal_module() -> None:
 @settings(max_examples=80)
 @given(JOURNALS)
 def test_each_journal_entry_belongs_to_exactly_one_row(written: list[Any]) -> None:
-    rows = rows_of(written)
-    assert sorted(at for row in rows.all for at in row.entries) == list(range(len(written)))
-    for number, row in enumerate(rows.all):
+    tree = tree_of(written)
+    assert tree.entries == written
+    assert sorted(id(entry) for row in tree.rows for entry in row.entries) == sorted(map(id, written))
+    for number, row in enumerate(tree.rows):
         assert row.id == number
-        assert row.parent is None or row.parent < number
+        assert row.parent is None or row.parent.id < number
         assert row.end is None or (row.start is not None and row.end >= row.start)
-        assert row.run_id in ("root", "one", "two")
-        rows.results_of(row)
-    plain = [row.to_json(Redactor()) for row in rows.all]
-    assert [each["i"] for each in plain] == list(range(len(plain)))
+        assert row.run in tree.runs.values()
+        tree.results_of(row)
+    assert [plain(row)["i"] for row in tree.rows] == list(range(len(tree.rows)))
 
 
 @settings(max_examples=40)
 @given(JOURNALS, st.data())
 def test_changed_rows_fetched_repeatedly_add_up_to_all_rows(written: list[Any], data: st.DataObject) -> None:
-    rows, version = Rows(), 0
+    tree, version = RunTree(), 0
     known: dict[int, Any] = {}
     for entry in written:
-        rows.add(entry)
+        tree.add(entry)
         if data.draw(st.booleans()):
-            known |= {row.id: row.to_json(Redactor()) for row in rows.changed_since(version)}
-            version = len(rows.entries)
-    known |= {row.id: row.to_json(Redactor()) for row in rows.changed_since(version)}
-    assert known == {row.id: row.to_json(Redactor()) for row in rows.all}
+            known |= {row.id: plain(row) for row in tree.changed_since(version)}
+            version = len(tree.entries)
+    known |= {row.id: plain(row) for row in tree.changed_since(version)}
+    assert known == {row.id: plain(row) for row in tree.rows}
 
 
-def rows_after(question: str) -> Rows:
+def tree_after(question: str) -> RunTree:
     heard: list[Any] = []
     with acorn.listen(heard.append), suppress(acorn.ModelError):
         Desk(store="memory").run(question=question)
-    return rows_of(heard)
+    return tree_of(heard)
 
 
-def shown(rows: Rows) -> list[tuple[str, str, bool]]:
-    return [(row.kind, row.name, row.has_failed) for row in rows.all]
+def shown(tree: RunTree) -> list[tuple[str, str, bool]]:
+    return [(row.kind, row.name, row.has_failed) for row in tree.rows]
 
 
 def test_run_with_tool_call_has_rows_for_model_turns_and_tool_call() -> None:
-    rows = rows_after("search acorns")
-    assert shown(rows) == [
+    tree = tree_after("search acorns")
+    assert shown(tree) == [
         ("input", "input", False),
         ("model", "model", False),
         ("tool", "search", False),
         ("answer", "answer", False),
     ]
-    assert rows.all[2].parent == 1
-    assert rows.all[0].preview == "search acorns"
-    assert rows.all[3].preview.startswith("search acorns")
-    assert rows.usage.total_tokens > 0
-    assert rows.cost is not None
+    assert tree.rows[2].parent is tree.rows[1]
+    assert plain(tree.rows[0])["p"] == "search acorns"
+    assert plain(tree.rows[3])["p"].startswith("search acorns")
+    assert tree.usage.total_tokens > 0
+    assert tree.cost is not None
 
 
 def test_rows_of_branch_are_placed_under_branch_row() -> None:
-    rows = rows_after("branches")
-    branches = [row for row in rows.all if row.kind == "branch"]
+    tree = tree_after("branches")
+    branches = [row for row in tree.rows if row.kind == "branch"]
     assert [row.name for row in branches] == ["check", "check"]
     for branch in branches:
-        assert [row.kind for row in rows.all if row.parent == branch.id] == ["input", "answer"]
+        assert [row.kind for row in tree.rows if row.parent is branch] == ["input", "answer"]
 
 
 def test_row_of_rejected_answer_lists_invalid_fields() -> None:
-    rows = rows_after("corrected")
-    bad = [row for row in rows.all if row.has_failed]
-    assert [(row.kind, row.preview) for row in bad] == [("answer", "invalid: confidence")]
+    tree = tree_after("corrected")
+    bad = [row for row in tree.rows if row.has_failed]
+    assert [(row.kind, plain(row)["p"]) for row in bad] == [("answer", "invalid: confidence")]
 
 
 def test_failed_run_has_error_row() -> None:
-    rows = rows_after("fail")
-    assert rows.all[-1].kind == "error"
-    assert "the provider says no" in rows.all[-1].preview
-    assert all(row.end is not None for row in rows.all)
+    tree = tree_after("fail")
+    assert tree.rows[-1].kind == "error"
+    assert "the provider says no" in plain(tree.rows[-1])["p"]
+    assert all(row.end is not None for row in tree.rows)
 
 
 def test_number_of_messages_displayed_for_request_matches_journal() -> None:
     for question in ["search acorns", "branches", "corrected"]:
         with case(question):
-            rows = rows_after(question)
-            turns = [row for row in rows.all if row.kind in ("model", "answer")]
+            tree = tree_after(question)
+            turns = [row for row in tree.rows if row.kind in ("model", "answer")]
             for row in turns:
-                found = rows.request_of(row)
+                found = tree.request_of(row)
                 assert found is not None
                 messages, asked = found
                 assert len(messages) == asked.messages
-            assert rows.request_of(rows.all[0]) is None
+            assert tree.request_of(tree.rows[0]) is None

@@ -1,8 +1,8 @@
 """The internal interface that the command line, the web page, the MCP server, the workers and the test models use.
 
 These packages (`cli`, `web`, `mcp`, `durable` and `testing`) are called *surfaces*: they use the library from outside.
-A surface imports `acorn`, the public modules, this module and `acorn._inside.runs`, but no other private module. A
-third party could therefore write a surface too.
+A surface imports `acorn`, the public modules, this module, `acorn._inside.runs` and `acorn._inside.run_tree`, but no
+other private module. A third party could therefore write a surface too.
 
 `import acorn` does not load this module. This module does not load `asyncio`, so that `import acorn.testing` stays
 fast. The functions that start and drive runs need `asyncio` and are in `acorn._inside.runs`.
@@ -263,9 +263,6 @@ def stored_instance(stored: StoredRun) -> StoredInstance:
     if _MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return StoredInstance(overrides.get("file"), settings)
-
-
-# `cli/view_tree.py` and `web/page/rows.py` each build their own tree of a run. A shared class would belong here.
 
 
 MessageKind = Literal["finished", "reminder", "skipped", "validation_error"]

@@ -20,11 +20,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from acorn import Run, StreamChunk, listen
+from acorn._inside.run_tree import Row, RunTree
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import call_text, clean, one_line, seconds_text, totals_text, write_line
 from acorn.cli.streams import StreamCapture
 from acorn.cli.targets import Agent
-from acorn.cli.view_tree import BranchRow, CallRow, RunTree, TaskRow, TurnRow
 from acorn.journal import Entry
 from acorn.models.resolve import model_name
 
@@ -104,18 +104,17 @@ class LiveView:
 
     def add_entry(self, entry: Entry) -> None:
         with self._lock:
-            if self._tree.root.run_id is None:
+            if not self._tree.runs:
                 self._started = time.monotonic() - entry.at
-            self._tree.add_entry(entry)
+            self._tree.add(entry)
 
     def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
         with self._lock:
             for entry in entries:
-                self._tree.add_entry(entry)
+                self._tree.add(entry)
                 self._started = time.monotonic() - entry.at
             if were_shown:
                 self._tree.root.rows.clear()
-                self._tree.root.was_interrupted = False
 
     def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None:
         with self._lock:
@@ -158,7 +157,7 @@ class LiveView:
         seconds = run.seconds if self._outcome and run is not None else pen.now
         mark = f"{pen.frame} " if self._outcome is None else f"{self._outcome}: "
         steps = 0 if run is None or self._is_single else run.steps
-        text = f"{mark}{totals_text(steps, tree.tokens, tree.cost, seconds)}"
+        text = f"{mark}{totals_text(steps, tree.usage.total_tokens, tree.cost, seconds)}"
         return Text(
             text, style="dim" if self._outcome in (None, "finished") else "yellow", no_wrap=True, overflow="ellipsis"
         )
@@ -189,14 +188,15 @@ class PlainView:
         pass
 
     def add_entry(self, entry: Entry) -> None:
-        for branch, row in self._tree.add_entry(entry):
-            where = f"[{one_line(branch.label)}] " if branch.label else ""
-            for line in self._lines(branch, row):
+        for row in self._tree.add(entry):
+            where = f"[{one_line(row.run.label)}] " if row.run.label else ""
+            line = self._line(row)
+            if line:
                 self._print_line(f"{where}{line}")
 
     def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
         for entry in entries:
-            self._tree.add_entry(entry)
+            self._tree.add(entry)
 
     def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None:
         """Do nothing: this view prints only complete responses."""
@@ -206,31 +206,31 @@ class PlainView:
             self._print_line(outcome)
             return
         steps = 0 if self._is_single else run.steps
-        self._print_line(f"{outcome}: {totals_text(steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
+        tokens, cost = self._tree.usage.total_tokens, self._tree.cost
+        self._print_line(f"{outcome}: {totals_text(steps, tokens, cost, run.seconds, ', ')}")
 
-    def _lines(self, branch: BranchRow, row: TurnRow | CallRow | BranchRow) -> list[str]:
-        match row:
-            case TurnRow(was_rejected=True):
-                return ["answer: did not validate, requested again"]
-            case TurnRow():
-                text = one_line(row.text)
-                return [f"{self._label(branch, row)}{text}"] if text else []
-            case CallRow():
-                label = self._label(branch, branch.last_turn)
-                return [f"{label}{call_text(row.name, row.arguments)}{_result_text(row)}"]
-            case BranchRow():
-                return [f"{self._label(branch, branch.last_turn)}branch {one_line(row.title)}{_result_text(row)}"]
+    def _line(self, row: Row) -> str:
+        if row.was_rejected:
+            return "answer: did not validate, requested again"
+        if row.kind in ("model", "answer"):
+            text = one_line(row.text)
+            return f"{self._label(row)}{text}" if text else ""
+        label = self._label(row.run.turn)
+        if row.arguments is not None:
+            return f"{label}{call_text(row.name, row.arguments)}{_result_text(row)}"
+        title = row.name if row.child is None else row.child.title
+        return f"{label}branch {one_line(title)}{_result_text(row)}"
 
-    def _label(self, branch: BranchRow, turn: TurnRow | None) -> str:
+    def _label(self, turn: Row | None) -> str:
         """Return the start of a line: the step number of a response, or `answer: ` if the response is not a step."""
         if turn is None:
             return ""
         if not turn.is_step:
             return "answer: "
-        return "" if self._is_single and branch is self._tree.root else f"step {turn.step}: "
+        return "" if self._is_single and turn.run is self._tree.root else f"step {turn.step}: "
 
 
-def _result_text(task: TaskRow) -> str:
-    """Return the result and the duration of a task as text: ` -> [...] (0.21 s)`."""
-    result = f" -> {one_line(task.result or '', 160)}" if task.error is None else f" failed: {one_line(task.error)}"
-    return f"{result}{f' ({seconds_text(task.seconds)})' if task.seconds is not None else ''}"
+def _result_text(row: Row) -> str:
+    """Return the result and the duration of a call as text: ` -> [...] (0.21 s)`."""
+    result = f" -> {one_line(row.result or '', 160)}" if row.error is None else f" failed: {one_line(row.error)}"
+    return f"{result}{f' ({seconds_text(row.seconds)})' if row.seconds is not None else ''}"

@@ -16,6 +16,7 @@ from rich.tree import Tree
 import acorn
 from acorn import Run
 from acorn._inside import read_stored_entries, record_to_json, stored_instance, tree_entries
+from acorn._inside.run_tree import tree_of
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import (
@@ -33,7 +34,6 @@ from acorn.cli.output import (
     write_line,
 )
 from acorn.cli.targets import find_run_id, open_chosen_store, parse_value, read_run_file, short_id, store_of
-from acorn.cli.view_tree import RunTree
 from acorn.cli.views import PlainView
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
@@ -293,12 +293,10 @@ def _print_run(
         "" if fork is None else f", forked from {one_line(short_id(fork.run or 'events'))} before step {fork.before}"
     )
     heading = Text.assemble((one_line(name), "bold"), (f"  {status or 'stopped'}{origin}", "dim"))
-    drawing, tree = Tree(heading, guide_style="dim"), RunTree()
-    for entry in entries:
-        tree.add_entry(entry)
+    drawing = Tree(heading, guide_style="dim")
     with rich_console(out, _WIDTH) as console:
         pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_full=is_full)
-        draw_run(tree.root, drawing, pen)
+        draw_run(tree_of(entries).root, drawing, pen)
         console.print(drawing)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
     write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")

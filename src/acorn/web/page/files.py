@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
-from acorn._inside import Redactor, describe_blobs, find_secrets, to_json_text
+from acorn._inside import Redactor, describe_blobs, find_secrets, to_json_data, to_json_text
+from acorn._inside.run_tree import Row, RunTree, TreeRun
 from acorn.journal import ModelRequested
 from acorn.types import JsonObject, Message
 from acorn.web.page import TEXT_LIMIT
-from acorn.web.page.rows import Row, Rows, entry_event
+from acorn.web.page.rows import entry_event, row_json
 from acorn.web.page.run_index import RunView
 
 _CONTENT_TYPES = {
@@ -93,28 +94,28 @@ def single_page(view: RunView) -> bytes:
 
 def _page_data(view: RunView, redactor: Redactor) -> JsonObject:
     """Return the JSON data that the viewer in the exported file displays instead of requests to a server."""
-    rows = view.rows
+    tree = view.tree
     header = {name: value for name, value in view.current_header().items() if name != "root"}
-    details = [row_details(rows, row) for row in rows.all]
+    details = [row_details(tree, row) for row in tree.rows]
     return {
         "view": {
             "head": redactor.data({**header, "own": False}),
-            "rows": [row.to_json(redactor) for row in rows.all],
-            "version": len(rows.entries),
+            "rows": [row_json(row, redactor) for row in tree.rows],
+            "version": len(tree.entries),
             "requests": [],
         },
         "details": redactor.data(details),
-        "sent": redactor.data(_sent_messages(rows)),
+        "sent": redactor.data(_sent_messages(tree)),
     }
 
 
-def row_details(rows: Rows, row: Row) -> JsonObject:
-    """Return the details of a row as JSON data: its journal entries, its tool call and the tool results."""
+def row_details(tree: RunTree, row: Row) -> JsonObject:
+    """Return the details of a row as JSON data: its journal entries, its arguments and the tool results."""
     return {
         "row": row.id,
-        "entries": [entry_event(entry) for entry in rows.entries_of(row)],
-        "results": rows.results_of(row) if row.kind != "model" else [],
-        "call": None if row.call is None else list(row.call),
+        "entries": [entry_event(entry) for entry in row.entries],
+        "results": to_json_data(tree.results_of(row)),
+        "arguments": row.arguments,
     }
 
 
@@ -129,25 +130,25 @@ def sent_json(messages: list[Message], request: ModelRequested, start: int = 0) 
     }
 
 
-def _sent_messages(rows: Rows) -> JsonObject:
+def _sent_messages(tree: RunTree) -> JsonObject:
     """Return the messages that were sent in each model request. The JSON keys are the row ids of the model turns.
 
     Most requests start with the same messages as the previous request. These messages are omitted, and `keep` is their
     number.
     """
     requests: JsonObject = {}
-    last: dict[str, tuple[int, list[Message]]] = {}
-    for row in rows.all:
-        sent = rows.request_of(row)
+    last: dict[TreeRun, tuple[int, list[Message]]] = {}
+    for row in tree.rows:
+        sent = tree.request_of(row)
         if sent is None:
             continue
         messages, request = sent
-        before, earlier = last.get(row.run_id) or (None, list[Message]())
+        before, earlier = last.get(row.run) or (None, list[Message]())
         pairs = enumerate(zip(earlier, messages, strict=False))
         difference = next((index for index, (old, new) in pairs if old != new), None)
         keep = min(len(earlier), len(messages)) if difference is None else difference
         requests[str(row.id)] = {"before": before, "keep": keep, **sent_json(messages, request, keep)}
-        last[row.run_id] = (row.id, messages)
+        last[row.run] = (row.id, messages)
     return requests
 
 

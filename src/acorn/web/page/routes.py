@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 import acorn
 from acorn import AcornError, InputError, StoreError, module
 from acorn._inside import Redactor, describe_error, shorten, to_json_text
+from acorn._inside.run_tree import Row
 from acorn.stores.port import Status, Store
 from acorn.types import JsonObject, is_json_object
 from acorn.web.guard import (
@@ -38,7 +39,7 @@ from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import agent_json, read_fork_request
 from acorn.web.page.align import align
 from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details, sent_json
-from acorn.web.page.rows import Row, entry_event
+from acorn.web.page.rows import entry_event, row_json
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import BusyError, Site, make_site
 from acorn.web.page.streams import STORED_PREFIX, live_events, row_events, stored_events
@@ -313,11 +314,11 @@ class _Api:
 
     def details(self, request: Request) -> Response:
         view = self._view(request)
-        return self._ok(row_details(view.rows, _requested_row(view, request)))
+        return self._ok(row_details(view.tree, _requested_row(view, request)))
 
     def sent(self, request: Request) -> Response:
         view = self._view(request)
-        sent = view.rows.request_of(_requested_row(view, request))
+        sent = view.tree.request_of(_requested_row(view, request))
         if sent is None:
             raise HTTPException(404, "This row is not a model request.")
         return self._ok(sent_json(*sent))
@@ -331,7 +332,7 @@ class _Api:
         """Return a run as a JSON file that the command `acorn show` can open. Secrets are redacted."""
         site, view = self._site, self._view(request)
         if site.store is None:
-            saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
+            saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.tree.entries]}
         else:
             saved = json.loads(acorn.runs(site.store).get(view.header["id"]).to_json())
         name = "".join(char for char in str(view.header["id"]) if char.isascii() and (char.isalnum() or char in "-_"))
@@ -401,9 +402,9 @@ def view_json(view: RunView, redactor: Redactor, *, is_own: bool = False, reques
     The page requests the details of a row separately.
     """
     with view.lock:
-        rows = [row.to_json(redactor) for row in view.rows.all]
+        rows = [row_json(row, redactor) for row in view.tree.rows]
         header = redactor.data({**view.current_header(), "own": is_own})
-        version = len(view.rows.entries)
+        version = len(view.tree.entries)
     return to_json_text({"head": header, "rows": rows, "version": version, "requests": redactor.data(list(requests))})
 
 
@@ -411,9 +412,9 @@ def _compare(left: RunView, right: RunView, redactor: Redactor) -> JsonObject:
     with ExitStack() as locks:
         for lock in sorted({left.lock, right.lock}, key=id):  # A fixed order prevents deadlocks.
             locks.enter_context(lock)
-        pairs = align(left.rows, right.rows)
+        pairs = align(left.tree, right.tree)
         sides = [
-            {"head": redactor.data(view.current_header()), "rows": [row.to_json(redactor) for row in view.rows.all]}
+            {"head": redactor.data(view.current_header()), "rows": [row_json(row, redactor) for row in view.tree.rows]}
             for view in (left, right)
         ]
     return {
@@ -438,9 +439,9 @@ def _earlier_runs(index: StoreRunIndex, batch: str, view: RunView) -> list[JsonO
 
 def _requested_row(view: RunView, request: Request) -> Row:
     number = _number(request.query_params.get("row", ""), -1)
-    if not 0 <= number < len(view.rows.all):
+    if not 0 <= number < len(view.tree.rows):
         raise HTTPException(404, "This run does not contain the requested row.")
-    return view.rows.all[number]
+    return view.tree.rows[number]
 
 
 def _number(text: str, default: int = 0) -> int:

@@ -28,10 +28,11 @@ from acorn._inside import (
     to_json_data,
     tree_entries,
 )
+from acorn._inside.run_tree import Row, RunTree, tree_of
 from acorn.journal import RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
-from acorn.web.page.rows import Rows, entry_event, rows_of, summary_line
+from acorn.web.page.rows import entry_event, summary_line
 
 PAGE_SIZE = 50
 _MAX_VIEWS = 8
@@ -55,7 +56,7 @@ class RunView:
 
     header: Header
     status: str
-    rows: Rows = field(default_factory=Rows)
+    tree: RunTree = field(default_factory=RunTree)
     position: int = 0
     """The position of the last loaded entry in the store."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,28 +72,27 @@ class RunView:
 
         While the run is in progress, the totals are computed from its journal entries.
         """
-        rows = self.rows
-        header = {**self.header, "status": self.status, "entries": len(rows.entries)}
-        if (fork := rows.forked_from) is not None:
+        tree = self.tree
+        header = {**self.header, "status": self.status, "entries": len(tree.entries)}
+        if (fork := tree.forked_from) is not None:
             header["forked_from"] = fork._asdict()
         if self.is_active or header.get("usage") is None:
-            usage = record_to_json(rows.usage)
-            header |= {"usage": usage, "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
+            usage = record_to_json(tree.usage)
+            header |= {"usage": usage, "cost": tree.cost, "steps": tree.steps, "seconds": tree.seconds}
         return header
 
     def search(self, text: str, redactor: Redactor) -> list[int]:
         """Return the ids of the rows that contain a text. Uppercase and lowercase letters are equal."""
         query = text.lower()
-        return [row.id for row in self.rows.all if query in self._search_text(row.id, redactor)]
+        return [row.id for row in self.tree.rows if query in self._search_text(row, redactor)]
 
-    def _search_text(self, row_id: int, redactor: Redactor) -> str:
-        row = self.rows.all[row_id]
-        cached = self._search_texts.get(row_id)
+    def _search_text(self, row: Row, redactor: Redactor) -> str:
+        cached = self._search_texts.get(row.id)
         if cached is None or cached[0] != row.version:
-            events = [entry_event(entry) for entry in self.rows.entries_of(row)]
-            results = redactor.data(self.rows.results_of(row))
+            events = [entry_event(entry) for entry in row.entries]
+            results = redactor.data(to_json_data(self.tree.results_of(row)))
             text = " ".join([row.name, *_strings_in(redactor.data(events)), *_strings_in(results)])
-            cached = self._search_texts[row_id] = (row.version, text.lower())
+            cached = self._search_texts[row.id] = (row.version, text.lower())
         return cached[1]
 
 
@@ -262,7 +262,7 @@ class StoreRunIndex:
                 return None
             for journal_row in journal_rows:
                 try:
-                    view.rows.add(read_stored_entries([journal_row.entry])[0])
+                    view.tree.add(read_stored_entries([journal_row.entry])[0])
                 except Exception as error:  # The entry may be damaged, or of a later version of acorn.
                     raise StoreError(
                         f"Cannot read run {run_id} in {self.name}: {shorten(describe_error(error))}. Another version "
@@ -430,4 +430,4 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "input": describe_blobs(to_json_data(run.input)),
         "output": None if is_paused else describe_blobs(to_json_data(run.output)),
     }
-    return RunView(header, status, rows_of(entries))
+    return RunView(header, status, tree_of(entries))

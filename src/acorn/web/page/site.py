@@ -236,7 +236,7 @@ class Site:
             if run_id in self.live_runs and not self.live_runs[run_id].is_over:
                 return
             self._check_capacity()
-            self._drive(LiveRun(run_id, resume_run(agent, store, run_id), tuple(view.rows.entries)))
+            self._drive(LiveRun(run_id, resume_run(agent, store, run_id), tuple(view.tree.entries)))
 
     def stop(self, run_id: str) -> None:
         """Stop a run.

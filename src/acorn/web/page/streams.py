@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from acorn import StreamChunk
 from acorn._inside import Redactor, to_json_data, to_json_text
 from acorn.web.page import STREAM_LIMIT
-from acorn.web.page.rows import Event, entry_event
+from acorn.web.page.rows import Event, entry_event, row_json
 from acorn.web.page.run_index import RunView
 from acorn.web.page.site import PART_KINDS, TEXT_KINDS, LiveRun, Site
 
@@ -67,7 +67,7 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
         if index == 0:
             yield _message(f"{STORED_PREFIX}-0", [{"entry": "reset"}])
         while not closing.is_set():
-            entries = view.rows.entries[index:]
+            entries = view.tree.entries[index:]
             if entries:
                 index += len(entries)
                 redactor = site.redactor()
@@ -99,8 +99,8 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
                 return
             view, redactor = latest, site.redactor()
             with view.lock:
-                rows = [row.to_json(redactor) for row in view.rows.changed_since(version)]
-                version = len(view.rows.entries)
+                rows = [row_json(row, redactor) for row in view.tree.changed_since(version)]
+                version = len(view.tree.entries)
                 header = redactor.data({**view.current_header(), "own": site.is_own(view)})
             live, is_waiting = site.live_runs.get(run_id), header["status"] == "waiting"
             # A run that was just resumed is live before the store reports it as running.

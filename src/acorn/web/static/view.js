@@ -638,9 +638,10 @@ function sentView({ messages, model, exact, count: amount, forced }) {
   return [el("p", { class: "quiet" }, title, forced && `. The answer was forced (${forced})`), messages.map((each, at) => messageView(each, at > lastTurn && lastTurn >= 0))];
 }
 
-function contentView(row, { entries, results, call }) {
+function contentView(row, { entries, results, arguments: args }) {
   const nodes = entries.flatMap((entry) => SHOWN[entry.entry]?.(entry, row) ?? []);
-  if (call && !entries.some((entry) => entry.entry === "ToolStarted")) nodes.unshift(...part("Arguments", textOrJsonView(call[2])));
+  const isCall = args !== null && row.k !== "answer";
+  if (isCall && !entries.some((entry) => entry.entry === "ToolStarted")) nodes.unshift(...part("Arguments", textOrJsonView(args)));
   const returned = entries.findLast((entry) => entry.entry === "ToolFinished" || entry.entry === "BranchFinished");
   for (const [, content, form] of results) {
     if (row.k === "answer") {

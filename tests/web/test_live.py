@@ -138,23 +138,6 @@ def test_run_that_is_not_yet_stored_can_be_stopped() -> None:
     assert post(slow, "/api/runs/nothing/stop").status_code == 404
 
 
-def test_event_stream_closed_early_leaves_no_asyncio_tasks(app: Any) -> None:
-    run_id = begin(app, "hold leaving")
-
-    async def main() -> set[asyncio.Task[Any]]:
-        stream = asyncio.create_task(asked(app, "GET", f"/api/runs/{run_id}/stream"))
-        while not [task for task in asyncio.all_tasks() if "Event.wait" in repr(task)]:
-            await asyncio.sleep(0.001)
-        stream.cancel()
-        await asyncio.wait([stream])
-        await asyncio.sleep(0)
-        return asyncio.all_tasks() - {asyncio.current_task()}
-
-    left = asyncio.run(main())
-    GATES["leaving"].set()
-    assert left == set()
-
-
 def test_tool_that_blocks_does_not_block_page_server(app: Any) -> None:
     run_id = begin(app, "block blocking")
     assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json().get("rows", []) != [])

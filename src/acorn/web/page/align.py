@@ -52,9 +52,10 @@ def align(left: RunTree, right: RunTree) -> list[Pair]:
     """Return pairs of corresponding rows. Each row of both runs is in exactly one pair."""
     children: dict[Row | None, list[Row]] = defaultdict(list)
     """Maps a row of either run to the rows below it."""
-    for row in (*left.rows, *right.rows):
-        if row.parent is not None:
-            children[row.parent].append(row)
+    for tree in {left, right}:
+        for row in tree.rows:
+            if row.parent is not None:
+                children[row.parent].append(row)
     content = cache(_row_content)
 
     def match(lefts: Sequence[Row], rights: Sequence[Row], key: RowKey) -> Iterator[RowPair]:

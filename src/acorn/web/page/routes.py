@@ -42,7 +42,7 @@ from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_detai
 from acorn.web.page.rows import entry_event, row_json
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import BusyError, Site, make_site
-from acorn.web.page.streams import STORED_PREFIX, live_events, row_events, stored_events
+from acorn.web.page.streams import read_number, row_events, run_events
 
 _LIST_LIMIT = 200
 """The maximum number of characters of one text in the list of runs."""
@@ -346,8 +346,7 @@ class _Api:
 
         A fork is a new run that starts with the first steps of another run.
         """
-        text = request.query_params.get("before", "")
-        before = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+        before = read_number(request.query_params.get("before", ""))
         run_id = self._view(request).header["id"]
         return self._ok(self._site.describe_fork(run_id, before), TEXT_LIMIT + 1)
 
@@ -380,20 +379,14 @@ class _Api:
 
     def stream(self, request: Request) -> Response:
         """Stream those events of a run that the browser has not received yet."""
-        run_id, site = request.path_params["id"], self._site
-        live = site.live_runs.get(run_id)
-        token, _, text = _last_event_id(request, "").partition("-")
-        index = _number(text)
-        if live is not None:
-            return EventStream(live_events(site, live, index if token == live.token else 0))
-        view = self._view(request)
-        return EventStream(stored_events(site, view, index if token == STORED_PREFIX else 0))
+        if request.path_params["id"] not in self._site.live_runs:  # The store may not contain a new run yet.
+            self._view(request)
+        return EventStream(run_events(self._site, request.path_params["id"], _last_event_id(request, "")))
 
     def rows(self, request: Request) -> Response:
         """Stream the changed rows of a run until the run is over."""
-        view = self._view(request)
-        version = _number(_last_event_id(request, request.query_params.get("after", "0")))
-        return EventStream(row_events(self._site, view, version))
+        version = read_number(_last_event_id(request, request.query_params.get("after", ""))) or 0
+        return EventStream(row_events(self._site, self._view(request).header["id"], version))
 
 
 def view_json(view: RunView, redactor: Redactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()) -> str:
@@ -438,14 +431,10 @@ def _earlier_runs(index: StoreRunIndex, batch: str, view: RunView) -> list[JsonO
 
 
 def _requested_row(view: RunView, request: Request) -> Row:
-    number = _number(request.query_params.get("row", ""), -1)
-    if not 0 <= number < len(view.tree.rows):
+    number = read_number(request.query_params.get("row", ""))
+    if number is None or number >= len(view.tree.rows):
         raise HTTPException(404, "This run does not contain the requested row.")
     return view.tree.rows[number]
-
-
-def _number(text: str, default: int = 0) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
 
 
 async def _read_body(request: Request, known: set[str]) -> JsonObject:

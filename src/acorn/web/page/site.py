@@ -12,8 +12,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from functools import cached_property
 from pathlib import Path
 
@@ -41,8 +41,6 @@ TEXT_KINDS = ("text", "reasoning")
 """Kinds of events that contain new text of a response. The page appends the text."""
 PART_KINDS = (*TEXT_KINDS, "call", "answer")
 """Kinds of events that contain a part of a response in progress."""
-
-Wake = Callable[[], object]
 
 
 class BusyError(AcornError):
@@ -104,7 +102,6 @@ class LiveRun:
         self._events: list[Event] = [entry_event(entry) for entry in past]
         self._open_responses = OpenResponses()
         self._lock = threading.Lock()
-        self._wakes: set[Wake] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -125,17 +122,6 @@ class LiveRun:
         with self._lock:
             return self._events[index:], self.is_over
 
-    @contextmanager
-    def watched(self, wake: Wake) -> Generator[None]:
-        """Call a function after each new event inside the `with` block, possibly from another thread."""
-        with self._lock:
-            self._wakes.add(wake)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._wakes.discard(wake)
-
     # The following methods run in the thread of the run.
 
     def _run(self) -> None:
@@ -146,9 +132,6 @@ class LiveRun:
         finally:
             with self._lock:
                 self.is_over = True
-                wakes = tuple(self._wakes)
-            for wake in wakes:
-                wake()
 
     async def _main(self) -> None:
         with self._lock:
@@ -182,12 +165,8 @@ class LiveRun:
 
     def _add(self, event: Event) -> None:
         with self._lock:
-            if not self._open_responses.accepts(event):
-                return
-            self._events.append(event)
-            wakes = tuple(self._wakes)
-        for wake in wakes:
-            wake()
+            if self._open_responses.accepts(event):
+                self._events.append(event)
 
 
 class Site:
@@ -199,11 +178,10 @@ class Site:
         self.store = store
         self.live_runs: dict[str, LiveRun] = {}
         self.is_closing = False
+        """Whether the server stops. All streams then end."""
         self._lock = threading.Lock()
         self._roots: dict[str, str] = {}
         """Maps a run id to the id of its root run, which never changes."""
-        self.open_streams: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        """The event loop of each open stream, and the event that ends the stream."""
 
     def redactor(self, limit: int = TEXT_LIMIT) -> Redactor:
         """Return a new redactor that knows the current secrets in the environment variables."""
@@ -303,6 +281,10 @@ class Site:
         """
         return self.agent is not None and view.header.get("agent") == agent_name(self.agent)
 
+    def header(self, view: RunView) -> JsonObject:
+        """Return the current header of a run, which also tells whether the agent of the page started the run."""
+        return {**view.current_header(), "own": self.is_own(view)}
+
     def describe_fork(self, run_id: str, before: int | None) -> JsonObject:
         """Return the events that a fork of a run would copy, and the tools that it may call again, as JSON data."""
         agent, store = self._agent_and_store()
@@ -391,28 +373,12 @@ class Site:
             return f"{_CHAT_PREFIX}{secrets.token_hex(3)}", 0
         return batch, len(self.index.runs_of(batch))
 
-    # Shutdown of the server
-
-    @contextmanager
-    def open_stream(self) -> Generator[asyncio.Event]:
-        """Yield an `asyncio.Event` that is set when the server stops. The event is for the current event loop."""
-        stream = asyncio.get_running_loop(), asyncio.Event()
-        self.open_streams.add(stream)
-        if self.is_closing:
-            stream[1].set()
-        try:
-            yield stream[1]
-        finally:
-            self.open_streams.discard(stream)
-
     def close(self) -> None:
         """End all streams and cancel all live runs.
 
         Any thread may call this method. The runs can be resumed later.
         """
         self.is_closing = True
-        for loop, event in tuple(self.open_streams):
-            loop.call_soon_threadsafe(event.set)
         for live in tuple(self.live_runs.values()):
             live.cancel()
 

@@ -17,108 +17,79 @@ from acorn import StreamChunk
 from acorn._inside import Redactor, to_json_data, to_json_text
 from acorn.web.page import STREAM_LIMIT
 from acorn.web.page.rows import Event, entry_event, row_json
-from acorn.web.page.run_index import RunView
-from acorn.web.page.site import PART_KINDS, TEXT_KINDS, LiveRun, Site
+from acorn.web.page.site import PART_KINDS, TEXT_KINDS, Site
 
 STORED_PREFIX = "stored"
 """The prefix of event ids for a run that is read from the index. Event ids of a live run start with its token."""
-_MIN_INTERVAL = 1 / 30
-"""The minimum number of seconds between two messages of a stream."""
+_LIVE_INTERVAL = 1 / 30
+"""The number of seconds between two reads of the events of a run that this process executes."""
 _POLL_INTERVAL = 0.2
 """The number of seconds between two reads of a run that another process drives."""
-_HEARTBEAT = 15.0
-"""The number of seconds without a message after which the stream sends a comment."""
 
 
-async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[bytes]:
-    """Yield the encoded events of a run that this process executes, starting with the event at `index`."""
-    loop, new_events = asyncio.get_running_loop(), asyncio.Event()
+async def run_events(site: Site, run_id: str, last_id: str) -> AsyncGenerator[bytes]:
+    """Yield the encoded events of a run that follow the event with the id `last_id`.
 
-    def wake() -> None:
-        if not new_events.is_set() and not loop.is_closed():
-            loop.call_soon_threadsafe(new_events.set)
-
-    texts = EventTextBuffer()
-    # Restore the text that was held back before the browser reconnected.
-    texts.release(merge_events(live.events_from(0)[0][:index]), site.redactor())
-    with site.open_stream() as closing, live.watched(wake):
-        if index == 0:
-            yield _message(f"{live.token}-0", [{"entry": "reset"}])
-        while not closing.is_set():
-            new_events.clear()
+    If `last_id` is not an id of this stream, the stream starts with the first event.
+    """
+    live, redactor, texts = site.live_runs.get(run_id), site.redactor(), EventTextBuffer()
+    token, interval = (STORED_PREFIX, _POLL_INTERVAL) if live is None else (live.token, _LIVE_INTERVAL)
+    last_token, _, number = last_id.partition("-")
+    index = (read_number(number) if last_token == token else None) or 0
+    if index == 0:
+        yield _message(f"{token}-0", [{"entry": "reset"}])
+    elif live is not None:  # Restore the text that was held back before the browser reconnected.
+        texts.release(merge_events(live.events_from(0)[0][:index]), redactor)
+    while not site.is_closing:
+        if live is not None:
             events, is_over = live.events_from(index)
-            if events:
-                index += len(events)
-                redactor = site.redactor()
-                released = texts.release(merge_events(events), redactor)
-                yield _message(f"{live.token}-{index}", [page_event(event, redactor) for event in released])
-                await _wait(closing, _MIN_INTERVAL)
-            elif is_over:
-                yield await _end_message(site, live.run_id, f"{live.token}-{index}")
+        else:
+            view = await run_in_threadpool(site.index.view, run_id)
+            if run_id in site.live_runs or view is None:
                 return
-            elif not await _wait_for_either(new_events, closing):
-                yield b": here\n\n"
+            events, is_over = [entry_event(entry) for entry in view.tree.entries[index:]], not view.is_active
+        if events:
+            index, redactor = index + len(events), site.redactor()
+            released = texts.release(merge_events(events), redactor)
+            yield _message(f"{token}-{index}", [page_event(event, redactor) for event in released])
+        elif is_over:
+            yield await _end_message(site, run_id, f"{token}-{index}")
+            return
+        await asyncio.sleep(interval)
 
 
-async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator[bytes]:
-    """Yield the encoded events of a run that this process does not execute, starting with the event at `index`."""
-    run_id = view.header["id"]
-    with site.open_stream() as closing:
-        if index == 0:
-            yield _message(f"{STORED_PREFIX}-0", [{"entry": "reset"}])
-        while not closing.is_set():
-            entries = view.tree.entries[index:]
-            if entries:
-                index += len(entries)
-                redactor = site.redactor()
-                yield _message(
-                    f"{STORED_PREFIX}-{index}", [page_event(entry_event(entry), redactor) for entry in entries]
-                )
-            elif not view.is_active:
-                yield await _end_message(site, run_id, f"{STORED_PREFIX}-{index}")
-                return
-            else:
-                await _wait(closing, _POLL_INTERVAL)
-            # The index may return a new object, because its cache is small.
-            latest = await run_in_threadpool(site.index.view, run_id)
-            if run_id in site.live_runs or latest is None:
-                return
-            view = latest
-
-
-async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[bytes]:
+async def row_events(site: Site, run_id: str, version: int) -> AsyncGenerator[bytes]:
     """Yield encoded messages that contain the changed rows of a run, until the run is over.
 
     If the run waits for human input, a message also contains its unanswered requests.
     """
-    run_id, status = view.header["id"], ""
-    with site.open_stream() as closing:
-        while not closing.is_set():
-            latest = await run_in_threadpool(site.index.view, run_id)
-            if latest is None:
-                return
-            view, redactor = latest, site.redactor()
-            with view.lock:
-                rows = [row_json(row, redactor) for row in view.tree.changed_since(version)]
-                version = len(view.tree.entries)
-                header = redactor.data({**view.current_header(), "own": site.is_own(view)})
-            live, is_waiting = site.live_runs.get(run_id), header["status"] == "waiting"
-            # A run that was just resumed is live before the store reports it as running.
-            is_over = not (view.is_active or (live is not None and not live.is_over))
-            if rows or is_over or status != header["status"]:
-                status = header["status"]
-                waiting = await run_in_threadpool(site.requests, run_id) if is_waiting else []
-                update = {
-                    "rows": rows,
-                    "head": header,
-                    "version": version,
-                    "requests": redactor.data(waiting),
-                    "over": is_over,
-                }
-                yield _message(str(version), update)
-            if is_over:
-                return
-            await _wait(closing, _POLL_INTERVAL)
+    status = ""
+    while not site.is_closing:
+        view = await run_in_threadpool(site.index.view, run_id)
+        if view is None:
+            return
+        redactor = site.redactor()
+        with view.lock:
+            rows = [row_json(row, redactor) for row in view.tree.changed_since(version)]
+            version = len(view.tree.entries)
+            header = redactor.data(site.header(view))
+        live, is_waiting = site.live_runs.get(run_id), header["status"] == "waiting"
+        # A run that was just resumed is live before the store reports it as running.
+        is_over = not (view.is_active or (live is not None and not live.is_over))
+        if rows or is_over or status != header["status"]:
+            status = header["status"]
+            waiting = await run_in_threadpool(site.requests, run_id) if is_waiting else []
+            update = {
+                "rows": rows,
+                "head": header,
+                "version": version,
+                "requests": redactor.data(waiting),
+                "over": is_over,
+            }
+            yield _message(str(version), update)
+        if is_over:
+            return
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
@@ -127,7 +98,7 @@ async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
     It contains the header and the unanswered requests for human input of the run.
     """
     view = await run_in_threadpool(site.index.view, run_id)
-    header = None if view is None else {**view.current_header(), "own": site.is_own(view)}
+    header = None if view is None else site.header(view)
     requests = await run_in_threadpool(site.requests, run_id)
     end = {"entry": "end", "run_id": run_id, "head": header, "requests": requests}
     return _message(event_id, [site.redactor().data(end, STREAM_LIMIT)])
@@ -137,26 +108,9 @@ def _message(event_id: str, value: object) -> bytes:
     return f"id: {event_id}\ndata: {to_json_text(value)}\n\n".encode()
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, or until the seconds have passed."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
-
-
-async def _wait_for_either(new_events: asyncio.Event, closing: asyncio.Event) -> bool:
-    """Wait until one of two events is set, and return True.
-
-    Return False after a timeout, when the server must send a heartbeat.
-    """
-    waits = [asyncio.ensure_future(event.wait()) for event in (new_events, closing)]
-    try:
-        done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-    finally:  # The browser may also disconnect during the wait.
-        for wait in waits:
-            wait.cancel()
-    return bool(done)
+def read_number(text: str) -> int | None:
+    """Return the number in a part of a URL or of an event id, or None if the text is not such a number."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 # The events of a message

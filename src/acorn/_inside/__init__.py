@@ -41,7 +41,7 @@ from acorn._formats.json import (
 )
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.examples import example_value
-from acorn._formats.schema.generate import JsonSchema, follow_refs
+from acorn._formats.schema.generate import JsonSchema, component_schema, follow_refs
 from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT, RESULT, Shape
 from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
@@ -85,6 +85,7 @@ __all__ = [
     "is_agent",
     "is_instance",
     # Inputs and schemas
+    "component_schema",
     "describe_errors",
     "describe_schema",
     "example_value",

@@ -41,6 +41,15 @@ def schema_of(
     return inline_refs(schema, schema)
 
 
+def component_schema(source: type[BaseModel], prefix: str, mode: JsonSchemaMode) -> JsonSchema:
+    """Return the JSON Schema of a Pydantic class whose references point to the components of an OpenAPI document.
+
+    The names of the components start with `prefix`. The property names are the field names, not the aliases.
+    """
+    template = f"#/components/schemas/{prefix}{{model}}"
+    return source.model_json_schema(by_alias=False, ref_template=template, schema_generator=_Generator, mode=mode)
+
+
 def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
     """Return the schema that a reference such as `#/$defs/Name` points to, or {} if the target does not exist."""
     node = find_target(ref, schema)

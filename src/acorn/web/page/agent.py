@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 import acorn
 from acorn import InputError, Run, StreamChunk, module
@@ -123,7 +125,7 @@ def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[Stream
 # Forks
 
 
-class ForkRequest(NamedTuple):
+class ForkRequest(BaseModel, extra="forbid", strict=True):
     """A request of the page to fork a run: to start a new run from the steps before a given step.
 
     The request may edit these steps.
@@ -131,24 +133,21 @@ class ForkRequest(NamedTuple):
 
     run: str
     before: int
-    edits: Mapping[str, str]
+    edits: Mapping[str, str] = {}
     """Maps the number of an event to its new text."""
-    prompt: str | None = None
+    prompt: Annotated[str, Field(pattern=r"\S")] | None = None
 
 
 def read_fork_request(body: object) -> ForkRequest:
     """Validate the JSON object `fork` of a request body and return it as a `ForkRequest`."""
-    known = {"run", "before", "edits", "prompt"}
-    if not is_json_object(body) or not isinstance(body.get("run"), str) or body.keys() - known:
-        raise InputError("`fork` must be an object with `run` and `before`, and optionally `edits` and `prompt`.")
-    before, edits, prompt = body.get("before"), body.get("edits", {}), body.get("prompt")
-    if not isinstance(before, int) or isinstance(before, bool):
-        raise InputError("`before` of `fork` must be a step number.")
-    if not is_json_object(edits) or not all(isinstance(text, str) for text in edits.values()):
-        raise InputError("`edits` of `fork` must be an object that maps event numbers to texts.")
-    if prompt is not None and not (isinstance(prompt, str) and prompt.strip()):
-        raise InputError("`prompt` of `fork` must be a non-empty string.")
-    return ForkRequest(body["run"], before, edits, prompt)
+    try:
+        return ForkRequest.model_validate(body)
+    except ValidationError as error:
+        path = ".".join(map(str, ("fork", *error.errors()[0]["loc"])))
+        raise InputError(
+            f"`{path}` in the request body is invalid. `fork` must be an object with the id `run` and the step number "
+            f"`before`, and optionally with `edits`, which maps event numbers to texts, and the text `prompt`."
+        ) from error
 
 
 def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from typing import Literal
 
 import acorn
-from acorn._inside import RESULT, Shape, describe_agent
-from acorn.types import JsonObject, is_json_list, is_json_object
+from acorn._inside import RESULT, Shape, component_schema, describe_agent
+from acorn.types import JsonObject
 from acorn.web.page.agent import Agent
 
-_DEFS = "#/$defs/"
-_DATA_KEYWORDS = ("default", "examples", "example", "const", "enum")
-"""JSON Schema keywords whose values are data instead of schemas."""
 _ERRORS = {
     "400": "The request is invalid.",
     "401": "The key is missing or wrong.",
@@ -93,8 +90,8 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
     description = describe_agent(agent)
     schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
-    schemas["Input"] = _move_definitions(description.input, description.input.xml_schema, "Input", schemas)
-    schemas["Output"] = _move_definitions(description.output, description.output.output_schema, "Output", schemas)
+    _add_schema("Input", description.input, schemas)
+    _add_schema("Output", description.output, schemas)
     results = {"200": _response("The output.", "Output"), "202": _response("The run waits for human input.", "Paused")}
     has_no_input = description.input.is_empty
     document: JsonObject = {
@@ -138,44 +135,14 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     return document
 
 
-def _move_definitions(shape: Shape, schema: JsonObject, prefix: str, schemas: JsonObject) -> JsonObject:
-    """Move the definitions (`$defs`) of a schema to the component schemas, and return the schema without them."""
-    for name, definition in schema.get("$defs", {}).items():
-        schemas[_component_name(prefix, name)] = _move_references(definition, prefix)
-    without_definitions = {key: value for key, value in schema.items() if key != "$defs"}
-    if shape.is_empty and prefix == "Output":
-        return {"type": "null"}
-    return _move_in_object(without_definitions["properties"][RESULT] if shape.wrapped else without_definitions, prefix)
-
-
-def _component_name(prefix: str, name: str) -> str:
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("~1", "/").replace("~0", "~"))
-    return f"{prefix}.{safe}"
-
-
-def _move_references(node: object, prefix: str) -> object:
-    """Return a part of a schema in which all references point to the component schemas of the OpenAPI document."""
-    if isinstance(node, str):
-        is_reference = node.startswith(_DEFS)
-        return _ref(_component_name(prefix, node.removeprefix(_DEFS)))["$ref"] if is_reference else node
-    if is_json_list(node):
-        return [_move_references(item, prefix) for item in node]
-    return _move_in_object(node, prefix) if is_json_object(node) else node
-
-
-def _move_in_object(node: JsonObject, prefix: str) -> JsonObject:
-    return {
-        key: value if key in _DATA_KEYWORDS and not _is_schema(value) else _move_references(value, prefix)
-        for key, value in node.items()
-    }
-
-
-def _is_schema(value: object) -> bool:
-    """Return True if a value looks like a JSON Schema.
-
-    This check is necessary because a field of the agent may have the same name as a JSON Schema keyword.
-    """
-    return is_json_object(value) and bool(value.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"})
+def _add_schema(name: Literal["Input", "Output"], shape: Shape, schemas: JsonObject) -> None:
+    """Add the schema of the input or the output of the agent, and the definitions in it, to the component schemas."""
+    if shape.is_empty and name == "Output":
+        schemas[name] = {"type": "null"}
+        return
+    schema = component_schema(shape.schema, f"{name}.", "validation" if name == "Input" else "serialization")
+    schemas |= {f"{name}.{key}": definition for key, definition in schema.pop("$defs", {}).items()}
+    schemas[name] = schema["properties"][RESULT] if shape.wrapped else schema
 
 
 def _ref(name: str) -> JsonObject:

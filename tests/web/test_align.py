@@ -12,7 +12,7 @@ from tests.web.test_rows import JOURNALS
 import acorn
 from acorn._inside.run_tree import Row, RunTree, tree_of
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.page.align import Pair, align
+from acorn.web.page.rows import Pair, align
 
 
 def run(*replies: Reply) -> RunTree:

@@ -22,8 +22,7 @@ from acorn.errors import DeclarationError, ModelError
 from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.web.guard import LOOPBACK
-from acorn.web.serve.app import ServiceRoutes, service_app
-from acorn.web.serve.service import Service
+from acorn.web.serve.app import Service, ServiceRoutes, service_app
 
 
 @pytest.fixture

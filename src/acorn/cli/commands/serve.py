@@ -73,7 +73,7 @@ def serve(
     """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
     with _require_web_extra("serve"):
         from acorn.web import server
-        from acorn.web.serve import app, service
+        from acorn.web.serve import app
     if not timeout > 0:
         raise CommandError(f"`--timeout` must be a number of seconds greater than 0, got {timeout:g}.")
     configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=host in _LOOPBACK)
@@ -82,7 +82,7 @@ def serve(
     chosen_store = choose_store(store, agent.store)
     opened_store = None if chosen_store is None else open_checked_store(chosen_store)
     agent = change_settings(agent, model=model, store=opened_store)
-    served = service.Service(agent, keys, timeout, concurrency)
+    served = app.Service(agent, keys, timeout, concurrency)
     socket, address = _listen(host, port, SERVICE_PORT)
     write_line(f"acorn serve: {address}")
     names = _accepted_names(host, allow_host)
@@ -95,7 +95,7 @@ def serve(
     logger.addHandler(handler)
     try:
         with agent:  # Open the tool sources once instead of once per request.
-            server.serve(app.service_app(served, names, keys), served.close, socket, grace=service.GRACE + 2)
+            server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
     finally:
         logger.removeHandler(handler)
     return SUCCESS

@@ -37,9 +37,8 @@ from acorn.web.guard import (
 )
 from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import agent_json, read_fork_request
-from acorn.web.page.align import align
 from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details, sent_json
-from acorn.web.page.rows import entry_event, row_json
+from acorn.web.page.rows import align, entry_event, row_json
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import BusyError, Site, make_site
 from acorn.web.page.streams import read_number, row_events, run_events

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from acorn import StreamChunk
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.content import text_of
+from acorn._formats.json import text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import history_of
 from acorn.journal import (

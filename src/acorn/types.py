@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Required, TypedDict
 
@@ -176,14 +176,7 @@ class Usage:
 
     def copy(self) -> Usage:
         """Return a copy of the usage."""
-        return Usage(
-            self.input_tokens,
-            self.output_tokens,
-            self.cached_tokens,
-            self.reasoning_tokens,
-            self.requests,
-            self.cache_write_tokens,
-        )
+        return replace(self)
 
     def add(self, other: Usage) -> None:
         """Add the numbers of another usage to this usage, in place."""

@@ -26,10 +26,10 @@ from acorn._formats.json import PartCollector, excerpt, find_path, replace_surro
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES, History, user_message
-from acorn._history.repair import match_results, repair_content, repair_text_message, repair_turn, unique_ids
+from acorn._history.repair import match_results, repair_content, repair_text_message, repair_turn
 from acorn.errors import AcornError, InputError, LimitError
 from acorn.models.request import SentMedium, SentMessages, SentPart, media_of
-from acorn.types import JsonValue, Message, MessageCall, is_json_object
+from acorn.types import JsonValue, Message, is_json_object
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
@@ -128,7 +128,7 @@ class RequestMessages:
         if self._stray_ids or count == len(messages):
             return False
         new = messages[count:]
-        sendable = _sendable_turn(new, self._call_ids, _position(messages[0], count)) if count else _sendable(new)
+        sendable = _sendable_turn(new, self._call_ids) if count else _sendable(new)
         if sendable is None:
             return False
         self._sent.messages += sendable
@@ -178,11 +178,8 @@ def _sendable(new: list[Message]) -> list[Message] | None:
     return new
 
 
-def _sendable_turn(new: list[Message], used: set[str], position: int) -> list[Message] | None:
-    """Return a response and its tool results as messages to send, or None if they need repair.
-
-    Repeated call ids are replaced.
-    """
+def _sendable_turn(new: list[Message], used: set[str]) -> list[Message] | None:
+    """Return a response and its tool results as messages to send, or None if they need repair."""
     turn = new[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
     if not calls or len(calls) != len(new) - 1 or type(content) is not str or not _is_encodable(content):
@@ -198,13 +195,10 @@ def _sendable_turn(new: list[Message], used: set[str], position: int) -> list[Me
         if not _is_encodable(f"{call_id}{function['arguments']}{text}"):
             return None
         ids.append(call_id)
-    if used.isdisjoint(ids) and (len(ids) == 1 or len(set(ids)) == len(ids)):
-        used.update(ids)
-        return new if content.strip() else [{**turn, "content": None}, *new[1:]]
-    ids = unique_ids(ids, position, used)
-    new_calls: list[MessageCall] = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
-    results: list[Message] = [{**result, "tool_call_id": call_id} for result, call_id in zip(new[1:], ids, strict=True)]
-    return [{**turn, "content": content if content.strip() else None, "tool_calls": new_calls}, *results]
+    if not used.isdisjoint(ids) or len(set(ids)) < len(ids):
+        return None
+    used.update(ids)
+    return new if content.strip() else [{**turn, "content": None}, *new[1:]]
 
 
 def _is_encodable(text: str) -> bool:

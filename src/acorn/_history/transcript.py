@@ -98,9 +98,9 @@ class Transcript:
 
     def start(self, messages: list[Message], inherited: int = 0) -> None:
         """Add the first messages. A branch shares the first `inherited` messages with its parent."""
-        self.history.start(messages, inherited)
-        self.history.needs_repair = inherited > 0
         self.add_entry(journal.MessagesAdded, tuple(messages), None, inherited)
+        self.history.needs_repair = inherited > 0
+        self.history.start(messages, inherited)
 
     def start_fork(self, entries: Sequence[Entry]) -> None:
         """Add the journal entries that a forked run copies from another run, and rebuild the history from them."""
@@ -213,13 +213,13 @@ class Transcript:
         count = len(history.messages)
         turn_index = count - 1 if count and history.messages[-1] is history.turn else self.turn_index
         index = None if turn_index is None else turn_index + 1
+        self.add_entry(journal.ToolResultsAdded, tuple(results), context, index)
+        self._unanswered = []
         added = [] if index is None else [tool_message(result.call_id, result.content) for result in results]
         if context is not None:
             added.append(user_message(context))
             history.needs_repair = True
         history.splice(count if index is None else index, 0, added)
-        self._unanswered = []
-        self.add_entry(journal.ToolResultsAdded, tuple(results), context, index)
 
     # Compaction
 

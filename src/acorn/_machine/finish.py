@@ -105,7 +105,9 @@ class Answers:
 
     def reject(self, error: ValueError) -> FinishResult:
         """Return the problems to send to the model after `on_finish` rejected the last valid answer."""
-        return reject(error, self.state.answer or "", self._raw_text())
+        shown, text = shorten(self.state.answer or ""), str(error) or type(error).__name__
+        problem = Problem(path="", expected=text, received=shown, excerpt=shown, expected_is_message=True)
+        return FinishResult(self._raw_text(), None, [problem], text, cause=error)
 
     def restore(self) -> None:
         """Create the answer instance of a loaded run again, because a saved run contains the answer only as JSON."""
@@ -186,16 +188,6 @@ def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
     """Return the result for a response that should have called `__finish__` but did not."""
     message = f"`{FINISH}` was not called; call it with your answer."
     return FinishResult(content, None, [], _cut_off_message(max_tokens) if cut_off else message, was_cut=cut_off)
-
-
-def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
-    """Return the problems to send to the model after `on_finish` rejected an answer.
-
-    `error` is the exception that `on_finish` raised. `raw` is the exact text of the answer.
-    """
-    shown, text = shorten(answer), str(error) or type(error).__name__
-    problem = Problem(path="", expected=text, received=shown, excerpt=shown, expected_is_message=True)
-    return FinishResult(raw, None, [problem], text, cause=error)
 
 
 def refusal_error(response: ModelResponse, model: Model) -> ModelError:

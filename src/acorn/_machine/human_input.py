@@ -7,7 +7,6 @@ answer, after a check of its own: the request must be open, and changed argument
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 
 from acorn._declare.tools.kinds import is_ask_human, needs_approval
@@ -15,28 +14,9 @@ from acorn._formats.json import excerpt, to_compact_json, to_json_data
 from acorn._machine.asks import AskTool
 from acorn.errors import InputError
 from acorn.record import call_key
-from acorn.types import JsonObject, JsonValue, Request, ToolResult
+from acorn.types import JsonObject, JsonValue, Request
 
 _REFUSED = "Refused: a person did not approve this call, so it was not made."
-
-
-@dataclass(frozen=True)
-class Approved:
-    """The decision to approve a tool call, with new arguments if the person changed them."""
-
-    arguments: JsonObject | None = None
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """The decision to reject a tool call, with an optional reason."""
-
-    reason: str = ""
-
-    def result(self, call_id: str, name: str) -> ToolResult:
-        """Return the tool result that reports the rejection to the model."""
-        error = f"{_REFUSED} The reason: {self.reason}" if self.reason.strip() else _REFUSED
-        return ToolResult(call_id, name, error=error)
 
 
 def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
@@ -63,17 +43,21 @@ def check_answer(request: Request, value: object) -> None:
         decision_of(request, value)
 
 
-def decision_of(request: Request, value: object) -> Approved | Rejected:
-    """Convert the answer to an approval request into a decision. Raise `InputError` if the answer is invalid."""
-    if isinstance(value, str):
-        return Rejected(value)
-    if isinstance(value, bool):
-        return Approved() if value else Rejected()
+def decision_of(request: Request, value: object) -> JsonObject | str | None:
+    """Return the decision in the answer to an approval request. Raise `InputError` if the answer is invalid.
+
+    The decision is the error text that reports a rejection to the model, a dict of changed arguments, or None for an
+    approval of the call without changes.
+    """
+    if value is True:
+        return None
+    if value is False or isinstance(value, str):
+        return f"{_REFUSED} The reason: {value}" if value and value.strip() else _REFUSED
     answer: JsonValue = to_json_data(value)
     if isinstance(answer, dict) and answer.keys() == {"approved", "arguments"} and answer["approved"] is True:
         arguments: JsonValue = answer["arguments"]
         if isinstance(arguments, dict):
-            return Approved(arguments)
+            return arguments
     raise InputError(
         f"{excerpt(value)} is not a valid answer to the request `{request.id}` for approval of `{request.tool}`. "
         f"Use True to approve, False or a reason as text to reject, or {{'approved': True, 'arguments': {{...}}}} with "

@@ -198,9 +198,9 @@ class Machine:
                     request = builder.build(now)
                 ask = AskModel(f"model {state.turns + 1}", builder.model, request)
             case "tools":
-                return {call.id: call for call in self.calls.list_asks(now)}
+                return self.calls.list_asks(now)
             case "branches":
-                return {call.id: call for call in (*self.calls.list_branches(), *self.calls.list_asks(now))}
+                return {ask.id: ask for ask in self.calls.list_branches()} | self.calls.list_asks(now)
             case "step":
                 assert plan.on_step is not None
                 ask = AskHook(f"on_step {run.steps}", plan.on_step, (self.hook.open(),))

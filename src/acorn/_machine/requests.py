@@ -6,7 +6,7 @@ Hooks change the settings and tools through a `Step` object, which `StepHook` cr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,20 +44,20 @@ class Toolset:
     finish: JsonObject
     """The definition of `__finish__`."""
 
-    @cached_property
-    def named(self) -> dict[str, Tool]:
-        return {tool.name: tool for tool in self.tools}
+    named: dict[str, Tool] = field(default_factory=dict[str, Tool], init=False)
+    repeatable: set[str] = field(default_factory=set[str], init=False)
+    """The names of the tools that the loop guard ignores."""
 
-    @cached_property
-    def repeatable(self) -> frozenset[str]:
-        """The names of the tools that the loop guard ignores."""
-        return frozenset([tool.name for tool in self.tools if tool.options.repeatable])
+    def __post_init__(self) -> None:
+        for tool in self.tools:
+            self.named[tool.name] = tool
+            if tool.options.repeatable:
+                self.repeatable.add(tool.name)
 
     @cached_property
     def definitions(self) -> ToolDefinitions:
         """The definitions of the tools, the branches and `__finish__` in the format of OpenAI."""
-        schemas = [tool.schema for tool in self.tools]
-        schemas += [branch.schema for branch in self.branches.values()]
+        schemas = [tool.schema for tool in self.tools] + [branch.schema for branch in self.branches.values()]
         # A hosted tool has the format of its provider, without `parameters`.
         return ToolDefinitions(
             {"type": "function", "function": schema} if "parameters" in schema else schema
@@ -94,11 +94,8 @@ class RequestBuilder:
         """The input messages of this run and its parents, the message of this run first."""
         if context is not None and context.inherits:
             self.openings = (self.openings if context.has_input else ()) + context.openings
-        self.model = plan.resolve(self.model_setting, plan.spec)
-        budgets.check_price(self.model)
-        tools = inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools
-        self.toolset = Toolset(tools, self._remaining_branches(), self._finish_definition())
-        self._check_hosted()
+        self._use_model()
+        self._use_tools(inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools)
 
     # Settings and the model
 
@@ -108,6 +105,11 @@ class RequestBuilder:
         sampling = read_sampling(changed, spec) if changed else spec.sampling
         self.model_setting, self.temperature, self.max_tokens, self._declared = sampling
 
+    def _use_model(self) -> None:
+        self.model = self._plan.resolve(self.model_setting, self._spec)
+        if self._budgets.limited:
+            self._budgets.check_price(self.model)
+
     def apply(self, changes: StepChanges) -> None:
         """Apply the settings and tools that a hook changed to all later requests."""
         state, is_other_model = self._state, False
@@ -116,8 +118,7 @@ class RequestBuilder:
             self._read_settings()
             # The models of a list may have their own settings, which other settings override.
             if "model" in changes.settings or is_list_or_tuple(self.model_setting):
-                self.model = self._plan.resolve(self.model_setting, self._spec)
-                self._budgets.check_price(self.model)
+                self._use_model()
                 is_other_model = True
         if changes.tools != self.toolset.tools:
             state.tools = [tool.name for tool in changes.tools]
@@ -150,41 +151,32 @@ class RequestBuilder:
             self._use_tools(named_tools(self.toolset.tools, self._state.tools))
 
     def _use_tools(self, tools: tuple[Tool, ...]) -> None:
-        branches = self._remaining_branches()
-        if conflicts := [tool.name for tool in tools if tool.name in branches]:
-            raise ToolConflictError(
-                f"Tool '{conflicts[0]}' of `{self._spec.owner}` has the name of one of its `branches`. Rename one."
-            )
-        self.toolset = Toolset(tools, branches, self._finish_definition())
-        self._check_hosted()
-
-    def _remaining_branches(self) -> Mapping[str, BranchTool]:
-        branches, removed = self._plan.branches, self._state.removed
-        return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
-
-    def _check_hosted(self) -> None:
-        """Raise `DeclarationError` if the model's provider cannot run one of the hosted tools."""
-        for tool in self.toolset.tools:
-            if not isinstance(tool, HostedTool):
-                continue
-            without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
-            if without:
-                names = " and ".join(f"`{model.name}`" for model in without)
-                raise DeclarationError(
-                    f"{names} cannot run the hosted tool `{tool.name}` of `{self._spec.owner}`, {tool.where}. Remove "
-                    f"it from `tools`, or use a model of its provider: `openai/responses/...` runs the tools of "
-                    f"OpenAI, `anthropic/...` runs the tools of Anthropic."
+        """Offer these tools, the branches and `__finish__` to the model in all later requests."""
+        spec, branches, removed = self._spec, self._plan.branches, self._state.removed
+        if removed:
+            branches = {name: branch for name, branch in branches.items() if name not in removed}
+        for tool in tools:
+            if tool.name in branches:
+                raise ToolConflictError(
+                    f"Tool '{tool.name}' of `{spec.owner}` has the name of one of its `branches`. Rename one."
                 )
+            if isinstance(tool, HostedTool):
+                self._check_hosted(tool)
+        strict = spec.strict
+        if strict is None:  # Use strict mode if the output schema and the model support it.
+            strict = finish.fits_strictly(spec.output) and takes_strict(self.model)
+        self.toolset = Toolset(tools, branches, finish.finish_definition(spec.output, strict=strict))
 
-    def _finish_definition(self) -> JsonObject:
-        """Return the tool definition of `__finish__`.
-
-        If the `strict` setting is None, use strict mode if the output schema and the model support it.
-        """
-        output, strict = self._spec.output, self._spec.strict
-        if strict is None:
-            strict = finish.fits_strictly(output) and takes_strict(self.model)
-        return finish.finish_definition(output, strict=strict)
+    def _check_hosted(self, tool: HostedTool) -> None:
+        """Raise `DeclarationError` if the model's provider cannot run a hosted tool."""
+        without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
+        if without:
+            names = " and ".join(f"`{model.name}`" for model in without)
+            raise DeclarationError(
+                f"{names} cannot run the hosted tool `{tool.name}` of `{self._spec.owner}`, {tool.where}. Remove "
+                f"it from `tools`, or use a model of its provider: `openai/responses/...` runs the tools of "
+                f"OpenAI, `anthropic/...` runs the tools of Anthropic."
+            )
 
     # Requests
 

@@ -18,14 +18,14 @@ from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
 from acorn._machine.budgets import Budgets
-from acorn._machine.human_input import Approved, Rejected, check_answer, decision_of, request_for
+from acorn._machine.human_input import check_answer, decision_of, request_for
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.requests import RequestBuilder, Toolset
 from acorn._machine.state import BranchContext, State
 from acorn.errors import InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
 from acorn.record import TOOL_ASK_PREFIX, Run
-from acorn.types import Request, ToolCall, ToolResult
+from acorn.types import JsonObject, Request, ToolCall, ToolResult
 
 _CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
 _UNKNOWN = (
@@ -128,8 +128,8 @@ class PendingCalls:
 
     # Asks
 
-    def list_asks(self, now: float) -> list[Ask]:
-        """Return asks for the calls that may run at the same time now, in the order of the response.
+    def list_asks(self, now: float) -> dict[str, Ask]:
+        """Return the asks for the calls that may run at the same time now by their ids, in the order of the response.
 
         If the first call belongs to a tool with `parallel=False`, only this call is returned, because it must run
         alone.
@@ -138,8 +138,8 @@ class PendingCalls:
         if len(self.prepared) == 1 and not self.builder.is_timed and not state.requests:
             (only,) = self.prepared.values()  # The call has no result yet: otherwise the step would be over.
             if isinstance(only, AskTool):
-                return [only]
-        asks: list[Ask] = []
+                return {only.id: only}
+        asks: dict[str, Ask] = {}
         for call_id in self.open:
             if call_id in state.requests and call_id not in state.answers:
                 continue
@@ -150,15 +150,19 @@ class PendingCalls:
             runs_alone = not tool.options.parallel
             if runs_alone and asks:
                 break
+            ask: Ask
             if isinstance(prepared, BranchTool):
-                asks.append(self._branch_ask(call_id, state.branches[call_id], prepared))
+                ask = self._branch_ask(call_id, state.branches[call_id], prepared)
             elif self.builder.is_timed:
-                asks.append(replace(prepared, seconds=self.seconds_for(prepared.tool, now)))
+                ask = replace(prepared, seconds=self.seconds_for(prepared.tool, now))
             else:
-                asks.append(prepared)
+                ask = prepared
+            asks[ask.id] = ask
             if runs_alone:
                 break
-        return [*asks, *self._list_input_hooks()] if state.requests else asks
+        for hook in self._list_input_hooks() if state.requests else ():
+            asks[hook.id] = hook
+        return asks
 
     def list_branches(self) -> Iterator[Ask]:
         """Yield an ask to run each unfinished branch that the model called."""
@@ -264,7 +268,8 @@ class PendingCalls:
             raise StoreError(f"Request `{request_id}` ({request.question}) is already answered.")
         check_answer(request, value)
         if request.kind == "approval" and request.tool in self.builder.toolset.named:
-            changed = self._approved_call(call_id, decision_of(request, value))
+            decision = decision_of(request, value)
+            changed = self._approved_call(call_id, decision) if isinstance(decision, dict) else None
             if isinstance(changed, ToolResult):
                 raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.error}")
         return call_id
@@ -302,23 +307,18 @@ class PendingCalls:
             self.add_result(ToolResult(call_id, request.tool, value), None)
             return
         decision = decision_of(request, value)
-        if isinstance(decision, Rejected):
-            self.add_result(decision.result(call_id, request.tool), None)
+        if isinstance(decision, str):
+            self.add_result(ToolResult(call_id, request.tool, error=decision), None)
             return
-        changed = self._approved_call(call_id, decision)
-        if isinstance(changed, ToolResult):  # The process that received the answer could not check the arguments.
-            self.add_result(changed, None)
-        elif changed is not None:
-            self.prepared[call_id] = changed
+        if isinstance(decision, dict):
+            changed = self._approved_call(call_id, decision)
+            if isinstance(changed, ToolResult):  # The process that received the answer could not check the arguments.
+                self.add_result(changed, None)
+            else:
+                self.prepared[call_id] = changed
 
-    def _approved_call(self, call_id: str, decision: Approved | Rejected) -> AskTool | BranchTool | ToolResult | None:
-        """Prepare an approved call with the arguments that the person changed.
-
-        Return None if the call was rejected, or if its arguments did not change.
-        """
-        if isinstance(decision, Rejected) or decision.arguments is None:
-            return None
-        arguments = dict(decision.arguments)
+    def _approved_call(self, call_id: str, arguments: JsonObject) -> AskTool | BranchTool | ToolResult:
+        """Prepare an approved call with the arguments that the person changed."""
         call = next(call for call in self.state.calls if call.id == call_id)
         changed = replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments))
         return prepare_call(changed, self.builder.toolset, self.run, False, self.plan.start)

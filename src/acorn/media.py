@@ -211,9 +211,6 @@ class Media(ContentPart):
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another object.")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another object.")
-
     def _values(self) -> tuple[Any, ...]:
         return (self._data, self._url, self._media_type, self._name)
 
@@ -230,7 +227,7 @@ class Media(ContentPart):
         return self
 
     def __reduce__(self) -> Any:
-        return _unpickle, (type(self), *self._values())
+        return self._create, self._values()
 
     # In messages
 
@@ -303,10 +300,6 @@ class Media(ContentPart):
         if isinstance(url, str):
             return cls.from_url(url, media_type, name)
         raise ValueError("the data is missing: the value has only its hash and size")
-
-
-def _unpickle(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -> Media:
-    return kind._create(data, url, media_type, name)  # pyright: ignore[reportPrivateUsage]  # Unpickling needs a function.
 
 
 class Image(Media):

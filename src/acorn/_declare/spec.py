@@ -130,11 +130,7 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
 
     `values` maps all settings to their values. `local_names` are local variables that the type hints of tools may use.
     """
-    declared = {
-        attribute
-        for attribute in SETTINGS
-        if any(attribute in vars(parent) for parent in _declaring_classes(cls, base, attribute))
-    }
+    declared = [attribute for attribute in SETTINGS if _declarer(cls, base, attribute) is not base]
     frozen = _freeze(cls, values, local_names)
     frozen["model"] = _inherited_model(cls, base, frozen["model"])
     for attribute in _CLASS_LIMITS:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
@@ -21,7 +21,7 @@ from acorn._formats.json import safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, public_problems
 from acorn._formats.schema.shape import Shape, describe_problem
-from acorn._formats.xml.decode import read_xml
+from acorn._formats.xml.decode import decode_xml, read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._history.saved_form import decode_instance_json
 from acorn._machine.state import State
@@ -148,18 +148,12 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
     if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
         return FinishResult(content, None, [], _cut_off_message(max_tokens), was_cut=True)
     try:
-        data = read_xml(content, shape.xml_schema, root)
+        return FinishResult(content, decode_xml(content, shape, root))
     except ParseError as error:
         return FinishResult(content, None, [], str(error), cause=error)
-    text = to_json(data, inf_nan_mode="constants")
-    try:
-        return FinishResult(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
-        found, cause = find_problems(error, shape.xml_schema, data), error
-    try:  # The XML uses field names, but the model also knows the aliases from the tool schema.
-        return FinishResult(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
-    except ValidationError:
-        return FinishResult(content, None, found, cause=cause)
+        found = find_problems(error, shape.xml_schema, read_xml(content, shape.xml_schema, root))
+        return FinishResult(content, None, found, cause=error)
 
 
 def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:

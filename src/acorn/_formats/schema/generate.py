@@ -24,9 +24,9 @@ from acorn.types import JsonObject, is_json_list, is_json_object
 
 JsonSchema = JsonObject
 
+_MAX_LISTED_KEYS = 100
 NAIVE_TIME = r"^[^Zz+]*$"
 """The pattern of a time without a time zone. The grammar of the embedded model recognizes this exact pattern."""
-_MAX_LISTED_KEYS = 100
 
 
 def schema_of(
@@ -259,15 +259,12 @@ def _key_schema(keys: JsonSchemaValue) -> JsonSchemaValue:
         high = keys["exclusiveMaximum"] - 1 if "exclusiveMaximum" in keys else high
         if low is not None and high is not None and 0 <= high - low < _MAX_LISTED_KEYS and "multipleOf" not in keys:
             return {"enum": [str(value) for value in range(low, high + 1)]}
-        return {"pattern": rf"^{_sign_pattern(low)}\d+$"}
-    if kind == "number":
-        return {"pattern": rf"^{_sign_pattern(keys.get('minimum', keys.get('exclusiveMinimum')))}\d+(\.\d+)?$"}
+    if kind in ("integer", "number"):
+        low = keys.get("minimum", keys.get("exclusiveMinimum"))
+        sign = "-?" if low is None or low < 0 else ""
+        return {"pattern": rf"^{sign}\d+$" if kind == "integer" else rf"^{sign}\d+(\.\d+)?$"}
     texts = [member["pattern"] for member in keys.get("anyOf", ()) if set(member) == {"type", "pattern"}]
     return {"pattern": texts[0]} if len(texts) == 1 and keys["anyOf"][0].get("type") == "number" else {}
-
-
-def _sign_pattern(low: float | None) -> str:
-    return "-?" if low is None or low < 0 else ""
 
 
 _STRICT_KEYWORDS = frozenset(
@@ -302,13 +299,13 @@ def close_objects(schema: JsonSchema) -> JsonSchema:
     An object schema that already has `additionalProperties` stays unchanged.
     """
     result = dict(schema)
-    for key in ("properties", "$defs"):
-        if isinstance(result.get(key), dict):
-            result[key] = {name: _close_inner(inner) for name, inner in result[key].items()}
-    if isinstance(result.get("anyOf"), list):
-        result["anyOf"] = [_close_inner(inner) for inner in result["anyOf"]]
-    if "items" in result:
-        result["items"] = _close_inner(result["items"])
+    for key, inner in schema.items():
+        if key in ("properties", "$defs") and is_json_object(inner):
+            result[key] = {name: _close_inner(member) for name, member in inner.items()}
+        elif key == "anyOf" and is_json_list(inner):
+            result[key] = [_close_inner(member) for member in inner]
+        elif key == "items":
+            result[key] = _close_inner(inner)
     if "properties" in result:
         result.setdefault("additionalProperties", False)
     return result

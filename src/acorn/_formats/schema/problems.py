@@ -67,10 +67,10 @@ def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) 
         return "one of " + ", ".join(_quote(value) for value in node["enum"])
     for union in ("anyOf", "oneOf"):
         if union in node:
-            return " or ".join(_unique(describe_schema(member, top, depth - 1) for member in node[union]))
+            return " or ".join(dict.fromkeys(describe_schema(member, top, depth - 1) for member in node[union]))
     kind = node.get("type")
     if is_json_list(kind):
-        return " or ".join(_unique(describe_schema({**node, "type": name}, top, depth - 1) for name in kind))
+        return " or ".join(dict.fromkeys(describe_schema({**node, "type": name}, top, depth - 1) for name in kind))
     if kind == "array":
         return _describe_list(node, top, depth - 1)
     if kind == "object":
@@ -80,26 +80,25 @@ def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) 
     return _TYPES[kind] if kind in ("boolean", "null") else _TYPES.get(str(kind), "value") + _describe_limits(node)
 
 
+_LIMITS = {
+    "minimum": "of at least",
+    "maximum": "of at most",
+    "exclusiveMinimum": "greater than",
+    "exclusiveMaximum": "less than",
+    "multipleOf": "a multiple of",
+}
+
+
 def _describe_limits(node: JsonSchema) -> str:
-    low, high = node.get("minimum"), node.get("maximum")
-    parts: list[str] = []
-    if low is not None and high is not None:
-        parts.append(f"between {_format_number(low)} and {_format_number(high)}")
-    elif low is not None:
-        parts.append(f"of at least {_format_number(low)}")
-    elif high is not None:
-        parts.append(f"of at most {_format_number(high)}")
-    if "exclusiveMinimum" in node:
-        parts.append(f"greater than {_format_number(node['exclusiveMinimum'])}")
-    if "exclusiveMaximum" in node:
-        parts.append(f"less than {_format_number(node['exclusiveMaximum'])}")
-    if "multipleOf" in node:
-        parts.append(f"a multiple of {_format_number(node['multipleOf'])}")
+    numbers = {key: _format_number(node[key]) for key in _LIMITS if node.get(key) is not None}
+    parts = [f"{_LIMITS[key]} {number}" for key, number in numbers.items()]
+    if "minimum" in numbers and "maximum" in numbers:
+        parts[:2] = [f"between {numbers['minimum']} and {numbers['maximum']}"]
     if count := _describe_count(node.get("minLength"), node.get("maxLength"), "character"):
         parts.append(f"of {count}")
     if "pattern" in node:
         parts.append(f"matching {node['pattern']}")
-    return "".join(f" {part}" if index == 0 else f" and {part}" for index, part in enumerate(parts))
+    return f" {' and '.join(parts)}" if parts else ""
 
 
 def _describe_list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
@@ -140,10 +139,6 @@ def _format_number(value: float) -> str:
 
 def _quote(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _unique(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 _MISSING = "missing"
@@ -199,7 +194,7 @@ def find_problems(error: ValidationError, schema: JsonSchema, received: object) 
             Problem(
                 path=dotted,
                 expected=_expected(detail, path, schema),
-                received=_received(detail),
+                received=_MISSING if _is_missing(detail) else format_value(detail["input"]),
                 excerpt=excerpt(detail["input"], 200),
                 expected_is_message=bool(_validator_message(detail)),
             ),
@@ -241,24 +236,17 @@ def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchem
     node = _find_node(schema, list(path), schema)
     if node is None:
         return detail["msg"]
+    text = describe_schema(node, schema)
     if kind == "union_tag_invalid":
-        return f"{describe_schema(node, schema)}, {_describe_tags(detail)}"
-    return (
-        f"{describe_schema(node, schema)} ({detail['msg']})"
-        if _is_without_keyword(detail)
-        else describe_schema(node, schema)
-    )
+        ctx = detail.get("ctx", {})
+        return f"{text}, where {ctx.get('discriminator')} is one of {ctx.get('expected_tags')}"
+    return f"{text} ({detail['msg']})" if _is_without_keyword(detail) else text
 
 
 def _validator_message(detail: ErrorDetails) -> str:
     """Return the message of a user-defined validator, or "" if Pydantic itself found the error."""
     is_from_validator = detail["type"] in ("value_error", "assertion_error")
     return str(detail.get("ctx", {}).get("error", "")) if is_from_validator else ""
-
-
-def _describe_tags(detail: ErrorDetails) -> str:
-    ctx = detail.get("ctx", {})
-    return f"where {ctx.get('discriminator')} is one of {ctx.get('expected_tags')}"
 
 
 def _is_without_keyword(detail: ErrorDetails) -> bool:
@@ -272,12 +260,6 @@ def _is_without_keyword(detail: ErrorDetails) -> bool:
         # A schema contains the limits of numbers, but not the limits of dates and durations.
         return not all(isinstance(limit, int | float | Decimal) for limit in detail.get("ctx", {}).values())
     return kind.startswith(_ERRORS_WITHOUT_KEYWORD) or kind not in typing.get_args(core_schema.ErrorType)
-
-
-def _received(detail: ErrorDetails) -> str:
-    if _is_missing(detail):
-        return _MISSING
-    return format_value(detail["input"])
 
 
 def format_value(value: object) -> str:

@@ -103,21 +103,13 @@ MEDIA_FORMAT = "acorn-"
 """The prefix of the schema keyword `format` for images, audio and files, such as `acorn-image`."""
 
 
-def find_media(schema: JsonSchema) -> tuple[str, str] | None:
-    """Return the path and the kind of the first image, audio or file in a schema, such as `("pages.photo", "image")`.
-
-    The result is None if the schema contains no image, audio or file.
-    """
-    return _find_media(schema, schema, (), frozenset())
-
-
 def require_no_media(schema: JsonSchema, subject: str) -> JsonSchema:
     """Return the schema unchanged, or raise `DeclarationError` if it contains an image, audio or a file.
 
     The check is for values that a model generates: outputs and tool arguments. `subject` is the first words of the
     error message, such as "The input of the tool `search`".
     """
-    if (media := find_media(schema)) is None:
+    if (media := _find_media(schema, schema, (), frozenset())) is None:
         return schema
     path, kind = media
     noun = {"image": "an image", "file": "a file"}.get(kind, kind)
@@ -129,6 +121,7 @@ def require_no_media(schema: JsonSchema, subject: str) -> JsonSchema:
 
 
 def _find_media(node: object, top: JsonSchema, path: tuple[str, ...], seen: frozenset[str]) -> tuple[str, str] | None:
+    """Return the path and the kind of the first image, audio or file in a schema, such as `pages.photo` and `image`."""
     if is_json_list(node):
         return next(filter(None, (_find_media(member, top, path, seen) for member in node)), None)
     if not is_json_object(node):
@@ -178,11 +171,11 @@ class Shape:
         """The JSON Schema of serialized outputs. Its property names are the field names, not the aliases."""
         return schema_of(self.schema, by_alias=False, mode="serialization")
 
-    @property
+    @cached_property
     def is_empty(self) -> bool:
         return not self.schema.model_fields and not self.allows_extra
 
-    @property
+    @cached_property
     def allows_extra(self) -> bool:
         return self.schema.model_config.get("extra") == "allow"
 

@@ -2,7 +2,7 @@
 
 A *lane* is the path of a request to its provider. `lanes/` contains the native lanes, which are acorn's own
 implementations of the protocols of OpenAI and Anthropic. `litellm/` reaches every other provider, and `local/` runs a
-model in this process. `resolve.py` chooses one of these adapters for the `model` setting of an agent class. `limits/`
+model in this process. `resolve.py` chooses one of these adapters for the `model` setting of an agent class. `limits.py`
 enforces rate limits, `retry.py` repeats failed requests, and `fallback.py` switches to another model.
 """
 

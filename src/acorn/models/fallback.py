@@ -34,7 +34,6 @@ from pydantic_core import to_json
 from acorn._base.log import logger
 from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
-from acorn.models.attempts import Attempt, AttemptingModel, Outcome, TimeBudget
 from acorn.models.lanes.lane import REASONING_KEYS
 from acorn.models.port import (
     Delta,
@@ -47,6 +46,7 @@ from acorn.models.port import (
     thinks,
 )
 from acorn.models.request import ModelRequest
+from acorn.models.retry import AttemptingModel, ModelAttempt, Outcome, TimeBudget
 from acorn.types import Fallback, JsonObject, Message, Usage, is_json_object
 
 # Circuit breakers
@@ -360,7 +360,7 @@ class FallbackChain(AttemptingModel):
             return None
         return self._next.model.price()
 
-    def attempts(self, request: ModelRequest) -> Iterator[Attempt]:
+    def attempts(self, request: ModelRequest) -> Iterator[ModelAttempt]:
         return iter(_ChainAttempts(self, request))
 
 
@@ -464,7 +464,7 @@ class _ChainAttempts:
         ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else last)
 
 
-class _ChainAttempt(Attempt):
+class _ChainAttempt(ModelAttempt):
     """An attempt to get a response from one model of the chain."""
 
     def __init__(self, attempts: _ChainAttempts, at: int, circuit_pass: CircuitPass) -> None:

@@ -41,9 +41,9 @@ from acorn._declare.settings import ClassLimit, RateLimit
 from acorn._declare.spec_cache import agent_name
 from acorn._formats.json import describe_error
 from acorn.errors import ModelError, StoreError
-from acorn.models.attempts import Attempt, ModelWrapper, Outcome
 from acorn.models.port import Delta, Model, ResendError
 from acorn.models.request import ModelRequest
+from acorn.models.retry import ModelAttempt, ModelWrapper, Outcome
 from acorn.stores.port import PlaceOrder, SharedLimits
 from acorn.types import Usage
 
@@ -52,7 +52,7 @@ def _do_nothing() -> None: ...
 
 
 @dataclass(eq=False)
-class QueuedRequest(Attempt):
+class QueuedRequest(ModelAttempt):
     """One attempt to send a request: `with queued, queued.in_progress: queued.acquire(); ...`.
 
     The `with` block suppresses `ResendError`. The caller must then make another attempt.
@@ -569,7 +569,7 @@ class LimitedModel(ModelWrapper):
         self._counts_tokens = any(isinstance(each, RateLimiter) and each.counts_tokens for each in limiters)
         self._prepare: Callable[[], object] = getattr(model, "prepare", _do_nothing)
 
-    def attempts(self, request: ModelRequest) -> Iterator[Attempt]:
+    def attempts(self, request: ModelRequest) -> Iterator[ModelAttempt]:
         deadline = inf if request.timeout is None else current_clock().monotonic() + request.timeout
         size = len(request.messages_json()) + len(request.tools_json()) if self._counts_tokens else 0
         max_tokens = request.max_tokens if "max_tokens" in request.declared else None

@@ -1,8 +1,11 @@
-"""Retries: timeouts in a model dict, the `Retry-After` header, and a model wrapper that repeats failed requests.
+"""Attempts: the base classes of models that send a request to other models in several attempts, and retries.
+
+Retries, lists of models (`fallback.py`) and rate limits (`limits.py`) differ only in their attempts. `AttemptingModel`
+sends the attempts in all four ways: complete or streamed, blocking or on the event loop.
 
 Adapters never retry a failed request. Their `ModelError` says whether the request may succeed later, and after how many
-seconds. This module decides whether and when to retry. A stream is retried only before its first delta was delivered.
-`resolve` wraps every model that needs retries. You can also wrap a model yourself:
+seconds. `RetryingModel` decides whether and when to retry. A stream is retried only before its first delta was
+delivered. `resolve` wraps every model that needs retries. You can also wrap a model yourself:
 
     model = RetryingModel(MyModel(), RetryPolicy(count=5))
 """
@@ -11,19 +14,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.attempts import Attempt, ModelWrapper, Outcome, TimeBudget
-from acorn.models.port import Model, RetryEvent, report_retry
+from acorn.models.assemble import as_deltas
+from acorn.models.port import Delta, Model, ModelResponse, Price, RetryEvent, can_stream, report_retry
 from acorn.models.request import ModelRequest
 from acorn.types import JsonObject
+
+# Timeouts
 
 
 def parse_retry_after(header: str | None) -> float | None:
@@ -71,6 +78,152 @@ def connect_timeout(timeout: float | None) -> float:
     return CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
 
 
+# Attempts
+
+Outcome = TypeVar("Outcome", ModelResponse, Delta)
+
+
+class ModelAttempt:
+    """An attempt to get a response from one model, as a context manager.
+
+    If the request fails in the `with` block and another attempt follows, the context manager suppresses the error. No
+    other attempt may follow after the first delta of a stream, because the caller has already received it.
+    """
+
+    model: Model
+    original_request: ModelRequest
+    in_progress: AbstractContextManager[Any] = nullcontext()
+    """A further context manager for the time of the attempt."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        raise NotImplementedError
+
+    def acquire(self) -> None:
+        """Wait until the request may be sent."""
+
+    async def aacquire(self) -> None:
+        """Wait until the request may be sent, without blocking the event loop."""
+
+    def request(self) -> ModelRequest:
+        """Return the request to send."""
+        return self.original_request
+
+    def add_first(self, outcome: Outcome) -> Outcome:
+        """Return a complete response, or the first delta of a stream, with the facts that this attempt adds."""
+        return outcome
+
+    def add(self, delta: Delta) -> Delta:
+        """Return a further delta of a stream with the facts that this attempt adds."""
+        return delta
+
+
+class AttemptingModel(ABC):
+    """The base class of models that send each request in one or more attempts."""
+
+    @abstractmethod
+    def attempts(self, request: ModelRequest) -> Iterator[ModelAttempt]:
+        """Yield the attempts to get a response. The last attempt must not suppress its error."""
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        for attempt in self.attempts(request):
+            with attempt, attempt.in_progress:
+                attempt.acquire()
+                return attempt.add_first(attempt.model.complete(attempt.request()))
+        raise AssertionError("The attempts ended without a response or an error. This is a bug in acorn.")
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        for attempt in self.attempts(request):
+            with attempt, attempt.in_progress:
+                await attempt.aacquire()
+                return attempt.add_first(await attempt.model.acomplete(attempt.request()))
+        raise AssertionError("The attempts ended without a response or an error. This is a bug in acorn.")
+
+    def stream(self, request: ModelRequest) -> Generator[Delta]:
+        for attempt in self.attempts(request):
+            with attempt, attempt.in_progress:
+                attempt.acquire()
+                deltas = _stream(attempt.model, attempt.request())
+                try:
+                    yield attempt.add_first(next(deltas, Delta()))
+                    yield from map(attempt.add, deltas)
+                finally:
+                    if (close := getattr(deltas, "close", None)) is not None:  # A user's model may return any iterator.
+                        close()
+                return
+
+    async def astream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        for attempt in self.attempts(request):
+            with attempt, attempt.in_progress:
+                await attempt.aacquire()
+                deltas = _astream(attempt.model, attempt.request())
+                try:
+                    yield attempt.add_first(await anext(deltas, Delta()))
+                    async for delta in deltas:
+                        yield attempt.add(delta)
+                finally:
+                    if (aclose := getattr(deltas, "aclose", None)) is not None:
+                        await aclose()
+                return
+
+
+def _stream(model: Model, request: ModelRequest) -> Iterator[Delta]:
+    return model.stream(request) if can_stream(model) else iter(as_deltas(model.complete(request)))
+
+
+def _astream(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
+    return model.astream(request) if can_stream(model) else _acomplete_as_stream(model, request)
+
+
+async def _acomplete_as_stream(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
+    for delta in as_deltas(await model.acomplete(request)):
+        yield delta
+
+
+class ModelWrapper(AttemptingModel):
+    """The base class of models that add behavior, such as retries, and send their requests to one other model.
+
+    All attributes that a subclass does not define are those of the wrapped model.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._model!r})"
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        return self._model.can_force_tool(request)
+
+    def price(self) -> Price | None:
+        return self._model.price()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
+class TimeBudget:
+    """The time that a run has left for one request."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.clock = current_clock()
+        self._timeout, self._started = request.timeout, self.clock.monotonic()
+
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left, or None if the run has no time limit."""
+        return None if self._timeout is None else self._timeout - (self.clock.monotonic() - self._started)
+
+
+# Retries
+
 LONGEST_WAIT = 60.0
 """The maximum seconds to wait before a retry. If a provider asks for a longer wait, acorn does not retry."""
 
@@ -115,11 +268,11 @@ class RetryingModel(ModelWrapper):
         """Return a copy of this wrapper around `wrap(model)`, where `model` is the model inside this wrapper."""
         return RetryingModel(wrap(self._model), self.policy)
 
-    def attempts(self, request: ModelRequest) -> Iterator[Attempt]:
+    def attempts(self, request: ModelRequest) -> Iterator[ModelAttempt]:
         return repeat(_RetryAttempt(self._model, self.policy, request))
 
 
-class _RetryAttempt(Attempt):
+class _RetryAttempt(ModelAttempt):
     """All attempts to send one request to the same model."""
 
     def __init__(self, model: Model, policy: RetryPolicy, request: ModelRequest) -> None:

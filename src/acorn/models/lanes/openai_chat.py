@@ -163,22 +163,11 @@ class OpenAIChat(OpenAILane):
 
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
         raise_if_failed(response)
-        choice = response["choices"][0]
-        message = choice["message"]
-        usage = response.get("usage")
-        model_response = ModelResponse(
-            content=text_of(message.get("content")),
-            tool_calls=[_raw_call(call) for call in message.get("tool_calls") or ()],
-            stop_reason=STOP_REASONS.get(choice.get("finish_reason"), "stop"),
-            usage=usage_of(usage),
-            model=response.get("model") or "",
-            reasoning=text_of(message.get("reasoning_content") or message.get("reasoning")) or None,
-            refusal=message.get("refusal"),
-        )
-        return model_response, token_counts(model_response.usage) if usage else None
+        model_response = read_completion(response)
+        return model_response, token_counts(model_response.usage) if response.get("usage") else None
 
     def stream_reader(self) -> StreamReader:
-        return _ChatReader()
+        return ChatReader()
 
 
 def _message_json(message: Mapping[str, Any]) -> bytes:
@@ -192,7 +181,22 @@ def _portable_message_json(message: Mapping[str, Any]) -> bytes:
     return _message_json(with_portable_ids(message))
 
 
-class _ChatReader(StreamReader):
+def read_completion(response: JsonObject) -> ModelResponse:
+    """Convert a complete chat completion to a `ModelResponse`."""
+    choice = response["choices"][0]
+    message = choice["message"]
+    return ModelResponse(
+        content=text_of(message.get("content")),
+        tool_calls=[_raw_call(call) for call in message.get("tool_calls") or ()],
+        stop_reason=STOP_REASONS.get(choice.get("finish_reason"), "stop"),
+        usage=usage_of(response.get("usage")),
+        model=response.get("model") or "",
+        reasoning=text_of(message.get("reasoning_content") or message.get("reasoning")) or None,
+        refusal=message.get("refusal"),
+    )
+
+
+class ChatReader(StreamReader):
     """A decoder that converts the chunks of one streamed chat completion to deltas."""
 
     def read(self, event: JsonObject) -> Delta | None:
@@ -275,7 +279,7 @@ def usage_of(raw: JsonObject | None, prompt: str = "prompt", output: str = "comp
         int(prompt_details.get("cached_tokens") or 0),
         int(output_details.get("reasoning_tokens") or 0),
         1,
-        int(prompt_details.get("cache_write_tokens") or 0),
+        int(prompt_details.get("cache_write_tokens") or prompt_details.get("cache_creation_tokens") or 0),
     )
 
 

@@ -197,8 +197,9 @@ class LiteLLMModel:
             stream: LiteLLMStream = _transport().LiteLLMStream(self._send(attempt, watch), watch)
             with closing(stream):
                 for chunk in stream:
-                    yield from reader.read(chunk, stream.finish_reason)
-            yield from reader.finish(stream.finish_reason, stream.refusal)
+                    if (delta := reader.read_chunk(chunk.model_dump(warnings=False), stream.finish_reason)) is not None:
+                        yield delta
+            yield from reader.last_deltas(stream.finish_reason, stream.refusal)
         self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
 
     # LiteLLM's asynchronous client sends a request again if the connection breaks, and it does not close its
@@ -329,7 +330,7 @@ class LiteLLMModel:
                 f"`{self.name}` sent an empty response: it contains no choices. Try again, or use another model.",
                 provider=self.provider,
             )
-        response = read_response(raw)
+        response = read_response(raw.model_dump(warnings=False))
         response.model = response.model or self.name
         if not self._has_price:  # If the model dict has a price, the loop computes the cost.
             hidden: JsonObject = getattr(raw, "_hidden_params", None) or {}

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol
 
 from pydantic_core import from_json
 
@@ -24,11 +23,11 @@ from acorn.models.failures import (
 from acorn.models.failures import is_too_long as says_too_long
 from acorn.models.lanes.anthropic import blocks_to_send, to_block
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks
-from acorn.models.lanes.openai_chat import STOP_REASONS
+from acorn.models.lanes.openai_chat import STOP_REASONS, ChatReader, read_completion
 from acorn.models.litellm.library import library
-from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
+from acorn.models.port import Delta, ModelResponse, RawCall
 from acorn.models.request import ModelRequest, SentMedium, unsupported_kind, unsupported_url
-from acorn.types import JsonObject, JsonValue, Usage
+from acorn.types import JsonObject, JsonValue
 
 # Requests
 
@@ -89,66 +88,29 @@ def with_documents(message: JsonObject) -> JsonObject:
 # Responses
 
 
-class _Function(Protocol):
-    """The attributes of a tool call in a LiteLLM response that contain the tool name and the arguments."""
-
-    name: str
-    arguments: str | None
-
-
-class _LiteLLMCall(Protocol):
-    """The attributes of a complete tool call in a LiteLLM response."""
-
-    id: str
-    function: _Function
-
-
-class _CallFragment(Protocol):
-    """The attributes of a fragment of a tool call in a LiteLLM stream."""
-
-    index: int
-    id: str | None
-    function: _Function
-
-
-def read_response(raw: Any) -> ModelResponse:
-    """Convert a complete LiteLLM response to a `ModelResponse`.
-
-    The response must have at least one choice.
-    """
-    choice = raw.choices[0]
-    message = _fields(choice.message)
-    extra: JsonObject = {}
+def read_response(response: JsonObject) -> ModelResponse:
+    """Convert a complete response to a `ModelResponse`. `response` contains the data of LiteLLM's response object."""
+    result, message = read_completion(response), response["choices"][0]["message"]
     specific: JsonObject = message.get("provider_specific_fields") or {}
+    result.refusal = result.refusal or specific.get("refusal")
     # Providers reject reasoning without a signature.
-    reasoning = [
-        dict(block) for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block
-    ]
-    calls: list[_LiteLLMCall] = message.get("tool_calls") or []
-    uses = [_hosted_use(call.id, call.function.name, call.function.arguments) for call in calls if _is_hosted(call.id)]
+    reasoning = [block for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block]
+    uses = [_hosted_use(str(call.id), call.name, call.arguments) for call in result.tool_calls if _is_hosted(call.id)]
     if uses:
-        extra[BLOCKS_KEY] = _guess_blocks(reasoning, uses, _hosted_results(specific), message.get("content") or "")
+        result.extra[BLOCKS_KEY] = _guess_blocks(reasoning, uses, _hosted_results(specific), result.content)
     elif reasoning:
-        extra["thinking_blocks"] = reasoning
+        result.extra["thinking_blocks"] = reasoning
     if items := _reasoning_items(message):
-        extra["reasoning_items"] = items
-    return ModelResponse(
-        content=message.get("content") or "",
-        tool_calls=[
-            RawCall(call.id, _original_name(call.function.name), call.function.arguments or "")
-            for call in calls
-            if not _is_hosted(call.id)
-        ],
-        stop_reason=STOP_REASONS.get(choice.finish_reason, "stop"),
-        usage=_usage(getattr(raw, "usage", None)),
-        model=getattr(raw, "model", None) or "",
-        reasoning=message.get("reasoning_content"),
-        refusal=message.get("refusal") or specific.get("refusal"),
-        extra=extra,
-    )
+        result.extra["reasoning_items"] = items
+    result.tool_calls = [
+        RawCall(call.id, _original_name(call.name), call.arguments)
+        for call in result.tool_calls
+        if not _is_hosted(call.id)
+    ]
+    return result
 
 
-class LiteLLMStreamReader:
+class LiteLLMStreamReader(ChatReader):
     """A decoder that converts the chunks of one LiteLLM stream to deltas."""
 
     def __init__(self, *, has_cost: bool) -> None:
@@ -167,65 +129,51 @@ class LiteLLMStreamReader:
         """A dict that maps an index to the hosted tool call whose arguments may still arrive."""
         self._specific: JsonObject = {}
         """The values of `provider_specific_fields` in all chunks."""
-        self.called_names = ""
-        """The names of the called tools, joined without a separator. A name may arrive in several fragments."""
-        self.stop_reason = ""
-        """The reason why the model stopped, or "" before the chunk that contains it."""
 
-    def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
-        """Convert a chunk to a delta, and yield the delta if it contains anything.
+    def read_chunk(self, chunk: JsonObject, finish_reason: str | None) -> Delta | None:
+        """Convert a chunk to a delta, or return None if the chunk contains nothing new for the response.
 
-        `finish_reason` is the finish reason that the provider sent, or None if it has not arrived yet.
+        `chunk` contains the data of LiteLLM's object. `finish_reason` is the finish reason that the provider sent, or
+        None if it has not arrived yet.
         """
-        usage = getattr(chunk, "usage", None)
-        choice = chunk.choices[0] if chunk.choices else None
-        if choice is not None and choice.finish_reason and finish_reason is None:
-            raise ConnectionError("The stream ended before the response was complete.")
-        delta = Delta(
-            model=getattr(chunk, "model", None) or "",
-            usage=_usage(usage) if usage is not None else None,
-            stop_reason=STOP_REASONS.get(choice.finish_reason, "stop") if choice and choice.finish_reason else None,
-        )
-        if self._has_cost and isinstance(cost := getattr(usage, "cost", None), float):
-            delta.cost = cost
-        if choice is not None:
-            self._read_message(_fields(choice.delta), delta)
-        self.stop_reason = delta.stop_reason or self.stop_reason
-        if delta.content or delta.reasoning or delta.calls or delta.stop_reason or delta.usage:
-            yield delta
+        if chunk.get("choices"):
+            choice = chunk["choices"][0]
+            if choice.get("finish_reason") and finish_reason is None:
+                raise ConnectionError("The stream ended before the response was complete.")
+            self._read_message(choice["delta"])
+        delta = self.read(chunk)
+        if delta is not None:
+            self._text.append(delta.content)
+            cost = (chunk.get("usage") or {}).get("cost")
+            delta.cost = cost if self._has_cost and isinstance(cost, float) else None
+        return delta
 
-    def _read_message(self, message: JsonObject, delta: Delta) -> None:
-        delta.content = message.get("content") or ""
-        delta.reasoning = message.get("reasoning_content") or ""
-        blocks: list[JsonObject] = message.get("thinking_blocks") or []
-        for block in blocks:
+    def _read_message(self, message: JsonObject) -> None:
+        """Store the parts of a message that become no delta, and remove the calls of hosted tools from the message."""
+        for block in message.get("thinking_blocks") or ():
             self._read_reasoning(block)
         self._items = _reasoning_items(message) or self._items
-        self._text += [delta.content] if delta.content else []
         self._specific.update(message.get("provider_specific_fields") or {})
-        fragments: list[_CallFragment] = message.get("tool_calls") or []
-        delta.calls = tuple(
-            CallDelta(
-                fragment.index, fragment.id, _original_name(fragment.function.name), fragment.function.arguments or ""
-            )
-            for fragment in fragments
-            if not self._store_hosted(fragment)
-        )
-        self.called_names += "".join(call.name for call in delta.calls if call.name)
+        message["refusal"] = None  # `last_deltas` returns it.
+        calls: list[JsonObject] = message.get("tool_calls") or []
+        message["tool_calls"] = [call for call in calls if not self._store_hosted(call)]
+        for call in message["tool_calls"]:
+            call["function"]["name"] = _original_name(call["function"]["name"])
 
-    def _store_hosted(self, fragment: _CallFragment) -> bool:
+    def _store_hosted(self, fragment: JsonObject) -> bool:
         """If a fragment belongs to a call of a hosted tool, store the fragment and return True.
 
         The provider runs a hosted tool itself, so its calls do not become tool calls of the response.
         """
-        if _is_hosted(fragment.id):
-            self._open_hosted[fragment.index] = [str(fragment.id), fragment.function.name or ""]
-            self._hosted.append(self._open_hosted[fragment.index])
-        elif fragment.id:
-            self._open_hosted.pop(fragment.index, None)
-        if (call := self._open_hosted.get(fragment.index)) is None:
+        index, id, function = fragment["index"], fragment.get("id"), fragment["function"]
+        if _is_hosted(id):
+            self._open_hosted[index] = [str(id), function["name"] or ""]
+            self._hosted.append(self._open_hosted[index])
+        elif id:
+            self._open_hosted.pop(index, None)
+        if (call := self._open_hosted.get(index)) is None:
             return False
-        call.append(fragment.function.arguments or "")
+        call.append(function["arguments"] or "")
         return True
 
     def _read_reasoning(self, block: JsonObject) -> None:
@@ -244,7 +192,7 @@ class LiteLLMStreamReader:
         else:
             self._unsigned.append(text)
 
-    def finish(self, finish_reason: str | None, refusal: str) -> Iterator[Delta]:
+    def last_deltas(self, finish_reason: str | None, refusal: str) -> Iterator[Delta]:
         """Yield the last deltas after the end of the stream, such as the refusal and the stored reasoning."""
         if not self.stop_reason:
             self.stop_reason = STOP_REASONS.get(finish_reason or "", "stop")
@@ -299,37 +247,9 @@ def _reasoning_items(message: JsonObject) -> list[JsonObject]:
     return [{key: value for key, value in item.items() if value is not None} for item in items]
 
 
-def _fields(message: Any) -> JsonObject:
-    """Return a dict of all fields of a message.
-
-    A lookup in this dict is fast. `getattr` is slow for a missing field, because Pydantic creates an error message each
-    time.
-    """
-    return {**vars(message), **(message.model_extra or {})}
-
-
 def _original_name(name: str | None) -> str:
     # Tool names on Bedrock must not begin with an underscore, so LiteLLM adds a letter at the start.
     return "__finish__" if name == "a__finish__" else name or ""
-
-
-def _usage(raw: object) -> Usage:
-    def read(*path: str) -> int:
-        value: Any = raw
-        for name in path:
-            value = getattr(value, name, None)
-        return int(value or 0)
-
-    return Usage(
-        input_tokens=read("prompt_tokens"),
-        output_tokens=read("completion_tokens"),
-        cached_tokens=read("prompt_tokens_details", "cached_tokens"),
-        reasoning_tokens=read("completion_tokens_details", "reasoning_tokens"),
-        requests=1,
-        # The name of this field depends on the version of LiteLLM.
-        cache_write_tokens=read("prompt_tokens_details", "cache_write_tokens")
-        or read("prompt_tokens_details", "cache_creation_tokens"),
-    )
 
 
 # Unsupported media, as observed in the requests that LiteLLM sends

@@ -30,7 +30,7 @@ from acorn import Audio, File, Image
 from acorn._inside import RESULT, Problem, shorten
 from acorn.cli.arguments import ParsedArguments
 from acorn.cli.options import Option, Options, SchemaNode, option_name
-from acorn.cli.output import CommandError, error_text, user_code_line, write_line
+from acorn.cli.output import CommandError, error_text, file_errors, user_code_line, write_line
 from acorn.cli.streams import descriptor_of
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
@@ -80,11 +80,10 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
     With equal names, an option can replace a value from the file.
     """
     try:
-        # Read bytes and not text, because the JSON parser detects the encoding.
-        stdin = getattr(sys.stdin, "buffer", sys.stdin)
-        values = json.loads(stdin.read() if source == "-" else Path(source).read_bytes())
-    except OSError as error:
-        raise CommandError(f"Cannot read `--input {source}`: {error.strerror or error}") from error
+        with file_errors(f"Cannot read `--input {source}`"):
+            # Read bytes and not text, because the JSON parser detects the encoding.
+            stdin = getattr(sys.stdin, "buffer", sys.stdin)
+            values = json.loads(stdin.read() if source == "-" else Path(source).read_bytes())
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{_source_name(source)} does not contain valid JSON: {error}") from error
     shape = options.shape
@@ -200,9 +199,8 @@ def _read_text() -> str:
     """Return all text of standard input without the line breaks at the end."""
     encoding = sys.stdin.encoding or "utf-8"
     try:
-        return sys.stdin.buffer.read().decode(encoding).rstrip("\r\n")
-    except OSError as error:
-        raise CommandError(f"Cannot read standard input: {error.strerror or error}") from error
+        with file_errors("Cannot read standard input"):
+            return sys.stdin.buffer.read().decode(encoding).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise CommandError(
             f"Standard input is not valid {encoding} text: {error.reason} at byte {error.start}. Convert the text."
@@ -292,9 +290,8 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
     reasons: list[str] = []
     for kind in node.media:
         try:
-            return _MEDIA_CLASSES[kind].from_path(text)
-        except OSError as error:
-            raise CommandError(f"Cannot read `{flag} {text}`: {error.strerror or error}") from error
+            with file_errors(f"Cannot read `{flag} {text}`"):
+                return _MEDIA_CLASSES[kind].from_path(text)
         except UnknownMediaTypeError as error:
             reasons.append(f"{error.problem}. Rename the file so that its extension matches the media type.")
         except ValueError as error:

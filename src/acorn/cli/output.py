@@ -161,6 +161,15 @@ def write(stream: TextIO, text: str) -> None:
         raise CommandError(write_error_text(error), FAILED) from error
 
 
+@contextmanager
+def file_errors(problem: str) -> Generator[None]:
+    """Raise a `CommandError` if a file operation in the `with` block fails. `problem` is the start of its message."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{problem}: {error.strerror or error}") from error
+
+
 def write_line(line: str) -> None:
     """Write a line to standard error, which is for all messages except the output of the command."""
     write(sys.stderr, f"{line}\n")

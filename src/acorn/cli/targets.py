@@ -21,7 +21,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, Run, StoreError, module
 from acorn._inside import describe_agent, is_instance, stored_instance
-from acorn.cli.output import CommandError, error_message, error_text, user_code_line
+from acorn.cli.output import CommandError, error_message, error_text, file_errors, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
@@ -86,11 +86,7 @@ def _load_file(file: Path, once: bool) -> ModuleType:
 
 
 def _suggest_file(file: Path) -> str:
-    try:
-        names = [path.name for path in file.parent.glob("*.py")]
-    except OSError:
-        return " Check the path."
-    similar = get_close_matches(file.name, names, 1)
+    similar = get_close_matches(file.name, [path.name for path in file.parent.glob("*.py")], 1)
     return f" Did you mean `{file.with_name(similar[0])}`?" if similar else " Check the path."
 
 
@@ -192,6 +188,15 @@ def choose_store(option: str | None, declared: Any = None) -> Any:
     return option or os.environ.get(STORE_VARIABLE) or declared or default
 
 
+def create_default_store() -> str:
+    """Create the directory of the default store, which Git ignores, and return the path of the store."""
+    folder = DEFAULT_STORE.parent
+    if not folder.exists():
+        folder.mkdir(mode=0o700)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    return str(DEFAULT_STORE)
+
+
 def open_chosen_store(option: str | None) -> Store:
     """Open the store for a command that reads stored runs.
 
@@ -287,9 +292,8 @@ def change_settings(agent: Agent, **settings: object) -> Agent:
 def read_run_file(file: str) -> Run:
     """Read a run from a file that `acorn run --save` or `run.to_json()` wrote."""
     try:
-        return Run.from_json(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"Cannot read `{file}`: {error.strerror or error}") from error
+        with file_errors(f"Cannot read `{file}`"):
+            return Run.from_json(Path(file).read_text(encoding="utf-8"))
     except (StoreError, UnicodeDecodeError) as error:
         reason = str(error).removeprefix("Cannot read the saved run: ")
         raise CommandError(f"`{file}` is not a saved run: {reason}") from error

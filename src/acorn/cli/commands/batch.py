@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from acorn.cli.output import (
     WAITING,
     CommandError,
     error_text,
+    file_errors,
     json_text,
     plural,
     write,
@@ -81,7 +82,9 @@ def batch(
         max_cost=max_cost,
         retry_failed=retry_failed,
     )
-    with _open_output(output, out) as file:
+    with file_errors(f"Cannot write `{output}`"):
+        results = nullcontext(out) if output is None else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
+    with results as file:
         try:
             for item in _show_progress(items):
                 write(file, f"{json_text(_result_line(item))}\n")
@@ -99,15 +102,15 @@ def batch(
 def _read_rows(file: str) -> list[Any]:
     """Return all rows of the input file. Reading them first reports errors in the file before the first run starts."""
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"Cannot read `{file}`: {getattr(error, 'strerror', None) or error}") from error
+        with file_errors(f"Cannot read `{file}`"):
+            text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"Cannot read `{file}`: {error}") from error
     if file.lower().endswith(".csv"):
         return list(csv.DictReader(io.StringIO(text, newline="")))
     rows: list[Any] = []
-    for number, line in enumerate(
-        text.split("\n"), start=1
-    ):  # `splitlines` would also split at Unicode line separators inside a text.
+    # `splitlines` would also split at Unicode line separators inside a text.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 rows.append(json.loads(line))
@@ -116,19 +119,6 @@ def _read_rows(file: str) -> list[Any]:
                     f"Line {number} of `{file}` is not valid JSON: {error}. Write one JSON value per line."
                 ) from error
     return rows
-
-
-@contextmanager
-def _open_output(file: str | None, out: TextIO) -> Generator[TextIO]:
-    if file is None:
-        yield out
-        return
-    try:
-        stream = open(file, "w", encoding="utf-8")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise CommandError(f"Cannot write `{file}`: {error.strerror or error}") from error
-    with stream:
-        yield stream
 
 
 def _result_line(item: Item[Any]) -> JsonObject:

@@ -8,19 +8,18 @@ from __future__ import annotations
 import secrets
 import sys
 from functools import partial
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
-from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import describe_agent, in_batch
+from acorn._inside import describe_agent, in_batch, parse_input
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.input import is_text
 from acorn.cli.options import AcornOptions, DebugOption, ModelOption, Option, Options, StoreOption, Target
 from acorn.cli.output import SUCCESS, CommandError, clean, error_message, one_line, write, write_line
-from acorn.cli.targets import DEFAULT_STORE, Agent, change_settings, choose_store, load_agent
+from acorn.cli.targets import Agent, change_settings, choose_store, create_default_store, load_agent
 from acorn.cli.watched_run import WatchedRun
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
@@ -48,10 +47,7 @@ def chat(
     """
     out = context.obj.reserve_stdout()
     agent = load_agent(target)
-    chosen_store = choose_store(store, agent.store)
-    if chosen_store is None:
-        DEFAULT_STORE.parent.mkdir(mode=0o700, exist_ok=True)
-        chosen_store = str(DEFAULT_STORE)
+    chosen_store = choose_store(store, agent.store) or create_default_store()
     agent = change_settings(agent, store=chosen_store, model=model)
     opened_store = open_store(chosen_store, "`--store`")
     acorn_options = AcornOptions(store=store, debug=debug)
@@ -102,11 +98,20 @@ class Chat:
             case "/history":
                 self._show_history()
             case "/run":
-                self._show_run()
+                if not self._runs:
+                    raise CommandError("There is no run to print. Type a line first.")
+                run = acorn.runs(self._store).get(self._runs[-1].id)
+                print_stored_run(self._store, run, is_full=True, out=self._out)
             case "/model":
-                self._use_model(argument.strip())
+                if not argument.strip():
+                    raise CommandError("`/model` needs the name of a model, as in `/model openai/gpt-4o`.")
+                self._agent = self._agent.using(model=argument.strip())
             case "/retry":
-                self._retry()
+                if self._last_line is None:
+                    raise CommandError("There is no line to send again. Type a line first.")
+                if self._runs and self._last_line in str(self._runs[-1].input):
+                    self._runs.pop()
+                self._send(self._last_line)
             case _ if command.startswith("/") and len(command) > 1 and command[1:].isalpha():
                 raise CommandError(f"There is no command `{command}`. Use `/help` to list the commands.")
             case _:
@@ -114,35 +119,14 @@ class Chat:
         return True
 
     def _send(self, line: str) -> None:
+        values = parse_input(self._agent, {str(self._field.path[0]): line})
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
         in_batch(agent, self.name, self._count)
         self._count += 1
         self._last_line = line
         watched = WatchedRun(agent, self._options, self._out, prints_text=True)
-        if watched.perform(partial(agent.stream, self._input(line))) == SUCCESS and watched.run is not None:
+        if watched.perform(partial(agent.stream, *values)) == SUCCESS and watched.run is not None:
             self._runs.append(watched.run)
-
-    def _input(self, line: str) -> Any:
-        shape = describe_agent(self._agent).input
-        try:
-            value = shape.schema.model_validate({str(self._field.path[0]): line}, by_alias=True, by_name=True)
-        except ValidationError as error:
-            problems = shape.find_problems(error, {})
-            wrong = ", ".join(f"`{problem['path']}` must be {problem['expected']}" for problem in problems)
-            raise CommandError(f"The line is not a valid input of the agent: {wrong}.") from error
-        return shape.unwrap(value)
-
-    def _retry(self) -> None:
-        if self._last_line is None:
-            raise CommandError("There is no line to send again. Type a line first.")
-        if self._runs and str(self._last_line) in str(self._runs[-1].input):
-            self._runs.pop()
-        self._send(self._last_line)
-
-    def _use_model(self, name: str) -> None:
-        if not name:
-            raise CommandError("`/model` needs the name of a model, as in `/model openai/gpt-4o`.")
-        self._agent = self._agent.using(model=name)
 
     def _show_history(self) -> None:
         for message in self._runs[-1].history if self._runs else ():
@@ -150,11 +134,6 @@ class Chat:
             calls = ", ".join(call["function"]["name"] for call in message.get("tool_calls") or ())
             text = content if isinstance(content, str) else "" if content is None else str(content)
             write(self._out, f"{message['role']}: {clean(text)}{f' [{calls}]' if calls else ''}\n")
-
-    def _show_run(self) -> None:
-        if not self._runs:
-            raise CommandError("There is no run to print. Type a line first.")
-        print_stored_run(self._store, acorn.runs(self._store).get(self._runs[-1].id), is_full=True, out=self._out)
 
 
 def _text_field(agent: Agent) -> Option:

@@ -23,7 +23,7 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 
 from acorn.cli.options import DebugOption
-from acorn.cli.output import FAILED, SUCCESS, CommandError, write, write_line
+from acorn.cli.output import FAILED, SUCCESS, CommandError, file_errors, write, write_line
 from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
 _FILES = {
@@ -55,7 +55,7 @@ def new(
             f"`{title}` is not a valid project name. Use at most {_MAX_NAME} letters, digits, `-` and `_`, and start "
             f"with a letter."
         )
-    try:
+    with file_errors(f"Cannot create `{name}`"):
         if directory.exists() and not directory.is_dir():
             raise CommandError(f"Cannot create `{name}`: there is a file with this name. Choose another name.")
         if directory.exists() and any(directory.iterdir()):
@@ -64,8 +64,6 @@ def new(
         for source, file in _FILES.items():
             template = (files("acorn.cli") / "starter" / source).read_text(encoding="utf-8")
             (directory / file).write_text(template.replace("{{name}}", title), encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"Cannot create `{name}`: {error.strerror or error}") from error
     cd = "" if is_here else f"  cd {shlex.quote(name)}\n"
     write(sys.stdout, _NEXT_STEPS.format(title=title, cd=cd))
     return SUCCESS

@@ -23,6 +23,7 @@ from acorn.cli.output import (
     SUCCESS,
     CommandError,
     clean,
+    file_errors,
     one_line,
     plural,
     print_json,
@@ -340,9 +341,7 @@ def _write_html(source: str, store: Store | None, out: str) -> int:
     )
     if view is None:
         raise CommandError(f"`{source}` is a branch. Use the id of the root run, which contains the branch.")
-    try:
+    with file_errors(f"Cannot write `{out}`"):
         Path(out).write_bytes(files.single_page(view))
-    except OSError as error:
-        raise CommandError(f"Cannot write `{out}`: {error.strerror or error}") from error
     write_line(f"Wrote {one_line(out)}.")
     return SUCCESS

@@ -11,9 +11,9 @@ import secrets
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from socket import socket as Socket  # noqa: N812 - the class of the socket module
 from typing import Annotated
@@ -24,10 +24,10 @@ import typer
 from acorn.cli.options import DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
 from acorn.cli.output import FAILED, SUCCESS, CommandError, error_message, write_line
 from acorn.cli.targets import (
-    DEFAULT_STORE,
     Agent,
     change_settings,
     choose_store,
+    create_default_store,
     load_agent,
     open_checked_store,
     open_chosen_store,
@@ -38,7 +38,6 @@ from acorn.stores.port import Store
 SERVICE_PORT = 2679
 PAGE_PORT = 2678
 KEYS_VARIABLE = "ACORN_SERVE_KEYS"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MIN_KEY_LENGTH = 8
 _PORT_HELP = "The port, or 0 for any free port. Default: {}, or the next free port."
 
@@ -71,21 +70,20 @@ def serve(
     debug: DebugOption = False,
 ) -> int:
     """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
-    with _require_web_extra("serve"):
-        from acorn.web import server
-        from acorn.web.serve import app
+    _require_web_extra("serve")
+    from acorn.web import guard, server
+    from acorn.web.serve import app
+
     if not timeout > 0:
         raise CommandError(f"`--timeout` must be a number of seconds greater than 0, got {timeout:g}.")
-    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=host in _LOOPBACK)
+    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=_url_host(host) in guard.LOOPBACK)
     keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
     agent = load_agent(target)
     chosen_store = choose_store(store, agent.store)
     opened_store = None if chosen_store is None else open_checked_store(chosen_store)
-    agent = change_settings(agent, model=model, store=opened_store)
-    served = app.Service(agent, keys, timeout, concurrency)
-    socket, address = _listen(host, port, SERVICE_PORT)
+    served = app.Service(change_settings(agent, model=model, store=opened_store), keys, timeout, concurrency)
+    socket, address, names = _listen(host, port, SERVICE_PORT, allow_host)
     write_line(f"acorn serve: {address}")
-    names = _accepted_names(host, allow_host)
     if keys and not configured_keys:
         write_line(f"key: {keys[0]}")
     write_line("Press Ctrl-C to stop.")
@@ -94,7 +92,7 @@ def serve(
     handler.setLevel(logging.ERROR)
     logger.addHandler(handler)
     try:
-        with agent:  # Open the tool sources once instead of once per request.
+        with served.agent:  # Open the tool sources once instead of once per request.
             server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
     finally:
         logger.removeHandler(handler)
@@ -140,30 +138,25 @@ def web(
 
     Only browsers that open the printed address, which contains a key, can use the page.
     """
-    with _require_web_extra("web"):
-        from acorn.web import server
-        from acorn.web.page import routes, run_index
-        from acorn.web.page.site import make_site
+    _require_web_extra("web")
+    from acorn.web import server
+    from acorn.web.page import routes, run_index
+    from acorn.web.page.site import make_site
+
     if store is not None and no_store:
         raise CommandError("`--store` and `--no-store` cannot be combined. Remove one of them.")
     files = _run_files(targets or [])
-    agent: Agent | None = None
+    agent = change_settings(load_agent(targets[0]), model=model) if targets and not files else None
     try:
-        if files:
-            if len(files) == 1:
-                run_index.load_saved_run(files[0])  # Report an error in a single file before the server starts.
-            site = make_site(None, None, files)
-        else:
-            if targets:
-                agent = change_settings(load_agent(targets[0]), model=model)
-            site = make_site(agent, MemoryStore() if no_store else _page_store(store, agent))
+        if len(files) == 1:
+            run_index.load_saved_run(files[0])  # Report an error in a single file before the server starts.
+        site = make_site(agent, None if files else MemoryStore() if no_store else _page_store(store, agent), files)
     except OSError as error:
         raise CommandError(error_message(error)) from error
     key = secrets.token_urlsafe(32)
-    socket, address = _listen(host, port, PAGE_PORT)
+    socket, address, names = _listen(host, port, PAGE_PORT, allow_host)
     path = "/" if agent is not None else "/fleet" if site.has_fleet else "/runs/"
     write_line(f"acorn web: {address}/login?key={key}{'' if path == '/' else f'&next={quote(path)}'}")
-    names = _accepted_names(host, allow_host)
     write_line("Press Ctrl-C to stop.")
     redirect = _open_in_browser(f"{address}/login?key={key}&next={quote(path)}") if open_it else None
     try:
@@ -181,41 +174,25 @@ def _run_files(targets: Sequence[str]) -> list[Path]:
 
     The list is empty if the target is an agent.
     """
-    files: list[Path] = []
-    for target in targets:
-        path = Path(target)
-        if path.is_dir():
-            files += sorted(path.glob("*.json"))
-        elif target.endswith(".json"):
-            if not path.is_file():
-                raise CommandError(
-                    f"There is no file `{target}`. Use a file from `acorn run --save` or `run.to_json()`."
-                )
-            files.append(path)
-    if files and not all(target.endswith(".json") or Path(target).is_dir() for target in targets):
-        raise CommandError("`acorn web` accepts either an agent or files with runs, but not both.")
-    if not files and len(targets) > 1:
+    saved = [Path(target) for target in targets if target.endswith(".json") or Path(target).is_dir()]
+    if not saved and len(targets) > 1:
         raise CommandError("`acorn web` accepts only one agent. Start the command once for each agent.")
-    if not files and targets and all(Path(target).is_dir() for target in targets):
-        raise CommandError(f"There is no `.json` file in `{targets[0]}`. Use a directory with saved runs.")
+    if saved and len(saved) < len(targets):
+        raise CommandError("`acorn web` accepts either an agent or files with runs, but not both.")
+    files = [file for path in saved for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    for file in files:
+        if not file.is_file():
+            raise CommandError(f"There is no file `{file}`. Use a file from `acorn run --save` or `run.to_json()`.")
+    if saved and not files:
+        raise CommandError(f"There is no `.json` file in `{saved[0]}`. Use a directory with saved runs.")
     return files
 
 
-def _page_store(option: str | None, agent: Agent | None) -> Store | str:
-    """Return the store that the page uses.
-
-    If no store is chosen, use the default store and create its directory. Without an agent, the page starts no runs, so
-    the store must already exist.
-    """
-    chosen_store = choose_store(option, None if agent is None else agent.store)
-    if chosen_store is not None:
-        return open_checked_store(chosen_store if agent is not None else open_chosen_store(option))
-    folder = DEFAULT_STORE.parent
-    folder.mkdir(mode=0o700, exist_ok=True)
-    gitignore = folder / ".gitignore"
-    if not gitignore.exists():
-        gitignore.write_text("*\n", encoding="utf-8")
-    return str(DEFAULT_STORE)
+def _page_store(option: str | None, agent: Agent | None) -> Store:
+    """Open the store that the page uses. Without an agent, the page starts no runs, so a chosen store must exist."""
+    if agent is None and choose_store(option) is not None:
+        return open_chosen_store(option)
+    return open_checked_store(choose_store(option, None if agent is None else agent.store) or create_default_store())
 
 
 def _open_in_browser(address: str) -> Path | None:
@@ -268,24 +245,20 @@ def mcp(
     return SUCCESS
 
 
-@contextmanager
-def _require_web_extra(command: str) -> Generator[None]:
+def _require_web_extra(command: str) -> None:
     """Raise a `CommandError` if a package of the extra `web` is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
-            raise
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise CommandError(
             f"`acorn {command}` needs the extra `web`, which is not installed. Run: pip install 'acorn-agents[web]'"
-        ) from error
+        )
 
 
-def _listen(host: str, port: int | None, default: int) -> tuple[Socket, str]:
-    """Open the socket of a server, and return the socket and the address of the server.
+def _listen(host: str, port: int | None, default: int, allowed: Sequence[str] | None) -> tuple[Socket, str, list[str]]:
+    """Open the socket of a server. Return the socket, its address and the host names that requests may contain.
 
-    Without a port, use the default port or the next free port.
+    Without a port, use the default port or the next free port. Print a warning if other machines can reach the server.
     """
+    from acorn.web.guard import LOOPBACK
     from acorn.web.server import bind_socket
 
     number = default if port is None else port
@@ -293,23 +266,16 @@ def _listen(host: str, port: int | None, default: int) -> tuple[Socket, str]:
         socket = bind_socket(host, number, is_exact=port is not None)
     except OSError as error:
         raise CommandError(f"Cannot listen on {host}:{number}: {error.strerror or error}", FAILED) from error
-    shown_host = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else _bracket_ipv6(host)
-    return socket, f"http://{shown_host}:{socket.getsockname()[1]}"
+    name, names = _url_host(host), [*LOOPBACK, *(allowed or [])]
+    if name not in LOOPBACK:
+        names.append(name)
+        write_line(
+            f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key. "
+            f"The connection is not encrypted. Put a proxy with TLS in front of the server."
+        )
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else name
+    return socket, f"http://{shown}:{socket.getsockname()[1]}", names
 
 
-def _accepted_names(host: str, allowed: Sequence[str] | None) -> list[str]:
-    """Return the host names that requests may contain, and print a warning if other machines can reach the server."""
-    from acorn.web.guard import LOOPBACK
-
-    if host in _LOOPBACK:
-        return [*LOOPBACK, *(allowed or [])]
-    names = [*LOOPBACK, *(allowed or []), _bracket_ipv6(host)]
-    write_line(
-        f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key. "
-        f"The connection is not encrypted. Put a proxy with TLS in front of the server."
-    )
-    return names
-
-
-def _bracket_ipv6(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host

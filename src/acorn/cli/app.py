@@ -34,7 +34,7 @@ from acorn.types import JsonObject
 COMMANDS = {
     "demo": "demo",
     "run": "run",
-    "explain": "explain",
+    "explain": "run",
     "chat": "chat",
     "web": "serve",
     "serve": "serve",

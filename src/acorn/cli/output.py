@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from typing import TextIO
 from pydantic_core import from_json, to_json
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
+from rich.table import Table
 from rich.text import Text
 
 from acorn._inside import (
@@ -185,6 +186,19 @@ def rich_console(out: TextIO, width: int | None = None) -> Generator[Console]:
     with console.capture() as captured:
         yield console
     write(out, captured.get())
+
+
+def make_table(headings: Iterable[str], rows: Iterable[Iterable[str | Text]], text_columns: Collection[str]) -> Table:
+    """Return a table with one column for each heading.
+
+    The columns in `text_columns` are aligned to the left. All other columns contain numbers or times.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in text_columns else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
 
 
 def print_json(value: object, out: TextIO) -> None:

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -24,6 +23,7 @@ from acorn.cli.output import (
     CommandError,
     clean,
     file_errors,
+    make_table,
     one_line,
     plural,
     print_json,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _WIDTH = 160
 """The width of tables and trees if standard output is not a terminal."""
 _TEXT_COLUMNS = ("run", "status", "agent", "model", "worker", "agents")
-"""The headings of the columns that are aligned to the left. All other columns contain numbers or times."""
 _STYLES = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cyan", "queued": "cyan"}
 
 
@@ -150,13 +149,8 @@ def _agent_row(agent: AgentFacts) -> list[str | Text]:
 
 
 def _print_table(headings: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in headings:
-        overflow: Literal["fold", "ellipsis"] = "fold" if heading == "run" else "ellipsis"
-        justify: Literal["left", "right"] = "left" if heading in _TEXT_COLUMNS else "right"
-        table.add_column(heading, justify=justify, overflow=overflow, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    table = make_table(headings, rows, _TEXT_COLUMNS)
+    table.columns[0].overflow = "fold"  # An id that a user chose stays complete.
     with rich_console(sys.stdout, _WIDTH) as console:
         console.print(table)
 

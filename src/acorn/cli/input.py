@@ -20,9 +20,8 @@ import select
 import stat
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -114,13 +113,13 @@ def _option_text(path: list[str], options: Options) -> str:
     if not path:
         return "the input"
     matching = [option for option in options.all if list(map(str, option.path)) == path[: len(option.path)]]
-    if not matching:
-        return "the argument" if options.positional is not None else f"`--{'.'.join(path)}`"
-    option = max(matching, key=lambda option: len(option.path))
     if options.is_positional:
         return "the argument"
-    inner_path = path[len(option.path) :]
-    return f"`{option.flag}`" if not inner_path else f"`{'.'.join(inner_path)}` of `{option.flag}`"
+    if not matching:
+        return f"`--{'.'.join(path)}`"
+    option = matching[-1]  # The options of inner fields follow the option of their field.
+    inner_path = ".".join(path[len(option.path) :])
+    return f"`{inner_path}` of `{option.flag}`" if inner_path else f"`{option.flag}`"
 
 
 def _source_name(source: str | None) -> str:
@@ -299,30 +298,20 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
     raise CommandError(f"Cannot use the value of `{flag}`: {reasons[0]}")
 
 
-def set_value(values: JsonObject, path: Sequence[str | int], value: object, flag: str) -> None:
+def set_value(container: Any, path: Sequence[str | int], value: object, flag: str) -> None:
     """Set the value at a path of the input, and create the dicts and lists that the path needs."""
-    container: Any = values
-    for key, next_key in pairwise(path):
-        inner, needs_list = _get_item(container, key), isinstance(next_key, int)
-        if not (is_json_list(inner) if needs_list else is_json_object(inner)):
-            inner = list[Any]() if needs_list else JsonObject()
-            _set_item(container, key, inner, flag)
-        container = inner
-    _set_item(container, path[-1], value, flag)
-
-
-def _get_item(container: Any, key: str | int) -> Any:
-    if is_json_object(container):
-        return container.get(key) if isinstance(key, str) else None
-    return container[key] if isinstance(key, int) and key < len(container) else None
-
-
-def _set_item(container: object, key: str | int, value: object, flag: str) -> None:
-    if is_json_list(container) and isinstance(key, int) and key >= len(container):
+    key, *inner_path = path
+    if isinstance(key, int) and key >= len(container):
         if key > len(container):
             raise CommandError(
                 f"`{flag}` needs an item {len(container)} before it. Number the list items from 0, without gaps."
             )
-        container.append(value)
-    else:
-        cast(Any, container)[key] = value
+        container.append(None)
+    if inner_path:
+        inner: Any = container[key] if isinstance(key, int) else container.get(key)
+        needs_list = isinstance(inner_path[0], int)
+        if not (is_json_list(inner) if needs_list else is_json_object(inner)):
+            inner = list[Any]() if needs_list else JsonObject()
+        set_value(inner, inner_path, value, flag)
+        value = inner
+    container[key] = value

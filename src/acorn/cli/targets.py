@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
@@ -69,8 +70,11 @@ def _load_file(file: Path, once: bool) -> ModuleType:
     file = file.resolve()
     sys.path.insert(0, str(file.parent))
     # Use the name of the file, so that the other files in its directory can import it. Never replace another module.
-    name = f"acorn_run_{file.stem}" if _is_name_taken(file) else file.stem
+    name = file.stem
     loaded_before = sys.modules.get(name)
+    if not name.isidentifier() or (loaded_before and getattr(loaded_before, "__file__", None) != str(file)):
+        name = f"acorn_run_{file.stem}"
+        loaded_before = sys.modules.get(name)
     if once and loaded_before is not None and loaded_before.__file__ == str(file):
         return loaded_before
     spec = importlib.util.spec_from_file_location(name, file)
@@ -80,8 +84,7 @@ def _load_file(file: Path, once: bool) -> ModuleType:
         )
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded
-    execute = spec.loader.exec_module
-    _run_user_code(lambda: execute(loaded), loaded, f"Cannot import `{file.name}`")
+    _run_user_code(partial(spec.loader.exec_module, loaded), loaded, f"Cannot import `{file.name}`")
     return loaded
 
 
@@ -90,17 +93,10 @@ def _suggest_file(file: Path) -> str:
     return f" Did you mean `{file.with_name(similar[0])}`?" if similar else " Check the path."
 
 
-def _is_name_taken(file: Path) -> bool:
-    loaded_before = sys.modules.get(file.stem)
-    return not file.stem.isidentifier() or (
-        loaded_before is not None and getattr(loaded_before, "__file__", None) != str(file)
-    )
-
-
 def _load_module(name: str) -> ModuleType:
     sys.path.insert(0, os.getcwd())
     try:
-        return _run_user_code(lambda: importlib.import_module(name), None, f"Cannot import `{name}`")
+        return _run_user_code(partial(importlib.import_module, name), None, f"Cannot import `{name}`")
     except CommandError as error:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and cause.name and f"{name}.".startswith(f"{cause.name}."):

@@ -26,14 +26,6 @@ from acorn.cli.options import DebugOption
 from acorn.cli.output import FAILED, SUCCESS, CommandError, file_errors, write, write_line
 from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
-_FILES = {
-    "agent.py.txt": "agent.py",
-    "test_agent.py.txt": "test_agent.py",
-    "README.md.txt": "README.md",
-    "pyproject.toml.txt": "pyproject.toml",
-    "gitignore.txt": ".gitignore",
-}
-"""A dict that maps the template files in `starter/` to the file names in a new project."""
 _MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{_MAX_NAME - 1}}}")
 
@@ -61,9 +53,9 @@ def new(
         if directory.exists() and any(directory.iterdir()):
             raise CommandError(f"Cannot create `{name}`: the directory exists and is not empty. Choose another name.")
         directory.mkdir(parents=True, exist_ok=True)
-        for source, file in _FILES.items():
-            template = (files("acorn.cli") / "starter" / source).read_text(encoding="utf-8")
-            (directory / file).write_text(template.replace("{{name}}", title), encoding="utf-8")
+        for template in (files("acorn.cli") / "starter").iterdir():
+            text = template.read_text(encoding="utf-8").replace("{{name}}", title)
+            (directory / template.name.removesuffix(".txt")).write_text(text, encoding="utf-8")
     cd = "" if is_here else f"  cd {shlex.quote(name)}\n"
     write(sys.stdout, _NEXT_STEPS.format(title=title, cd=cd))
     return SUCCESS

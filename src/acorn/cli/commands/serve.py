@@ -87,15 +87,11 @@ def serve(
     if keys and not configured_keys:
         write_line(f"key: {keys[0]}")
     write_line("Press Ctrl-C to stop.")
-    logger = logging.getLogger("acorn")
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR)
-    logger.addHandler(handler)
-    try:
-        with served.agent:  # Open the tool sources once instead of once per request.
-            server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
-    finally:
-        logger.removeHandler(handler)
+    logging.getLogger("acorn").addHandler(handler)
+    with served.agent:  # Open the tool sources once instead of once per request.
+        server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
     return SUCCESS
 
 

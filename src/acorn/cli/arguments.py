@@ -16,16 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn._inside import AgentDescription, shorten
-from acorn.cli.options import (
-    OPTION_HELP,
-    PREFIX,
-    VALUE_NAMES,
-    AcornOptions,
-    Option,
-    Options,
-    SchemaNode,
-    ValuePath,
-)
+from acorn.cli.options import OPTION_HELP, PREFIX, VALUE_NAMES, AcornOptions, Option, Options, SchemaNode, ValuePath
 from acorn.cli.output import CommandError, clean, one_line, rich_console
 from acorn.cli.targets import Agent
 from acorn.types import JsonObject

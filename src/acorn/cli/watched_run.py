@@ -16,17 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TextIO
 
-from acorn import (
-    AcornError,
-    ModelError,
-    ParseError,
-    Paused,
-    Request,
-    Run,
-    StreamChunk,
-    Unfinished,
-    capture,
-)
+from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, StreamChunk, Unfinished, capture
 from acorn._inside import Redactor, describe_agent, find_secrets, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
@@ -65,14 +55,7 @@ STDOUT = "-"
 class WatchedRun:
     """A run that a command starts or resumes, with the settings for its view, its output and its errors."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        options: AcornOptions,
-        out: TextIO,
-        *,
-        prints_text: bool = False,
-    ) -> None:
+    def __init__(self, agent: Agent, options: AcornOptions, out: TextIO, *, prints_text: bool = False) -> None:
         self.agent = agent
         self.options = options
         self.out = out

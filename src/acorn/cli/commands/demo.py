@@ -132,9 +132,7 @@ PROGRAMS = {
 _WEIGHTS = KNOWN_MODELS["smollm2"]
 
 
-def demo(
-    debug: DebugOption = False,
-) -> int:
+def demo(debug: DebugOption = False) -> int:
     """Print and run four programs in about a minute, with a model on this machine and without an API key."""
     console = Console(highlight=False)
     try:

@@ -57,8 +57,7 @@ _STYLES = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cy
 
 def runs(
     status: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STATUS", help="List only runs with this status. Can be repeated."),
+        list[str] | None, typer.Option(metavar="STATUS", help="List only runs with this status. Can be repeated.")
     ] = None,
     agent: Annotated[str | None, typer.Option(metavar="CLASS", help="List only runs of this class.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The maximum number of runs.")] = 50,

@@ -61,12 +61,11 @@ LATE_IMPORTS = {
     ("models/litellm/library", "litellm"),
     ("models/litellm/adapter", "acorn"),  # The transport loads httpx and aiohttp, which a missing key does not need.
     ("testing/scripted", "asyncio"),
-    ("cli/commands/work", "acorn"),  # The queue, which is an extra.
     ("_telemetry/__init__", "acorn"),  # Spans need OpenTelemetry, which a program may not have.
     ("_telemetry/__init__", "opentelemetry"),
     ("mcp/source", "acorn"),  # Connections need the SDK, which is an extra.
     ("mcp/__init__", "acorn"),  # So does the server.
-    ("cli/commands/serve", "acorn"),  # The servers, which no other command needs.
+    ("cli/commands/serve", "acorn"),  # The servers and the queue, which no other command needs.
     ("cli/commands/runs", "acorn"),  # The page, for one option.
 }
 

@@ -46,7 +46,7 @@ COMMANDS = {
     "answer": "runs",
     "cancel": "runs",
     "delete": "runs",
-    "work": "work",
+    "work": "serve",
     "mcp": "serve",
     "pull": "demo",
     "new": "demo",

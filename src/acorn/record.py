@@ -214,8 +214,12 @@ class Run(_RunState, Generic[Out, Deps]):
 
     def __getstate__(self) -> JsonObject:
         # The error of a run contains the record as `error.run`, so every record must be picklable.
-        journal = Journal()
-        journal.entries = [_picklable_entry(entry) for entry in self.journal.entries]
+        from acorn.journal import RunStarted
+
+        entries = [
+            entry._replace(input=_picklable(entry.input)) if isinstance(entry, RunStarted) else entry
+            for entry in self.journal.entries
+        ]
         fields = {name: value for name, value in vars(self).items() if name != "_history"}
         return {
             **fields,
@@ -224,19 +228,13 @@ class Run(_RunState, Generic[Out, Deps]):
             "output": _picklable(self.output),
             "history": _picklable(self._history.current),
             "error": _picklable_error(self.error),
-            "journal": journal,
+            "journal": Journal(entries),
         }
 
     def __setstate__(self, state: JsonObject) -> None:
         history = state.pop("history")
         vars(self).update(state)
         self.history = history
-
-
-def _picklable_entry(entry: Entry) -> Entry:
-    from acorn.journal import RunStarted
-
-    return entry._replace(input=_picklable(entry.input)) if isinstance(entry, RunStarted) else entry
 
 
 def _picklable_error(error: BaseException | None) -> BaseException | None:

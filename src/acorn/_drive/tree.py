@@ -282,7 +282,7 @@ class Tree:
     def postpone(self, run_id: str, ask_id: str) -> None:
         """Withdraw an operation that waits for human input, so that it is performed again when the run is resumed."""
         with self._lock:
-            self.machines[run_id].set_aside(ask_id)
+            self.machines[run_id].state.open_asks.pop(ask_id, None)
 
     def start_held_branches(self, run_id: str) -> bool:
         """Start branches that waited for the other tool calls of their step, because those calls wait for human input.

@@ -146,7 +146,10 @@ class RequestMessages:
         if known and (misplaced or not self._stray_ids.isdisjoint(unanswered)):
             return False
         self._stray_ids |= misplaced
-        position, sent = _position(messages[0], known) if messages else 0, self._sent.messages
+        # New call ids contain the index that a message would have if the history started with a system message, so they
+        # stay the same if a branch inserts a system message later.
+        position = known if messages and messages[0]["role"] in SYSTEM_ROLES else known + 1
+        sent = self._sent.messages
         count = len(sent)
         for index, message in enumerate(new):
             if message["role"] == "assistant":
@@ -157,14 +160,6 @@ class RequestMessages:
             if type(message.get("content")) is list:
                 self._sent.media += media_of(message)
         return True
-
-
-def _position(first: Message, index: int) -> int:
-    """Return the index that a message would have if the history started with a system message.
-
-    New call ids contain this index. So they stay the same if a branch inserts a system message later.
-    """
-    return index if first["role"] in SYSTEM_ROLES else index + 1
 
 
 def _sendable(new: list[Message]) -> list[Message] | None:

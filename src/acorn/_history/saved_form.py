@@ -248,8 +248,9 @@ def decode_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ:
 
     Return JSON data if the class is unknown, or if `may_differ` is True and the output does not fit the class.
     """
-    if fields.get("unfinished") is not None:
-        return _decode_unfinished(fields["unfinished"])
+    if (saved := fields.get("unfinished")) is not None:
+        calls = [ToolCall(**call) for call in saved["tool_calls"]]
+        return Unfinished(saved["owner"], saved["content"], calls, list(map(decode_result, saved["tool_results"])))
     if fields.get("requests") is not None:
         return Paused(fields["id"], map(decode_request, fields["requests"]))
     data: JsonValue = fields["output"]
@@ -274,11 +275,6 @@ def _encode_unfinished(output: Unfinished) -> JsonObject:
         "tool_calls": to_json_data([fields_of(call) for call in output.tool_calls]),
         "tool_results": to_saved_data([encode_result(result) for result in output.tool_results]),
     }
-
-
-def _decode_unfinished(saved: Mapping[str, Any]) -> Unfinished:
-    calls = [ToolCall(**call) for call in saved["tool_calls"]]
-    return Unfinished(saved["owner"], saved["content"], calls, list(map(decode_result, saved["tool_results"])))
 
 
 def encode_request(request: Request) -> JsonObject:

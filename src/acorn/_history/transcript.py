@@ -84,11 +84,6 @@ class Transcript:
 
     # Edits by user code
 
-    def record_moves(self) -> None:
-        """Add a journal entry if user code added, removed, replaced or moved messages in the history."""
-        for edit in self.history.take_moves():
-            self.add_entry(journal.HistoryEdited, *edit)
-
     def record_edits(self) -> None:
         """Add journal entries for all edits by user code, including changes inside messages."""
         for edit in self.history.take_edits():
@@ -101,11 +96,6 @@ class Transcript:
         self.add_entry(journal.MessagesAdded, tuple(messages), None, inherited)
         self.history.needs_repair = inherited > 0
         self.history.start(messages, inherited)
-
-    def start_fork(self, entries: Sequence[Entry]) -> None:
-        """Add the journal entries that a forked run copies from another run, and rebuild the history from them."""
-        self.journal.entries += entries
-        self.history.start(history_of(entries))
 
     def add_user_message(self, content: Content) -> None:
         """Add a user message from acorn, such as a reminder, at the end of the history."""
@@ -208,8 +198,8 @@ class Transcript:
 
     def _insert_results(self, results: Sequence[ResultMessage], context: Content | None) -> None:
         history = self.history
-        if history.shown is not None:
-            self.record_moves()
+        for edit in history.take_moves() if history.shown is not None else ():
+            self.add_entry(journal.HistoryEdited, *edit)
         count = len(history.messages)
         turn_index = count - 1 if count and history.messages[-1] is history.turn else self.turn_index
         index = None if turn_index is None else turn_index + 1

@@ -79,11 +79,6 @@ class Meter:
         if seconds > self.longest_call:
             self.longest_call = seconds
 
-    def count_step(self, now: float) -> None:
-        """Record the duration of the current step, which ends at the time `now`."""
-        self.longest_step = max(self.longest_step, now - self.step_began)
-        self.step_began = now
-
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
         """Return the next requests that the budget covers, and the name of the limit that allows no more requests.
 

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten, to_json_text
+from acorn._history.history import history_of
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.saved_form import decode_instance
 from acorn._history.transcript import Transcript, first_messages
@@ -307,7 +308,8 @@ class Machine:
                 f"hold the events of the original run. Fork that run again."
             )
         entries = fork.entries(run.id, now, prompt)
-        self.transcript.start_fork(entries)
+        self.journal.entries += entries
+        self.transcript.history.start(history_of(entries))
         run.steps = self.journal.step = fork.before - 1
         self.state.turns = sum(isinstance(entry, ModelResponded) for entry in entries)
         self.state.meter.step_began = now
@@ -494,7 +496,8 @@ class Machine:
             context, output = changes.context, changes.output
             self.builder.apply(changes)
         messages = self.transcript.add_results(results, context, is_unchanged=step is None)
-        state.meter.count_step(now)
+        meter = state.meter
+        meter.longest_step, meter.step_began = max(meter.longest_step, now - meter.step_began), now
         if output is not None:
             self._propose(output, None)
         elif self._is_single_turn:
@@ -592,10 +595,6 @@ class Machine:
         self.run.stop_reason = "error" if is_failure else "cancelled"
         if is_final:
             self.state.phase = "done"
-
-    def set_aside(self, id: str) -> None:
-        """Record that an ask is not in progress, because its branch waits for human input. A resumed run repeats it."""
-        self.state.open_asks.pop(id, None)
 
     def start_waiting_branches(self, now: float) -> bool:
         """Start the branches that wait until the other calls of the step have results.

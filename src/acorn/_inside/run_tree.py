@@ -117,7 +117,6 @@ class TreeRun:
 
     row: Row | None = None
     """The row that displays the run as a branch, or None for the root run."""
-    path: str = ""
     title: str = ""
     """The name of the branch, with a number if several branches with this name started in the same step."""
     label: str = ""
@@ -327,7 +326,7 @@ class RunTree:
         if entry.child_id not in self.runs:
             title = self._branch_title(entry, run, row)
             label = f"{run.label}/{title}" if run.label else title
-            row.child = self.runs[entry.child_id] = TreeRun(row, entry.branch, title, label, now)
+            row.child = self.runs[entry.child_id] = TreeRun(row, title, label, now)
             run.linked[entry.child_id] = row
         return row
 
@@ -431,10 +430,8 @@ class RunTree:
             same_name = [other for other in row.parent.calls if other.name == row.name]
             return f"{row.name}#{same_name.index(row) + 1}" if len(same_name) > 1 and row in same_name else row.name
         # More branches with this name may follow, so the first branch has no number.
-        before = sum(
-            other.path == entry.branch and other.row is not None and (other.row.run, other.row.step) == (run, row.step)
-            for other in self.runs.values()
-        )
+        earlier = [branch.row for branch in self.runs.values() if branch.row is not None]
+        before = sum((other.run, other.step, other.name) == (run, row.step, row.name) for other in earlier)
         return f"{row.name}#{before + 1}" if before else row.name
 
     def _settle(self, run: TreeRun, *, is_step: bool = False) -> None:
@@ -469,9 +466,9 @@ class RunTree:
         return self._redact(text_of(content))
 
 
-def tree_of(entries: Iterable[Entry], redact: Callable[[str], str] = str) -> RunTree:
+def tree_of(entries: Iterable[Entry]) -> RunTree:
     """Build the tree of a run from its journal entries."""
-    tree = RunTree(redact)
+    tree = RunTree()
     for entry in entries:
         tree.add(entry)
     return tree

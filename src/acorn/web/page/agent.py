@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 import acorn
 from acorn import InputError, Run, StreamChunk, module
@@ -136,18 +136,6 @@ class ForkRequest(BaseModel, extra="forbid", strict=True):
     edits: Mapping[str, str] = {}
     """Maps the number of an event to its new text."""
     prompt: Annotated[str, Field(pattern=r"\S")] | None = None
-
-
-def read_fork_request(body: object) -> ForkRequest:
-    """Validate the JSON object `fork` of a request body and return it as a `ForkRequest`."""
-    try:
-        return ForkRequest.model_validate(body)
-    except ValidationError as error:
-        path = ".".join(map(str, ("fork", *error.errors()[0]["loc"])))
-        raise InputError(
-            f"`{path}` in the request body is invalid. `fork` must be an object with the id `run` and the step number "
-            f"`before`, and optionally with `edits`, which maps event numbers to texts, and the text `prompt`."
-        ) from error
 
 
 def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -24,7 +25,7 @@ from acorn import AcornError, InputError, StoreError, module
 from acorn._inside import Redactor, describe_error, shorten, to_json_text
 from acorn._inside.run_tree import Row
 from acorn.stores.port import Status, Store
-from acorn.types import JsonObject, is_json_object
+from acorn.types import JsonObject
 from acorn.web.guard import (
     LOOPBACK,
     AccessRules,
@@ -36,7 +37,7 @@ from acorn.web.guard import (
     path_below_mount,
 )
 from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
-from acorn.web.page.agent import agent_json, read_fork_request
+from acorn.web.page.agent import ForkRequest, agent_json
 from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details, sent_json
 from acorn.web.page.rows import align, entry_event, row_json
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
@@ -224,6 +225,25 @@ def _api_routes(site: Site) -> list[Route]:
     ]
 
 
+class StartBody(BaseModel, extra="forbid", strict=True):
+    """The body of a request that starts a run."""
+
+    input: object = {}
+    after: str | None = None
+    """The id of the previous run of the conversation."""
+    model: str | None = None
+    fork: ForkRequest | None = None
+
+
+class AnswerBody(BaseModel, extra="forbid"):
+    """The body of a request that answers a request for human input."""
+
+    value: object = None
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
 class _Api:
     """The API endpoints of the page. Each public method handles the requests to one path.
 
@@ -244,13 +264,11 @@ class _Api:
         return self._ok({"agent": agent, "fleet": site.has_fleet, **names})
 
     async def start(self, request: Request) -> Response:
-        body = await _read_body(request, {"input", "after", "model", "fork"})
-        after, model = _optional_text(body, "after"), _optional_text(body, "model")
-        fork = read_fork_request(body["fork"]) if "fork" in body else None
-        if fork is not None and (after or "input" in body):
+        body = await _read_body(request, StartBody)
+        if body.fork is not None and (body.after or "input" in body.model_fields_set):
             raise HTTPException(422, "A fork uses the input of its original run. Remove `input` and `after`.")
-        run_id = await run_in_threadpool(self._site.start, body.get("input", {}), after, model, fork)
-        return _json(201, self._site.redactor(), {"id": run_id})
+        start = partial(self._site.start, body.input, body.after or None, body.model or None, body.fork)
+        return _json(201, self._site.redactor(), {"id": await run_in_threadpool(start)})
 
     def stop(self, request: Request) -> Response:
         run_id = request.path_params["id"]
@@ -264,8 +282,8 @@ class _Api:
         return self._ok({})
 
     async def answer(self, request: Request) -> Response:
-        body = await _read_body(request, {"value"})
-        is_resumed = await run_in_threadpool(self._site.answer, request.path_params["id"], body.get("value"))
+        body = await _read_body(request, AnswerBody)
+        is_resumed = await run_in_threadpool(self._site.answer, request.path_params["id"], body.value)
         return self._ok({"resumed": is_resumed})
 
     def requests(self, request: Request) -> Response:
@@ -436,23 +454,16 @@ def _requested_row(view: RunView, request: Request) -> Row:
     return view.tree.rows[number]
 
 
-async def _read_body(request: Request, known: set[str]) -> JsonObject:
+async def _read_body(request: Request, schema: type[Body]) -> Body:
     try:
-        body = json.loads(await request.body())
+        return schema.model_validate(json.loads(await request.body()))  # Pydantic would reject half a surrogate pair.
+    except ValidationError as error:
+        problem = error.errors()[0]
+        path = ".".join(map(str, problem["loc"]))
+        where = f"`{path}` in the request body" if path else "The request body"
+        raise HTTPException(422, f"{where} is wrong: {problem['msg']}.") from None
     except (ValueError, RecursionError):
         raise HTTPException(422, "The request body must be valid JSON.") from None
-    if not is_json_object(body):
-        raise HTTPException(422, "The request body must be a JSON object.")
-    if unknown := sorted(body.keys() - known):
-        raise HTTPException(422, f"The request body contains the unknown key `{unknown[0]}`. Remove the key.")
-    return body
-
-
-def _optional_text(body: Mapping[str, object], name: str) -> str | None:
-    text = body.get(name)
-    if text is not None and not isinstance(text, str):
-        raise HTTPException(422, f"`{name}` in the request body must be a string.")
-    return text or None
 
 
 def _last_event_id(request: Request, default: str) -> str:

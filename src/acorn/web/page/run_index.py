@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -141,8 +140,9 @@ class StoreRunIndex:
     def __init__(self, store: Store, time_limit: float = _TIME_LIMIT) -> None:
         self.store = store
         self._time_limit = time_limit
-        self._views: OrderedDict[str, RunView] = OrderedDict()
-        self._summaries: OrderedDict[tuple[str, datetime], Header] = OrderedDict()
+        self._views: dict[str, RunView] = {}
+        """The views of recent runs. The last one was used last."""
+        self._summaries: dict[tuple[str, datetime], Header] = {}
         """Maps the id and the modification time of a run to its summary."""
         self._lock = threading.Lock()
 
@@ -216,33 +216,28 @@ class StoreRunIndex:
         If the texts are not in the cache and the deadline has passed, return empty texts.
         """
         key = (facts.id, facts.updated)
-        with self._lock:
-            if key in self._summaries:
-                self._summaries.move_to_end(key)
-                return self._summaries[key]
-        if deadline is not None and time.monotonic() >= deadline:
-            return {"input": "", "output": ""}
-        runs = self.store.read(facts.id)
-        summary = _summarize(_stored_header(runs[0]) if runs else {})
-        with self._lock:
+        summary = self._summaries.get(key)
+        if summary is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                return {"input": "", "output": ""}
+            runs = self.store.read(facts.id)
+            summary = _summarize(_stored_header(runs[0]) if runs else {})
+            if len(self._summaries) >= _MAX_SUMMARIES:
+                self._summaries.clear()
             self._summaries[key] = summary
-            while len(self._summaries) > _MAX_SUMMARIES:
-                self._summaries.popitem(last=False)
         return summary
 
     def view(self, run_id: str) -> RunView | None:
-        with self._lock:
-            view = self._views.get(run_id)
-            if view is not None:
-                self._views.move_to_end(run_id)
+        view = self._views.get(run_id)
         if view is None:
             runs = self.store.read(run_id)
             if not runs or runs[0].facts.root not in ("", run_id):  # The view of the root run contains its branches.
                 return None
-            with self._lock:
-                view = self._views.setdefault(run_id, RunView(_stored_header(runs[0]), "unknown"))
-                while len(self._views) > _MAX_VIEWS:
-                    self._views.popitem(last=False)
+            view = RunView(_stored_header(runs[0]), "unknown")
+        with self._lock:
+            view = self._views[run_id] = self._views.pop(run_id, view)
+            if len(self._views) > _MAX_VIEWS:
+                del self._views[next(iter(self._views))]
         return self._refresh(run_id, view)
 
     def forget(self, run_id: str) -> None:

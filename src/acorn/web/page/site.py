@@ -65,30 +65,6 @@ def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
     return {"entry": "answer", **run, "chunk": chunk} if has_answer_part(chunk) else None
 
 
-class OpenResponses:
-    """The ids of the runs that currently receive a response from a model.
-
-    They are used to drop parts of a response that arrive after the response has ended.
-    """
-
-    def __init__(self) -> None:
-        self._run_ids: set[str] = set()
-
-    def accepts(self, event: Event) -> bool:
-        """Return False if an event is a part of a response that has already ended.
-
-        Otherwise return True. An event that starts or ends a response also updates the ids.
-        """
-        kind, run_id = event["entry"], event["run_id"]
-        if kind in PART_KINDS:
-            return run_id in self._run_ids
-        if kind == "ModelRequested":
-            self._run_ids.add(run_id)
-        elif kind in ("ModelResponded", "RunFailed", "RunInterrupted", "RunFinished"):
-            self._run_ids.discard(run_id)
-        return True
-
-
 class LiveRun:
     """A run that this process executes in its own thread, with the list of its events."""
 
@@ -100,7 +76,8 @@ class LiveRun:
         self.thread = threading.Thread(target=self._run, name=f"acorn web {run_id[:8]}", daemon=True)
         self._chunks = chunks
         self._events: list[Event] = [entry_event(entry) for entry in past]
-        self._open_responses = OpenResponses()
+        self._responding: set[str] = set()
+        """The ids of the runs that currently receive a response from a model."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -164,9 +141,15 @@ class LiveRun:
         self._add({"entry": "fault", "run_id": self.run_id, "error": message})
 
     def _add(self, event: Event) -> None:
+        kind, run_id = event["entry"], event["run_id"]
         with self._lock:
-            if self._open_responses.accepts(event):
-                self._events.append(event)
+            if kind in PART_KINDS and run_id not in self._responding:
+                return  # The part of the response arrived after the response had ended.
+            if kind == "ModelRequested":
+                self._responding.add(run_id)
+            elif kind in ("ModelResponded", "RunFailed", "RunInterrupted", "RunFinished"):
+                self._responding.discard(run_id)
+            self._events.append(event)
 
 
 class Site:

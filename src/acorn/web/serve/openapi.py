@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 import acorn
+from acorn import Request
 from acorn._inside import RESULT, Shape, component_schema, describe_agent
 from acorn.types import JsonObject
 from acorn.web.page.agent import Agent
@@ -42,6 +45,7 @@ _PROBLEM: JsonObject = {
     "required": ["path", "message"],
     "properties": {name: {"type": "string"} for name in ("path", "expected", "received", "message")},
 }
+_REQUEST = {**TypeAdapter(Request).json_schema(), "description": "A question or an approval."}
 _PAUSED: JsonObject = {
     "type": "object",
     "description": "The run waits for human input.",
@@ -51,18 +55,7 @@ _PAUSED: JsonObject = {
         "answer": {"type": "string", "description": "The path to which the client posts the answer."},
         "requests": {
             "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["id", "kind", "question"],
-                "properties": {
-                    "id": {"type": "string"},
-                    "kind": {"enum": ["question", "approval"]},
-                    "question": {"type": "string"},
-                    "tool": {"type": "string"},
-                    "arguments": {"type": "object"},
-                    "choices": {"type": ["array", "null"], "items": {"type": "string"}},
-                },
-            },
+            "items": {**TypeAdapter(Request).json_schema(), "description": "A question or an approval."},
         },
     },
 }

@@ -14,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import update_wrapper
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from operator import attrgetter
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acorn.errors import StoreError
 from acorn.stores import errors
@@ -45,16 +46,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _without_transaction(rule: Callable[..., Any]) -> Callable[[T], T]:
-    """Copy the name, the docstring and the signature of a rule to a method that passes the transaction itself."""
+def _without_transaction(
+    rule: Callable[Concatenate[D, Transaction, P], T],
+    executor: Callable[[D], Callable[[Callable[[Transaction], T]], T]],
+) -> Callable[Concatenate[D, P], T]:
+    """Make a method with the name, the docstring and the signature of a rule that passes the transaction itself."""
+
+    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return executor(self)(lambda transaction: rule(self, transaction, *arguments, **options))
+
     signature = inspect.signature(rule)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "transaction"]
-
-    def apply(method: T) -> T:
-        update_wrapper(method, rule).__signature__ = signature.replace(parameters=parameters)  # type: ignore[arg-type, attr-defined]
-        return method
-
-    return apply
+    update_wrapper(method, rule).__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return method
 
 
 def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
@@ -62,12 +66,7 @@ def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callabl
 
     If the method raises `StoreError`, only its own writes are undone.
     """
-
-    @_without_transaction(rule)
-    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options))
-
-    return method
+    return _without_transaction(rule, attrgetter("transact"))
 
 
 def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
@@ -75,12 +74,7 @@ def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[C
 
     All statements of the method see the same snapshot of the database.
     """
-
-    @_without_transaction(rule)
-    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self.read_transaction(lambda transaction: rule(self, transaction, *arguments, **options))
-
-    return method
+    return _without_transaction(rule, attrgetter("read_transaction"))
 
 
 class DatabaseStore(ABC):
@@ -129,7 +123,8 @@ class DatabaseStore(ABC):
         )
 
     def _commit(self, transaction: Transaction, commit: Commit) -> None:
-        is_new, branches = creates_root(commit), branches_of_commit(commit)
+        of_root = next((change for change in commit.changes if change.run_id == commit.root), None)
+        is_new, branches = of_root is not None and of_root.header is not None, _branches_of_commit(commit)
         # Send both statements before the first result is read.
         locked = _send_lock(transaction, commit.root)
         known = transaction.execute(sql.KNOWN_RUNS, [branches]) if branches else None
@@ -138,33 +133,33 @@ class DatabaseStore(ABC):
             root = self._check_claim(transaction, commit, root)
         elif root is not None:
             raise errors.run_exists_error(commit.root, self._name, *_status_and_driver(transaction, commit.root, root))
-        known_runs = {} if root is None else {commit.root: KnownRun(commit.root, root.entry_count)}
+        known_runs = {} if root is None else {commit.root: (commit.root, root.entry_count)}
         if known is not None:
-            known_runs |= {run_id: KnownRun(top, entry_count) for run_id, top, entry_count in known.fetchall()}
-        check_commit(commit, known_runs, self._name)
+            known_runs |= {run_id: (top, entry_count) for run_id, top, entry_count in known.fetchall()}
+        _check_commit(commit, known_runs, self._name)
         if is_new:
             self._set_lease(transaction, commit.process, lease_seconds())
-        is_cancelled, is_end = root is not None and root.cancel_requested, ends_root(commit)
-        is_root_changed = is_queued = False
+        is_cancelled = root is not None and root.cancel_requested
+        # After a cancel request, any other commit is stored and raises `RunCancelledError`.
+        is_end = of_root is not None and of_root.status in ("done", "failed", "cancelled", "stopped")
         for change in commit.changes:
             status, process = change.status, None
             if change.run_id == commit.root:
                 if is_cancelled:  # The process keeps its claim until it has stored the end of the run.
                     status = status_after_cancel(status) if is_end else "running"
                 process = commit.process.id if status == "running" else None
-                is_root_changed, is_queued = True, status == "queued"
             if change.header is None:
                 transaction.update_run(change, status, process)
             else:
                 transaction.insert_run(change, change.header, commit.root, status, process)
         if commit.media:
             _store_media(transaction, [(blob, commit.root) for blob in commit.media])
-        if not is_root_changed:
+        if of_root is None:
             transaction.execute(sql.TOUCH_RUN, [commit.root])
         if commit.requests or (root is not None and root.open_requests):
             _set_open_requests(transaction, commit.root, () if is_cancelled else commit.requests)
         if root is not None:
-            if root.is_delivered and is_queued:
+            if root.is_delivered and of_root is not None and of_root.status == "queued" and not is_cancelled:
                 transaction.execute(sql.ADD_JOBS, [[commit.root]])
             _notify_watchers(transaction, root)
         if is_cancelled and not is_end:
@@ -258,16 +253,12 @@ class DatabaseStore(ABC):
 
     @in_snapshot
     def statuses(self, transaction: Transaction, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        is_alive: dict[str | None, bool] = {}
-        by_id: dict[str, Status] = {}
+        live = _live_processes(transaction)
         rows = transaction.execute(sql.STATUSES, [[*run_ids]]).fetchall()
-        for run_id, status, cancel_requested, *process_row in rows:
-            process_id = process_row[0]
-            if process_id not in is_alive:
-                process = sql.to_process(process_row)
-                is_alive[process_id] = process is not None and process.is_alive()
-            by_id[run_id] = visible_status(status, cancel_requested, is_alive[process_id])
-        return by_id
+        return {
+            run_id: visible_status(status, cancel_requested, process in live)
+            for run_id, status, cancel_requested, process in rows
+        }
 
     # Called by processes that inspect runs
 
@@ -296,8 +287,7 @@ class DatabaseStore(ABC):
         before: datetime | None = None,
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
-        driving = [sql.to_process(row) for row in transaction.execute(sql.DRIVING_PROCESSES).fetchall()]
-        values: Any = [[row.process.id for row in driving if row is not None and row.is_alive()]]
+        values: list[Any] = [_live_processes(transaction)]
         conditions = ["true"]
 
         def add(condition: str, value: object) -> None:
@@ -427,6 +417,12 @@ def _read_process(transaction: Transaction, process_id: str | None) -> ProcessRo
     return None if row is None else sql.to_process(row)
 
 
+def _live_processes(transaction: Transaction) -> list[str]:
+    """Return the ids of all live processes that drive runs."""
+    driving = [sql.to_process(row) for row in transaction.execute(sql.DRIVING_PROCESSES).fetchall()]
+    return [row.process.id for row in driving if row is not None and row.is_alive()]
+
+
 def _status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tuple[Status, StoreError | None]:
     """Return the reported status of a run and an error.
 
@@ -553,16 +549,6 @@ def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> S
 # Commits
 
 
-class KnownRun(NamedTuple):
-    """The properties of a stored run that are compared with a new commit.
-
-    They are the id of its root run and the length of its journal.
-    """
-
-    root: str
-    entry_count: int
-
-
 def is_simple(commit: Commit) -> bool:
     """Return True if a commit only adds journal entries to a running root run, which is the most common kind."""
     if len(commit.changes) != 1 or commit.requests or commit.media:
@@ -571,58 +557,35 @@ def is_simple(commit: Commit) -> bool:
     return change.header is None and change.run_id == commit.root and change.status == "running"
 
 
-def creates_root(commit: Commit) -> bool:
-    """Return True if a commit creates a new root run."""
-    first = commit.changes[0] if commit.changes else None
-    return first is not None and first.run_id == commit.root and first.header is not None
-
-
-def ends_root(commit: Commit) -> bool:
-    """Return True if a commit ends its root run: the new status is done, failed, cancelled or stopped.
-
-    After a cancel request, any other commit is stored and raises `RunCancelledError`.
-    """
-    return any(
-        change.run_id == commit.root and change.status in ("done", "failed", "cancelled", "stopped")
-        for change in commit.changes
-    )
-
-
-def branches_of_commit(commit: Commit) -> list[str]:
+def _branches_of_commit(commit: Commit) -> list[str]:
     """Return the ids of all runs that a commit changes, and of the parents of its new runs, without the root run."""
     changed = [change.run_id for change in commit.changes]
-    parents = [
-        change.header.parent
-        for change in commit.changes
-        if change.header is not None and change.header.parent is not None
-    ]
+    parents = [change.header.parent for change in commit.changes if change.header and change.header.parent]
     return [run_id for run_id in dict.fromkeys([*changed, *parents]) if run_id != commit.root]
 
 
-def check_commit(commit: Commit, stored: Mapping[str, KnownRun], store: str) -> None:
+def _check_commit(commit: Commit, stored: Mapping[str, tuple[str, int]], store: str) -> None:
     """Raise `StoreError` if a commit does not fit the stored runs.
 
-    `stored` contains the root run and those of the runs from `branches_of_commit` that are already stored, by run id.
+    `stored` maps the ids of stored runs to the ids of their root runs and the lengths of their journals. It contains
+    the root run of the commit and the runs from `_branches_of_commit`.
     """
     lengths: dict[str, int] = {}
     for change in commit.changes:
-        run = stored.get(change.run_id)
-        entry_count = lengths.get(change.run_id, None if run is None else run.entry_count)
-        if change.header is not None:
-            if not _has_parent(change.run_id, change.header.parent, commit.root, lengths, stored):
-                raise errors.parent_missing_error(change.run_id, change.header.parent, commit.root)
-            if entry_count is not None:
-                raise errors.branch_exists_error(change.run_id, store)
-        elif entry_count is None or (run is not None and run.root != commit.root):
-            raise errors.unknown_run_error(change.run_id)
-        elif entry_count != change.offset:
-            raise errors.wrong_offset_error(change.run_id, entry_count, change.offset)
-        lengths[change.run_id] = change.offset + len(change.entries)
-
-
-def _has_parent(
-    run_id: str, parent: str | None, root: str, new_runs: Mapping[str, int], stored: Mapping[str, KnownRun]
-) -> bool:
-    if parent is None or run_id == root:
-        return parent is None and run_id == root
-    return parent in new_runs or (parent in stored and stored[parent].root == root)
+        run_id, header = change.run_id, change.header
+        root, stored_length = stored.get(run_id, (commit.root, None))
+        length = lengths.get(run_id, stored_length)
+        if header is not None:
+            if run_id == commit.root:
+                has_parent = header.parent is None
+            else:
+                has_parent = header.parent in lengths or stored.get(header.parent or "", ("",))[0] == commit.root
+            if not has_parent:
+                raise errors.parent_missing_error(run_id, header.parent, commit.root)
+            if length is not None:
+                raise errors.branch_exists_error(run_id, store)
+        elif length is None or root != commit.root:
+            raise errors.unknown_run_error(run_id)
+        elif length != change.offset:
+            raise errors.wrong_offset_error(run_id, length, change.offset)
+        lengths[run_id] = change.offset + len(change.entries)

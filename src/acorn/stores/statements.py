@@ -261,10 +261,7 @@ TREE = f"""
 """
 PARENTS = "SELECT number, id, parent FROM runs WHERE number = $1 OR root = $1 ORDER BY number"
 JOURNAL = "SELECT run, position, entry FROM entries WHERE root = $1 AND position > $2 ORDER BY position"
-STATUSES = f"""
-    SELECT runs.id, status, cancel_requested, {_PROCESS_COLUMNS}
-    FROM runs LEFT JOIN processes ON processes.id = runs.process WHERE root IS NULL AND runs.id = ANY($1::text[])
-"""
+STATUSES = "SELECT id, status, cancel_requested, process FROM runs WHERE root IS NULL AND id = ANY($1::text[])"
 SEARCH = """
     SELECT id FROM runs WHERE root IS NULL AND id = ANY($1::text[]) AND (
       EXISTS (SELECT 1 FROM run_headers WHERE run = number AND input COLLATE "C" ILIKE $2)

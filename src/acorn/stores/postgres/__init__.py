@@ -37,25 +37,22 @@ class PostgresStore(DatabaseStore):
     """
 
     def __init__(self, url: str) -> None:
-        self._database = Database(url)
-        self._read_connection = PostgresConnection(self._database.open)
-        self._listener = Listener(self._database)
+        database = Database(url)
+        self._read_connection, write_connection = PostgresConnection(database), PostgresConnection(database)
+        self._listener = Listener(database)
         self._has_engine = False
-        write_connection = PostgresConnection(self._database.open)
-        writer = PostgresWriter(write_connection, self._database)
-        super().__init__(
-            self._database.name, writer, self._listener, writer, write_connection, self._read_connection
-        )  # fmt: skip
+        writer = PostgresWriter(write_connection, database)
+        super().__init__(database.name, writer, self._listener, writer, write_connection, self._read_connection)
 
     def read_transaction(self, operation: Callable[[Transaction], T]) -> T:
-        return self._read_connection.read(self._database, operation)
+        return self._read_connection.read(operation)
 
     # Called by workers
 
     def prepare_engine(self) -> None:
         """Create the tables of the job engine if they do not exist."""
         if not self._has_engine:
-            self._database.use_once(lambda connection: queue.prepare_engine(connection, self._name))
+            self._read_connection.call(lambda connection: queue.prepare_engine(connection, self._name))
             self._has_engine = True
 
     _prepare_delivery = prepare_engine
@@ -80,11 +77,7 @@ class PostgresStore(DatabaseStore):
         """
         # This method does not use the writer, which would write a transaction even if there is no run. If the
         # connection breaks, a run may be lost. `requeue_lost` then delivers it again.
-        row = self._read_connection.execute(
-            self._database, lambda transaction: transaction.execute(queue.NEXT_DELIVERY, [list(agents)]).fetchone()
-        )
-        run_id: str | None = row[0]
-        return run_id
+        return self._read_connection.call(lambda connection: queue.next_delivery(connection, agents))
 
     @in_transaction
     def requeue_lost(self, transaction: Transaction, agents: Sequence[str], seconds: float) -> Sequence[str]:
@@ -145,4 +138,4 @@ class PostgresStore(DatabaseStore):
     def take_place(self, order: PlaceOrder) -> PlaceAnswer:
         # This method does not use the writer, because a request to a model must not wait for commits. If the connection
         # breaks, the database may store a second place, which is not used and expires.
-        return self._read_connection.execute(self._database, lambda transaction: take_place(transaction, order))
+        return self._read_connection.call(lambda connection: take_place(connection, order))

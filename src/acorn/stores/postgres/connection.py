@@ -170,18 +170,6 @@ class Database:
             raise
         return connection
 
-    def use_once(self, operation: Callable[[Connection[TupleRow]], None]) -> None:
-        """Open a connection, call a function with it, and close the connection."""
-
-        def once() -> None:
-            with self.open() as connection:
-                operation(connection)
-
-        try:
-            self.retry(once, lambda: None)
-        except psycopg.Error as error:
-            raise self.explain(error) from None
-
     def retry(self, operation: Callable[[], T], drop_connection: Callable[[], None]) -> T:
         """Call a function. Repeat the call while the server is unreachable or transactions conflict with each other."""
         deadline, pause = time.monotonic() + RETRY_SECONDS, 0.01
@@ -288,39 +276,34 @@ class PostgresConnection(SharedConnection[Connection[TupleRow]]):
     After a fork, the parent continues to use the connection, and the child opens its own connection.
     """
 
-    def read(self, database: Database, operation: Callable[[Transaction], T]) -> T:
+    def __init__(self, database: Database) -> None:
+        super().__init__(database.open)
+        self._database = database
+
+    def call(self, operation: Callable[[Connection[TupleRow]], T]) -> T:
+        """Call a function with the connection and return the result of the function.
+
+        If the connection breaks, the call is repeated, so its writes may be executed twice.
+        """
+        try:
+            return self.use(lambda: self._database.retry(lambda: operation(self.connect()), self.drop))
+        except psycopg.Error as error:
+            raise self._database.explain(error) from None
+
+    def read(self, operation: Callable[[Transaction], T]) -> T:
         """Call a function in a read-only transaction and return the result of the function.
 
         All statements of the function see the same snapshot of the database.
         """
-        return self._transact(database, operation, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def execute(self, database: Database, operation: Callable[[Transaction], T]) -> T:
-        """Call a function whose statements are transactions of their own, and return the result of the function.
-
-        If the connection breaks, the call is repeated, so its writes may be executed twice.
-        """
-        return self._call_with_retries(database, lambda: operation(PostgresTransaction(self.connect())))
-
-    def _transact(self, database: Database, operation: Callable[[Transaction], T], begin: bytes) -> T:
-        def in_transaction(connection: Connection[TupleRow]) -> T:
+        def execute(connection: Connection[TupleRow]) -> T:
             transaction = PostgresTransaction(connection)
-            transaction.control(begin)
+            transaction.control(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             result = operation(transaction)
             transaction.control(b"COMMIT")
             return result
 
-        def once() -> T:
-            connection = self.connect()
-            return run_in_pipeline(connection, lambda: in_transaction(connection))
-
-        return self._call_with_retries(database, once)
-
-    def _call_with_retries(self, database: Database, once: Callable[[], T]) -> T:
-        try:
-            return self.use(lambda: database.retry(once, self.drop))
-        except psycopg.Error as error:
-            raise database.explain(error) from None
+        return self.call(lambda connection: run_in_pipeline(connection, lambda: execute(connection)))
 
     def before_fork(self) -> None:
         self._lock.acquire()

@@ -58,8 +58,11 @@ _OWN_OBJECTS = f"""
 
 def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
     """Create the tables of the job engine, or migrate existing tables to the version of the installed engine."""
-    sql_files = _engine_sql_files()
-    if _is_ready(connection, sql_files):
+    engine = find_spec("procrastinate")  # Importing the engine would be slow.
+    sql_files = None if engine is None or engine.origin is None else Path(engine.origin).parent / "sql"
+    migrations = set() if sql_files is None else {path.name for path in (sql_files / "migrations").glob("*.sql")}
+    applied = _applied_migrations(connection)
+    if applied is not None and migrations <= applied:
         return
     if sql_files is None:
         raise StoreError(
@@ -71,21 +74,15 @@ def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
         if connection.execute("SELECT to_regnamespace($1)", [JOBS_SCHEMA]).fetchone() == (None,):
             connection.execute(f"CREATE SCHEMA {JOBS_SCHEMA}".encode())
         connection.execute(f"SET LOCAL search_path = {JOBS_SCHEMA}".encode())
-        applied = _applied_migrations(connection)
+        applied = _applied_migrations(connection)  # Another process may have created the tables in the meantime.
+        new = sorted(migrations - (applied or set()))
         if applied is None:
             connection.execute((sql_files / "schema.sql").read_bytes())
             connection.execute(_OWN_OBJECTS.encode())
-            new = sorted(_engine_migrations(sql_files))
         else:
-            new = sorted(_engine_migrations(sql_files) - applied)
             for migration in new:
                 connection.execute((sql_files / "migrations" / migration).read_bytes())
         connection.execute("INSERT INTO applied SELECT unnest($1::text[])", [new])
-
-
-def _is_ready(connection: Connection[TupleRow], sql_files: Path | None) -> bool:
-    applied = _applied_migrations(connection)
-    return applied is not None and (sql_files is None or _engine_migrations(sql_files) <= applied)
 
 
 def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
@@ -93,26 +90,21 @@ def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
 
     Return None if the database does not contain the tables of the engine.
     """
-    (table,) = connection.execute("SELECT to_regclass($1)", [f"{JOBS_SCHEMA}.applied"]).fetchone() or (None,)
-    if table is None:
+    if connection.execute("SELECT to_regclass($1)", [f"{JOBS_SCHEMA}.applied"]).fetchone() == (None,):
         return None
     return {name for (name,) in connection.execute(f"SELECT name FROM {JOBS_SCHEMA}.applied".encode()).fetchall()}
 
 
-def _engine_sql_files() -> Path | None:
-    """Return the folder that contains the SQL files of the installed job engine. Do not import the engine.
-
-    Return None if the engine is not installed.
-    """
-    engine = find_spec("procrastinate")
-    return None if engine is None or engine.origin is None else Path(engine.origin).parent / "sql"
-
-
-def _engine_migrations(sql_files: Path) -> set[str]:
-    return {path.name for path in (sql_files / "migrations").glob("*.sql")}
-
-
 # Workers
+
+
+def next_delivery(connection: Connection[TupleRow], agents: Sequence[str]) -> str | None:
+    """Return the id of the next delivered run of some agent classes, and delete its job."""
+    statement = f"SELECT {JOBS_SCHEMA}.next_delivery($1::text[])".encode()
+    run_id: str | None
+    (run_id,) = connection.execute(statement, [list(agents)]).fetchone() or (None,)
+    return run_id
+
 
 LOCK_QUEUE = f"SELECT pg_try_advisory_xact_lock({APPLICATION_ID + 1})"
 # Runs that no live process drives and that have no job. Runs that changed or were delivered in the last seconds are
@@ -131,8 +123,6 @@ LOST_RUNS = f"""
       )
     LIMIT 1000
 """
-NEXT_DELIVERY = f"SELECT {JOBS_SCHEMA}.next_delivery($1::text[])"
-"""The statement that returns the id of the next delivered run of some agent classes, and deletes its job."""
 REGISTER_WORKER = """
     INSERT INTO workers VALUES ($1, $2::text[], $3, clock_timestamp())
     ON CONFLICT (process) DO UPDATE SET agents = excluded.agents, concurrency = excluded.concurrency

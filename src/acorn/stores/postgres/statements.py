@@ -320,11 +320,11 @@ TAKE_PLACE = """
 """
 
 
-def take_place(transaction: sql.Transaction, order: PlaceOrder) -> PlaceAnswer:
+def take_place(connection: Connection[TupleRow], order: PlaceOrder) -> PlaceAnswer:
     """Grant a place under a shared rate limit, or return the seconds to wait."""
     corrections: list[Any] = [[place[at] for place in order.corrections] for at in range(3)]
     while True:
-        row = transaction.execute(TAKE_PLACE, [*order[:6], *corrections]).fetchone()
+        row = PostgresTransaction(connection).execute(TAKE_PLACE, [*order[:6], *corrections]).fetchone()
         assert row is not None
         if row[0] is not None:  # Otherwise the statement has inserted the row of a new rate limit.
             return PlaceAnswer(*row)

@@ -45,10 +45,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
     def __init__(self, connection: PostgresConnection, database: Database) -> None:
         super().__init__(connection, database.name)
         self._database = database
-        self._uncertain: _UncertainCommit | None = None
-        self._reset_numbers()
 
-    def _reset_numbers(self) -> None:
+    def _reset(self) -> None:
+        super()._reset()
+        self._uncertain: _UncertainCommit | None = None
         self._id, self._number = secrets.token_hex(8), 0
 
     def _transact(self, jobs: list[CommitJob[Any]]) -> None:
@@ -114,12 +114,6 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
                 f"continues after its last stored commit."
             )
         return explained
-
-    def after_fork(self, in_child: bool) -> None:
-        if in_child:
-            self._uncertain = None  # The transaction belongs to the parent.
-            self._reset_numbers()
-        super().after_fork(in_child)
 
 
 def _set_outcomes(jobs: list[CommitJob[Any]], outcomes: list[CommitResult]) -> None:

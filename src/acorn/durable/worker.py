@@ -59,13 +59,11 @@ async def serve_health(host: str | None, port: int, health: Health) -> AsyncGene
 
 
 def _reply(line: bytes, health: Health) -> bytes:
-    method, _, target = line.partition(b" ")
-    path = target.partition(b" ")[0].partition(b"?")[0]
+    method, path, *_ = [*line.split(b" "), b"", b""]
+    status, body = HTTPStatus.NOT_FOUND, b""
     if method not in (b"GET", b"HEAD"):
-        status, body = HTTPStatus.METHOD_NOT_ALLOWED, b""
-    elif path != b"/health":
-        status, body = HTTPStatus.NOT_FOUND, b""
-    else:
+        status = HTTPStatus.METHOD_NOT_ALLOWED
+    elif path.partition(b"?")[0].strip() == b"/health":
         is_healthy, facts = health()
         status = HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
         body = json.dumps(facts).encode()

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from weakref import WeakValueDictionary
 
 from typing_extensions import TypeIs
@@ -19,7 +20,6 @@ _open: WeakValueDictionary[str, Store] = WeakValueDictionary()
 """A dict that maps paths and URLs to open stores. All threads use the same store object and share its transactions."""
 _recent: deque[Store] = deque(maxlen=8)
 """The last used stores, which stay open between two calls. Other stores close when no reference to them is left."""
-_memory: list[Store] = []
 
 
 def open_store(declared: object, owner: str) -> Store:
@@ -42,7 +42,8 @@ def open_store(declared: object, owner: str) -> Store:
     if not text or text == ":memory:" or "\0" in text:
         raise _invalid_store(declared, owner)
     if declared == "memory":
-        return _memory_store()
+        with _guard:
+            return _memory_store()
     absolute = os.path.realpath(os.path.expanduser(text))
     return _open_once(absolute, lambda: stores.SQLiteStore(text))
 
@@ -58,11 +59,9 @@ def _invalid_store(declared: object, owner: str) -> DeclarationError:
     )
 
 
+@cache
 def _memory_store() -> Store:
-    with _guard:
-        if not _memory:
-            _memory.append(stores.MemoryStore())
-        return _memory[0]
+    return stores.MemoryStore()
 
 
 def _open_once(key: str, new_store: Callable[[], Store]) -> Store:

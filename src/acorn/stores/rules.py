@@ -12,7 +12,7 @@ import json
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import update_wrapper
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -24,6 +24,7 @@ from acorn.stores.group_commit import Closable, GroupCommitWriter, KeepWrites
 from acorn.stores.lease import lease_seconds
 from acorn.stores.port import (
     FINAL_STATUSES,
+    Change,
     Commit,
     JournalRow,
     MediaBlob,
@@ -31,6 +32,7 @@ from acorn.stores.port import (
     Process,
     QueuedRun,
     RunFacts,
+    RunHeader,
     Status,
     StoredAnswer,
     StoredRun,
@@ -132,7 +134,10 @@ class DatabaseStore(ABC):
         if not is_new:
             root = self._check_claim(transaction, commit, root)
         elif root is not None:
-            raise errors.run_exists_error(commit.root, self._name, *_status_and_driver(transaction, commit.root, root))
+            status, driver = _status_and_driver(transaction, commit.root, root)
+            raise driver or StoreError(
+                f"Run {commit.root} is already in {self._name} (status `{status}`). Resume the run, or use another id."
+            )
         known_runs = {} if root is None else {commit.root: (commit.root, root.entry_count)}
         if known is not None:
             known_runs |= {run_id: (top, entry_count) for run_id, top, entry_count in known.fetchall()}
@@ -149,9 +154,10 @@ class DatabaseStore(ABC):
                     status = status_after_cancel(status) if is_end else "running"
                 process = commit.process.id if status == "running" else None
             if change.header is None:
-                transaction.update_run(change, status, process)
+                values = (*_values(change, status), change.run_id, process)
+                transaction.store_run(sql.UPDATE_RUN, values, change, None)
             else:
-                transaction.insert_run(change, change.header, commit.root, status, process)
+                insert_run(transaction, change, change.header, commit.root, status, process)
         if commit.media:
             _store_media(transaction, [(blob, commit.root) for blob in commit.media])
         if of_root is None:
@@ -171,10 +177,18 @@ class DatabaseStore(ABC):
         Raise `StoreError` if the process of the commit no longer drives the root run, or if it was deleted.
         """
         if root is None:
-            raise errors.run_deleted_error(commit.root, self._name)
+            raise StoreError(
+                f"Run {commit.root} is no longer in {self._name}. This process writes nothing more to the run."
+            )
         if root.process != commit.process.id:
             new = _read_process(transaction, root.process)
-            raise errors.taken_over_error(commit.root, new and new.process, root.heartbeat_age, root.status)
+            reason = f"is no longer driven by this process (its status is `{root.status}`)"
+            if new is not None:
+                reason = (
+                    f"was taken over by process {new.process.pid} on {new.process.host}, because this process sent no "
+                    f"heartbeat for {root.heartbeat_age:.0f} s"
+                )
+            raise StoreError(f"Run {commit.root} {reason}. This process writes nothing more to the run.")
         return root
 
     @in_transaction
@@ -195,7 +209,10 @@ class DatabaseStore(ABC):
             takeovers = run.takeovers + 1 if run.takeover_steps == steps else 1
             transaction.execute(sql.SET_TAKEOVERS, [takeovers, steps, run.number])
             if takeovers >= MAX_TAKEOVERS:
-                error = errors.too_many_crashes_text(run_id)
+                error = (
+                    f"Run {run_id} failed: five processes died while they executed this step. Check the step before "
+                    f"you resume the run."
+                )
                 set_status(transaction, run_id, run, "failed", error)
                 raise KeepWrites(StoreError(error))
             previous = _read_process(transaction, run.process)
@@ -335,7 +352,9 @@ class DatabaseStore(ABC):
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise errors.answer_not_json_error(request_id, error) from error
+            raise StoreError(
+                f"The answer to request {request_id} cannot be stored as JSON ({error}). Use only JSON data."
+            ) from error
         return self._answer(request_id, text)
 
     @in_transaction
@@ -345,10 +364,13 @@ class DatabaseStore(ABC):
         row = transaction.execute(sql.READ_REQUEST, [request_id]).fetchone()
         root = _to_run(locked.fetchone())
         if row is None or root is None:
-            raise errors.request_not_open_error(request_id, self._name)
+            raise StoreError(
+                f"Request {request_id!r} is not open in {self._name}. Its run may have withdrawn the request."
+            )
         *request_row, answered = row
         if answered is not None:
-            raise errors.already_answered_error(request_id, sql.to_datetime(answered))
+            at = sql.to_datetime(answered).astimezone(UTC)
+            raise StoreError(f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC.")
         transaction.execute(sql.SET_ANSWER, [text, root.number, request_id])
         # A worker continues a delivered run after the first answer.
         status = "queued" if root.is_delivered and root.status == "waiting" else root.status
@@ -362,7 +384,7 @@ class DatabaseStore(ABC):
         run = self._lock_root(transaction, run_id)
         status, driver = _status_and_driver(transaction, run_id, run)
         if status == "done":
-            raise errors.already_finished_error(run_id, status)
+            raise StoreError(f"Cannot cancel run {run_id}: it is already finished (status `{status}`).")
         if driver is None:
             set_status(transaction, run_id, run, "cancelled", run.error)
         else:
@@ -440,7 +462,7 @@ def _refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
     """Raise `StoreError` if a run is a branch, because only root runs can be claimed, cancelled and deleted."""
     if run.root is not None:
         (root,) = transaction.execute(sql.RUN_ID, [run.root]).fetchone()
-        raise errors.branch_id_error(run_id, root)
+        raise StoreError(f"Run {run_id} is a branch of run {root}. Use the id of run {root}.")
 
 
 def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Status, error: str | None) -> None:
@@ -574,18 +596,62 @@ def _check_commit(commit: Commit, stored: Mapping[str, tuple[str, int]], store: 
     for change in commit.changes:
         run_id, header = change.run_id, change.header
         root, stored_length = stored.get(run_id, (commit.root, None))
-        length = lengths.get(run_id, stored_length)
+        length, problem = lengths.get(run_id, stored_length), None
         if header is not None:
             if run_id == commit.root:
                 has_parent = header.parent is None
             else:
                 has_parent = header.parent in lengths or stored.get(header.parent or "", ("",))[0] == commit.root
             if not has_parent:
-                raise errors.parent_missing_error(run_id, header.parent, commit.root)
-            if length is not None:
-                raise errors.branch_exists_error(run_id, store)
+                problem = f"create run {run_id}: its parent {header.parent!r} does not belong to run {commit.root}"
+            elif length is not None:
+                problem = f"create branch {run_id}: a run with this id is already in {store}"
         elif length is None or root != commit.root:
-            raise errors.unknown_run_error(run_id)
+            problem = (
+                f"store a change of run {run_id}: it does not belong to the root run of the commit. The first change "
+                f"of a run needs a header"
+            )
         elif length != change.offset:
-            raise errors.wrong_offset_error(run_id, length, change.offset)
+            problem = (
+                f"store a change of run {run_id}: the stored journal has {length} entries, but the change starts after "
+                f"entry {change.offset}"
+            )
+        if problem is not None:
+            raise StoreError(f"Cannot {problem}. Nothing was written.")
         lengths[run_id] = change.offset + len(change.entries)
+
+
+def _values(change: Change, status: Status) -> sql.Row:
+    """Return the values of `CHANGE_COLUMNS`."""
+    return (status, *sql.change_values(change), change.offset + len(change.entries))
+
+
+def insert_run(
+    transaction: Transaction, change: Change, header: RunHeader, root: str, status: Status, process: str | None
+) -> None:
+    """Insert a new run with its header, state and journal entries."""
+    values = (
+        change.run_id, root, header.parent, header.agent, header.started.timestamp(), header.batch, header.item,
+        *_values(change, status), process,
+    )  # fmt: skip
+    transaction.store_run(sql.INSERT_RUN, values, change, header)
+
+
+def send_simple_commit(transaction: Transaction, commit: Commit) -> Callable[[], bool]:
+    """Store the most common kind of commit with as few statements as possible.
+
+    Such a commit only adds journal entries to a running root run. Return a function that waits for the result and
+    returns whether the commit was stored. Nothing is stored if the process has lost its claim, if the run has a cancel
+    request or open requests, or if the offset is wrong.
+    """
+    change = commit.changes[0]
+    values = (*_values(change, "running"), change.run_id, change.offset, commit.process.id)
+    fetch_row = transaction.store_run(sql.UPDATE_RUNNING_ROOT, values, change, None)
+
+    def was_stored() -> bool:
+        row = fetch_row()
+        if row is not None and row[2]:
+            transaction.notify(sql.CHANGE_CHANNEL, str(row[0]))
+        return row is not None
+
+    return was_stored

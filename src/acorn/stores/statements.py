@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from acorn.stores.lease import is_alive
 from acorn.stores.port import (
     Change,
-    Commit,
     Process,
     QueuedRun,
     RunFacts,
@@ -104,7 +103,7 @@ FACTS_COLUMNS = (
 )
 HEADER_COLUMNS = "id, root, parent, agent, started, batch, item"
 CHANGE_COLUMNS = f"status, model, steps, {', '.join(_USAGE_COLUMNS)}, cost, seconds, stop_reason, error, entry_count"
-_change_values: Callable[[Change], Row] = attrgetter(
+change_values: Callable[[Change], Row] = attrgetter(
     "model", "steps", *(f"usage.{name}" for name in _USAGE_COLUMNS), "cost", "seconds", "stop_reason", "error"
 )
 """Return the values of `CHANGE_COLUMNS` except the first and the last column."""
@@ -134,13 +133,13 @@ UPDATE_RUNNING_ROOT = f"""
       AND open_requests = 0
     {_RETURNING}
 """
-_UPDATE_RUN = f"""
+UPDATE_RUN = f"""
     UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = $16,
       cancel_requested = cancel_requested AND $1 = 'running'
     WHERE id = $15 {_RETURNING}
 """
 _RUN_COLUMNS = f"{HEADER_COLUMNS}, {CHANGE_COLUMNS}, process"
-_INSERT_RUN = f"""
+INSERT_RUN = f"""
     INSERT INTO runs ({_RUN_COLUMNS}, updated)
     SELECT $1, (SELECT number FROM runs WHERE id = $2), $3, $4, to_timestamp($5),
       {", ".join(parameters(_RUN_COLUMNS)[5:])}, clock_timestamp()
@@ -364,11 +363,9 @@ def to_process(row: Sequence[Any]) -> ProcessRow | None:
 
 def run_facts(row: Row, root: str, status: Status) -> RunFacts:
     """Convert a table row with the columns of `FACTS_COLUMNS` to a `RunFacts` object."""
-    (
-        run_id, agent, _, model, steps, input_tokens, output_tokens, cached, reasoning, requests,
-        written, cost, started, updated, seconds, batch, stop_reason, error, parent, item,
-    ) = row  # fmt: skip
-    usage = Usage(input_tokens, output_tokens, cached, reasoning, requests, written)
+    run_id, agent, _, model, steps, *more = row
+    cost, started, updated, seconds, batch, stop_reason, error, parent, item = more[len(_USAGE_COLUMNS) :]
+    usage = Usage(*more[: len(_USAGE_COLUMNS)])
     return RunFacts(
         run_id, agent, status, model, steps, usage, cost, to_datetime(started), to_datetime(updated), seconds,
         batch, stop_reason, error, root, parent, item,
@@ -458,37 +455,6 @@ class Transaction(ABC):
     def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> Sequence[str]:
         """Insert runs with the status `queued`, and return the ids of the runs that were not stored before."""
 
-    def insert_run(self, change: Change, header: RunHeader, root: str, status: Status, process: str | None) -> None:
-        """Insert a new run with its header, state and journal entries."""
-        values = (
-            change.run_id, root, header.parent, header.agent, header.started.timestamp(), header.batch, header.item,
-            *_values(change, status), process,
-        )  # fmt: skip
-        self.store_run(_INSERT_RUN, values, change, header)
-
-    def update_run(self, change: Change, status: Status, process: str | None) -> None:
-        """Store a change of a run, and append its journal entries."""
-        self.store_run(_UPDATE_RUN, (*_values(change, status), change.run_id, process), change, None)
-
-    def send_simple_commit(self, commit: Commit) -> Callable[[], bool]:
-        """Store the most common kind of commit with as few statements as possible.
-
-        Such a commit only adds journal entries to a running root run. Return a function that waits for the result and
-        returns whether the commit was stored. Nothing is stored if the process has lost its claim, if the run has a
-        cancel request or open requests, or if the offset is wrong.
-        """
-        change = commit.changes[0]
-        values = (*_values(change, "running"), change.run_id, change.offset, commit.process.id)
-        fetch_row = self.store_run(UPDATE_RUNNING_ROOT, values, change, None)
-
-        def was_stored() -> bool:
-            row = fetch_row()
-            if row is not None and row[2]:
-                self.notify(CHANGE_CHANNEL, str(row[0]))
-            return row is not None
-
-        return was_stored
-
     def delete_entries(self, root: int) -> None:
         """Delete the journals of a root run and its branches. Their positions are never used again."""
         self.execute("DELETE FROM entries WHERE root = $1", [root])
@@ -496,8 +462,3 @@ class Transaction(ABC):
     @abstractmethod
     def notify(self, channel: str, payload: str) -> None:
         """Send a notification to other processes after the transaction is committed."""
-
-
-def _values(change: Change, status: Status) -> Row:
-    """Return the values of `CHANGE_COLUMNS`."""
-    return (status, *_change_values(change), change.offset + len(change.entries))

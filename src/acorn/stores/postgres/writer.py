@@ -19,6 +19,7 @@ from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites
 from acorn.stores.postgres.connection import Database, PostgresConnection, is_connection_lost, run_in_pipeline
 from acorn.stores.postgres.statements import PostgresTransaction
+from acorn.stores.rules import send_simple_commit
 
 WRITE_NUMBER = """
     INSERT INTO writers VALUES ($1, $2, clock_timestamp())
@@ -146,7 +147,7 @@ def _execute_all(transaction: PostgresTransaction, jobs: list[CommitJob[Any]]) -
         if commit is None:
             results[index] = execute(job)
         else:
-            sent[commit.root] = index, transaction.send_simple_commit(commit)
+            sent[commit.root] = index, send_simple_commit(transaction, commit)
     read_results()
     return [results[index] for index in range(len(jobs))]
 

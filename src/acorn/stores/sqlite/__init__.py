@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from acorn.stores.errors import no_workers_error
+from acorn.errors import StoreError
 from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Process
@@ -62,7 +62,11 @@ class SQLiteStore(DatabaseStore):
             raise explain(error, self._name) from error
 
     def _prepare_delivery(self) -> None:
-        raise no_workers_error(self._name)
+        raise StoreError(
+            f"{self._name} cannot deliver runs to workers. Workers need a PostgreSQL store, such as "
+            f"`store = 'postgresql://host/name'`. Without workers, call the agent in this process, or submit the run "
+            f"with `using(deliver=False)` and pass its id to `acorn.durable.perform`."
+        )
 
     @in_snapshot
     def has_cancel_requests(self, transaction: Transaction, process: Process) -> bool:

@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites, SharedConnection
+from acorn.stores.rules import send_simple_commit
 from acorn.stores.sqlite.statements import TABLES, SQLiteTransaction
 from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION
 
@@ -62,26 +63,31 @@ def _error_name(error: Exception) -> str:
     return name
 
 
+_EXPLANATIONS = {
+    _TEMPORARY: (
+        f"Cannot write {{name}}: another process has locked the file for {_TIMEOUT:.0f} s ({{error}}). Stop the other "
+        f"process, or try again later."
+    ),
+    ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN"): (
+        "Cannot read or write {name} ({error}). Check that the disk is not full and that the directory is writable."
+    ),
+    ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"): (
+        "Cannot write {name} ({error}). Check the owner of the file and its directory."
+    ),
+    ("SQLITE_CORRUPT", "SQLITE_NOTADB"): (
+        "{name} is damaged ({error}). Restore a backup, or recover the data with SQLite's command `.recover`."
+    ),
+    ("",): "SQLite reported an error for {name} ({error}).",
+}
+"""A dict that maps prefixes of the names of SQLite errors to explanations."""
+
+
 def explain(error: Exception, name: str) -> StoreError:
     """Return a `StoreError` that explains an error from SQLite and says what to do."""
-    kind = _error_name(error)
-    if kind.startswith(_TEMPORARY):
-        text = (
-            f"Cannot write {name}: another process has locked the file for {_TIMEOUT:.0f} s ({error}). Stop the "
-            f"other process, or try again later."
-        )
-    elif kind.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
-        text = (
-            f"Cannot read or write {name} ({error}). Check that the disk is not full and that the directory is "
-            f"writable."
-        )
-    elif kind.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
-        text = f"Cannot write {name} ({error}). Check the owner of the file and its directory."
-    elif kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        text = f"{name} is damaged ({error}). Restore a backup, or recover the data with SQLite's command `.recover`."
-    else:
-        text = f"SQLite reported an error for {name} ({error})."
-    return StoreError(text)
+    text = next(text for prefixes, text in _EXPLANATIONS.items() if _error_name(error).startswith(prefixes))
+    explained = StoreError(text.format(name=name, error=error))
+    explained.__cause__ = error
+    return explained
 
 
 # Opening the file
@@ -219,21 +225,16 @@ def _new_connection(path: Path | str) -> sqlite3.Connection:
 
 
 def _create_tables(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
+    """Create the tables in an empty database. After an error, the caller must close the connection."""
     connection.execute("BEGIN EXCLUSIVE")
-    try:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application == 0 and objects == 0:
-            for statement in tables:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-        raise
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == 0 and objects == 0:
+        for statement in tables:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("COMMIT")
 
 
 def _refuse_remote(path: Path, name: str) -> None:
@@ -388,11 +389,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
         return outcome
 
     def _explain(self, error: Exception) -> Exception:
-        if not isinstance(error, sqlite3.Error):
-            return error
-        explained = explain(error, self._name)
-        explained.__cause__ = error
-        return explained
+        return explain(error, self._name) if isinstance(error, sqlite3.Error) else error
 
     def _check_for_others(self, connection: sqlite3.Connection) -> None:
         if time.monotonic() < self._last_check + _VERSION_INTERVAL:
@@ -405,7 +402,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
 
 
 def _execute(transaction: SQLiteTransaction, job: CommitJob[Any]) -> CommitResult:
-    if job.simple_commit is not None and transaction.send_simple_commit(job.simple_commit)():
+    if job.simple_commit is not None and send_simple_commit(transaction, job.simple_commit)():
         return CommitResult()
     try:
         return CommitResult(job.operation(transaction))

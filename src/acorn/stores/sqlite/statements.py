@@ -11,6 +11,7 @@ from typing import Any
 
 from acorn.stores import statements as sql
 from acorn.stores.port import NOT_STARTED, Change, QueuedRun, RunHeader
+from acorn.stores.rules import insert_run
 from acorn.stores.statements import encodable
 from acorn.types import Usage
 
@@ -111,7 +112,7 @@ class SQLiteTransaction(sql.Transaction):
                 change = Change(
                     run_id, header, 0, (), NOT_STARTED, None, "queued", None, 0, Usage(), None, 0.0, None, None
                 )  # fmt: skip
-                self.insert_run(change, header, run_id, "queued", None)
+                insert_run(self, change, header, run_id, "queued", None)
                 new.append(run_id)
         return new
 

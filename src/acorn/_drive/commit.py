@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from acorn._base.clock import Clock, current_clock
+from acorn._base.clock import current_clock
 from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
@@ -37,7 +37,7 @@ from acorn.stores.port import (
     Store,
     StoredRun,
 )
-from acorn.types import JsonObject, JsonValue
+from acorn.types import JsonObject, JsonValue, Request
 
 _SECONDS_TO_NOTICE = 0.5
 """The seconds that the driver of a cancelled run needs at most to notice the cancellation."""
@@ -104,10 +104,9 @@ class RunCommitter:
             return None
         changes = [self._change(machine) for run_id, machine in machines.items() if run_id in self.changed]
         self.changed.clear()
-        is_paused = machines[self._root].run.stop_reason == "paused"
-        requests = (
-            [request for machine in machines.values() for request in machine.calls.open_requests()] if is_paused else ()
-        )
+        requests: list[Request] = []
+        if machines[self._root].run.stop_reason == "paused":
+            requests = [request for machine in machines.values() for request in machine.calls.open_requests()]
         self._last_status = "stopped"
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, self._claim.process, changes, requests, media)
@@ -126,23 +125,20 @@ class RunCommitter:
         self._is_over = True
         stop_heartbeat(self.store, self._root)
         if fatal_error is not None:  # The end was not committed, so the store still reports the run as running.
-            self._release("cancelled" if isinstance(fatal_error, RunCancelledError) else self._last_status)
+            self.release("cancelled" if isinstance(fatal_error, RunCancelledError) else None)
 
     def cancel_soon(self, is_ending: Callable[[], bool]) -> None:
         """Mark the run as cancelled in the store after a short time, unless its driver commits its end first."""
 
-        def cancel_unnoticed() -> None:
+        def wait_and_cancel() -> None:
+            self._clock.sleep(_SECONDS_TO_NOTICE)
             if is_ending():
-                _call_later(self._clock, _SECONDS_TO_END, self._cancel)
-            else:
-                self._cancel()
+                self._clock.sleep(_SECONDS_TO_END)
+            if not self._is_over:
+                self._is_over = True
+                self.release("cancelled")
 
-        _call_later(self._clock, _SECONDS_TO_NOTICE, cancel_unnoticed)
-
-    def _cancel(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._release("cancelled")
+        threading.Thread(target=wait_and_cancel, daemon=True).start()
 
     def can_store_end(self, root: Machine, fatal_error: Exception) -> bool:
         """Return True if the end of a run can still be committed after a fatal error.
@@ -150,10 +146,6 @@ class RunCommitter:
         This is possible only if the run was cancelled and has ended, and if its claim has not been released.
         """
         return isinstance(fatal_error, RunCancelledError) and not self._is_over and root.run.stop_reason is not None
-
-    def release(self) -> None:
-        """Release the claim on a run that was loaded but that no driver drives."""
-        self._release(self._last_status)
 
     def failure(self, error: Exception) -> StoreError:
         """Convert an exception that the store raised to a `StoreError` that names the run and the store."""
@@ -166,18 +158,17 @@ class RunCommitter:
         failure.__cause__ = error
         return failure
 
-    def _release(self, status: Status) -> None:
-        with (
-            self._claim.lock,
-            suppress(Exception),
-        ):  # The store has already failed, and the run reports its first error.
+    def release(self, status: Status | None = None) -> None:
+        """Release the claim on the run. By default, the store gets the status after the last commit."""
+        # If the store has already failed, the run reports its first error.
+        with self._claim.lock, suppress(Exception):
             if not self._is_claimed:
                 if self._first is None:
                     return
                 # If the commit failed, another thread of this process may have started a run with this id.
                 self._first.result()
             if self._generation == self._claim.generation:
-                self.store.release(self._root, self._claim.process, status)
+                self.store.release(self._root, self._claim.process, status or self._last_status)
 
     def _change(self, machine: Machine) -> Change:
         run, since = machine.run, self._entry_counts.get(machine.run.id)
@@ -188,14 +179,14 @@ class RunCommitter:
         record = save_record(machine) if since is None or status != "running" else None
         error = None if record is None else record["run"]["error"]
         is_new = since is None and run.id not in self._created
-        texts = iter(self._texts([*entries, state, record, *(self._header_values(machine) if is_new else ())]))
+        *texts, state_text, record_text = self._texts([*entries, state, record])
         return Change(
             run_id=run.id,
             offset=since or 0,
-            entries=[next(texts) for _ in entries],
-            state=_text_if_not_none(state, next(texts)),
-            record=_text_if_not_none(record, next(texts)),
-            header=self._header(machine, *texts) if is_new else None,
+            entries=texts,
+            state=None if state is None else state_text,
+            record=None if record is None else record_text,
+            header=self._header(machine) if is_new else None,
             status=status,
             model=run.model,
             steps=run.steps,
@@ -217,34 +208,17 @@ class RunCommitter:
                     self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
         return texts
 
-    def _header_values(self, machine: Machine) -> tuple[object, object]:
-        """Return two values for the run header: the input, and the settings (or, for a branch, its `BranchContext`)."""
-        context, origin = machine.context, self._origin
-        if context is not None:
-            return to_saved_data(machine.run.input), context.to_json()
+    def _header(self, machine: Machine) -> RunHeader:
+        run, context, origin = machine.run, machine.context, self._origin
         notes: JsonObject = {"settings": origin.overrides, "file": origin.file}
         if self.first_span is not None:
             notes["span"] = self.first_span
-        return to_saved_data(machine.run.input), notes
-
-    def _header(self, machine: Machine, input_text: str, other_text: str) -> RunHeader:
-        context, origin = machine.context, self._origin
-        started = machine.run.started or datetime.now(UTC)
+        values = [to_saved_data(run.input), notes if context is None else context.to_json()]
+        input_text, text = self._texts(values)
+        started = run.started or datetime.now(UTC)
         if context is not None:
-            return RunHeader(machine.plan.module, context.parent_id, other_text, input_text, started)
-        return RunHeader(origin.agent, None, None, input_text, started, other_text, origin.batch, origin.item)
-
-
-def _call_later(clock: Clock, seconds: float, function: Callable[[], None]) -> None:
-    def work() -> None:
-        clock.sleep(seconds)
-        function()
-
-    threading.Thread(target=work, daemon=True).start()
-
-
-def _text_if_not_none(value: object, text: str) -> str | None:
-    return None if value is None else text
+            return RunHeader(machine.plan.module, context.parent_id, text, input_text, started)
+        return RunHeader(origin.agent, None, None, input_text, started, text, origin.batch, origin.item)
 
 
 def notes_of_run(header: RunHeader) -> JsonObject:

@@ -262,7 +262,7 @@ class DatabaseStore(ABC):
         def insert(transaction: Transaction) -> Sequence[str]:
             # Of several runs with the same id, insert only the first run.
             unique = list({run.run_id: run for run in reversed(runs)}.values())[::-1]
-            new = set(transaction.insert_queued(unique, deliver))
+            new = set(transaction.insert_queued(unique, deliver)) if unique else ()
             _store_media(transaction, [(blob, run.run_id) for run in unique if run.run_id in new for blob in run.media])
             return [run.run_id for run in unique if run.run_id in new]
 

@@ -228,10 +228,8 @@ class PostgresTransaction(sql.Transaction):
         query = _encode(sql)
         try:
             cursor.execute(query, values)
-        except UnicodeEncodeError:
-            cursor.execute(query, _encodable(values))
-        except DataError as error:
-            if error.sqlstate is not None:
+        except (UnicodeEncodeError, DataError) as error:
+            if isinstance(error, DataError) and error.sqlstate is not None:
                 raise
             cursor.execute(query, _encodable(values))
         return cursor
@@ -245,27 +243,23 @@ class PostgresTransaction(sql.Transaction):
         return self.execute(with_parts(statement, header is not None), (*values, *parts)).fetchone
 
     def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
-        headers = [queued.header for queued in runs]
-        values = [
-            [queued.run_id for queued in runs], [header.agent for header in headers],
-            [header.started for header in headers], [header.batch for header in headers],
-            [header.item for header in headers], [header.input for header in headers],
-            [header.overrides for header in headers], [queued.priority for queued in runs],
-            [queued.not_before for queued in runs], deliver,
+        rows = [
+            (
+                run_id, header.agent, header.started, header.batch, header.item, header.input, header.overrides,
+                priority, not_before,
+            )
+            for run_id, header, priority, not_before, _ in runs
         ]  # fmt: skip
-        new = [run_id for (run_id,) in self.execute(_INSERT_QUEUED, values).fetchall()]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        new = [run_id for (run_id,) in self.execute(_INSERT_QUEUED, [*columns, deliver]).fetchall()]
         if deliver:
+            # Runs that are already stored may need a job too.
             new_ids = set(new)
             known = [queued for queued in runs if queued.run_id not in new_ids]
-            self.execute(ADD_JOBS, [[*new, *self._deliver_known(known)]])
+            values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
+            changed = self.execute(_DELIVER_KNOWN, values).fetchall() if known else []
+            self.execute(ADD_JOBS, [[*new, *(run_id for run_id, needs_job in changed if needs_job)]])
         return new
-
-    def _deliver_known(self, known: Sequence[QueuedRun]) -> list[str]:
-        """Mark runs that are already stored for delivery to workers, and return the ids of the runs that need a job."""
-        if not known:
-            return []
-        values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
-        return [run_id for run_id, needs_job in self.execute(_DELIVER_KNOWN, values).fetchall() if needs_job]
 
     def notify(self, channel: str, payload: str) -> None:
         self.notifications.append((channel, payload))

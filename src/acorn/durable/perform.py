@@ -20,9 +20,9 @@ from acorn.stores.errors import run_not_found_error
 from acorn.stores.lease import (
     claim_run,
     is_driven_through_other_store,
+    start_heartbeat,
     stop_heartbeat,
     this_process,
-    try_start_heartbeat,
 )
 from acorn.stores.open import open_store
 from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
@@ -128,7 +128,7 @@ class _Delivery:
         return cast(Ended, status) if status in _ENDED else None
 
     def __enter__(self) -> None:
-        if not try_start_heartbeat(self._store, self._run_id):
+        if not start_heartbeat(self._store, self._run_id, is_exclusive=True):
             raise _already_driven_error(self._run_id)
 
     def __exit__(self, *_: object) -> None:

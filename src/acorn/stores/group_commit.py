@@ -135,6 +135,13 @@ class CommitJob(Generic[T]):
         self.wakeups: queue.SimpleQueue[None] | None = None
         """Receives an item when the job is written or can be written. It exists only while a caller waits."""
 
+    def execute(self, transaction: Transaction) -> CommitResult:
+        """Call the function and return its result. Any error except `KeepWrites` is raised."""
+        try:
+            return CommitResult(self.operation(transaction))
+        except KeepWrites as failed:
+            return CommitResult(error=failed.error)
+
     def result(self) -> T:
         """Wait until the job is written, and return its result. If no other thread writes, write the pending jobs."""
         if self.outcome is None:

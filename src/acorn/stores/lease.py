@@ -17,7 +17,6 @@ import secrets
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -160,36 +159,24 @@ _OnCancel = Callable[[], None]
 _heartbeats: dict[int, _Heartbeat] = {}
 
 
-def start_heartbeat(store: Store, run_id: str, on_cancel: _OnCancel | None = None) -> None:
-    """Renew the lease of this process in a store until `stop_heartbeat` is called for the run.
+def start_heartbeat(
+    store: Store, run_id: str, on_cancel: _OnCancel | None = None, *, is_exclusive: bool = False
+) -> bool:
+    """Renew the lease of this process in a store until `stop_heartbeat` is called for the run, and return True.
 
-    If the run gets a cancel request, `on_cancel` is called once in another thread.
-    """
-    with _guard:
-        _add_run(store, run_id, on_cancel)
-
-
-def try_start_heartbeat(store: Store, run_id: str) -> bool:
-    """Start the heartbeat for a run and return True.
-
-    If this process already drives the run, return False.
+    If the run gets a cancel request, `on_cancel` is called once in another thread. With `is_exclusive`, do nothing and
+    return False if this process already drives the run.
     """
     with _guard:
         heartbeat = _heartbeats.get(id(store))
-        if heartbeat is not None and run_id in heartbeat.runs:
+        if heartbeat is None:
+            heartbeat = _heartbeats[id(store)] = _Heartbeat(store)
+            threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
+        calls = heartbeat.runs.setdefault(run_id, [])
+        if is_exclusive and calls:
             return False
-        _add_run(store, run_id, None)
+        calls.append(on_cancel)
         return True
-
-
-def _add_run(store: Store, run_id: str, on_cancel: _OnCancel | None) -> None:
-    heartbeat = _heartbeats.get(id(store))
-    if heartbeat is None:
-        heartbeat = _Heartbeat(store)
-        threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
-        _heartbeats[id(store)] = heartbeat
-    heartbeat.runs[run_id] = on_cancel or heartbeat.runs.get(run_id)
-    heartbeat.counts[run_id] += 1
 
 
 def is_driven_through_other_store(store: Store, run_id: str) -> bool:
@@ -206,9 +193,9 @@ def stop_heartbeat(store: Store, run_id: str) -> None:
     with _guard:
         heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
-            heartbeat.counts[run_id] -= 1
-            if heartbeat.counts[run_id] <= 0:
-                del heartbeat.runs[run_id], heartbeat.counts[run_id]
+            heartbeat.runs[run_id].pop()
+            if not heartbeat.runs[run_id]:
+                del heartbeat.runs[run_id]
 
 
 def wake_heartbeat(store: Store) -> None:
@@ -224,9 +211,8 @@ class _Heartbeat:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.runs: dict[str, _OnCancel | None] = {}
-        self.counts: Counter[str] = Counter()
-        """A dict that maps run ids to the number of calls.
+        self.runs: dict[str, list[_OnCancel | None]] = {}
+        """A dict that maps run ids to the `on_cancel` functions of the calls.
 
         Two calls may start the same run. The store then accepts only one of the calls.
         """
@@ -272,11 +258,10 @@ class _Heartbeat:
 
     def _cancel(self, run_id: str) -> None:
         with _guard:
-            on_cancel = self.runs.get(run_id)
-            if on_cancel is not None:
-                self.runs[run_id] = None
-        if on_cancel is not None:
-            on_cancel()
+            calls = self.runs.get(run_id, [])
+            pending, calls[:] = [call for call in calls if call is not None], [None] * len(calls)
+        for call in pending:
+            call()
 
 
 def _reset_after_fork() -> None:

@@ -60,7 +60,7 @@ def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
     """Create the tables of the job engine, or migrate existing tables to the version of the installed engine."""
     engine = find_spec("procrastinate")  # Importing the engine would be slow.
     sql_files = None if engine is None or engine.origin is None else Path(engine.origin).parent / "sql"
-    migrations = set() if sql_files is None else {path.name for path in (sql_files / "migrations").glob("*.sql")}
+    migrations = {path.name for path in (sql_files / "migrations").glob("*.sql")} if sql_files else set[str]()
     applied = _applied_migrations(connection)
     if applied is not None and migrations <= applied:
         return

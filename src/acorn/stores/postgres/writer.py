@@ -16,7 +16,7 @@ from psycopg import Connection
 from psycopg.rows import TupleRow
 
 from acorn.errors import StoreError
-from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
 from acorn.stores.postgres.connection import Database, PostgresConnection, is_connection_lost, run_in_pipeline
 from acorn.stores.postgres.statements import PostgresTransaction
 from acorn.stores.rules import send_simple_commit
@@ -158,9 +158,7 @@ def _execute(transaction: PostgresTransaction, job: CommitJob[Any], *, is_single
     if not is_single:
         transaction.control(b"SAVEPOINT one")
     try:
-        outcome = CommitResult(job.operation(transaction))
-    except KeepWrites as failed:
-        outcome = CommitResult(error=failed.error)
+        outcome = job.execute(transaction)
     except psycopg.Error:  # PostgreSQL has already aborted the whole transaction.
         raise
     except Exception as error:

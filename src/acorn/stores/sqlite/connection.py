@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from acorn.errors import StoreError
-from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, KeepWrites, SharedConnection
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, SharedConnection
 from acorn.stores.rules import send_simple_commit
 from acorn.stores.sqlite.statements import TABLES, SQLiteTransaction
 from acorn.stores.statements import APPLICATION_ID, SCHEMA_VERSION
@@ -404,7 +404,4 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
 def _execute(transaction: SQLiteTransaction, job: CommitJob[Any]) -> CommitResult:
     if job.simple_commit is not None and send_simple_commit(transaction, job.simple_commit)():
         return CommitResult()
-    try:
-        return CommitResult(job.operation(transaction))
-    except KeepWrites as failed:
-        return CommitResult(error=failed.error)
+    return job.execute(transaction)

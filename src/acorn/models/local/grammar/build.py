@@ -17,8 +17,16 @@ from typing import Any
 
 from acorn._formats.schema.generate import NAIVE_TIME
 from acorn._formats.schema.regex import UnsupportedPatternError
-from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
-from acorn.models.local.grammar.pattern import pattern
+from acorn.models.local.grammar.scalars import (
+    choice,
+    decimal,
+    json_literal,
+    literal,
+    number,
+    pattern,
+    repeat,
+    sequence,
+)
 from acorn.models.local.grammar.schema import FORMATS, NOTES, Definitions, Schema, normalize, without_zone
 from acorn.types import JsonObject, JsonValue
 

@@ -191,7 +191,7 @@ def test_mcp_server_that_does_not_exit_is_killed(tmp_path: Path, how: str, words
 
 
 def test_mcp_server_with_duplicate_tool_name_raises_acorn_error(tmp_path: Path) -> None:
-    with pytest.raises(AcornError, match="offers two tools named `echo`"):
+    with pytest.raises(AcornError, match="offers `echo` and `echo`, but both tools would have the name `echo`"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
 

@@ -26,7 +26,7 @@ from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
 from acorn.mcp.address import ServerAddress
 from acorn.mcp.elicitation import Caller, Progress, answer_form, answer_url
-from acorn.mcp.tools import Definition, NotCalledError, ServerError, by_unique_name, clean, define_tool, truncate
+from acorn.mcp.tools import Definition, NotCalledError, ServerError, clean, define_tool, truncate
 from acorn.mcp.transport import SESSION_LOST, TransportState, error_message, open_transport
 from acorn.types import JsonObject
 
@@ -54,8 +54,8 @@ class Connection:
         """Whether the server may request human input."""
         self.is_legacy = False
         """Whether the server uses the older protocol, which starts with a handshake."""
-        self.definitions: dict[str, Definition] = {}
-        """A dict that maps tool names to the definitions that the server listed last."""
+        self.definitions: list[Definition] = []
+        """The tool definitions that the server listed last."""
         self._connect_timeout = connect_timeout
         """The maximum seconds for opening the session and listing the tools."""
         self._on_progress = on_progress
@@ -154,7 +154,7 @@ class Connection:
             definitions += [define_tool(tool, self.address.redact) for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None:
-                self.definitions = by_unique_name(definitions, self.address.label)
+                self.definitions = definitions
                 return
         raise AcornError(
             f"The MCP server `{self.address.label}` lists too many pages of tools (more than {_MAX_PAGES}), so acorn "

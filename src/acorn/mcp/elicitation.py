@@ -131,8 +131,9 @@ def _question(message: str, fields: Fields, defaults: JsonObject) -> str:
     """Return the text of the question: the server's message, the fields of the form, and their defaults."""
     notes = {name: f" (default: {_as_json(default)})" for name, default in defaults.items()}
     if len(fields) < 2:
-        has_plain_choices = _choices(fields) is not None and not any(map(_has_titles, fields.values()))
-        options = "" if has_plain_choices else "".join(map(_describe_options, fields.values()))
+        # The request contains choices without titles.
+        titled = [field for field in fields.values() if _choices(fields) is None or _has_titles(field)]
+        options = "".join(map(_describe_options, titled))
         return message + options + "".join(notes.values())
     lines = [
         f"- {name}: {field.get('description') or field.get('type') or 'any'}{_describe_options(field)}"
@@ -154,17 +155,8 @@ def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
     return {
         name: default
         for name, default in defaults.items()
-        if _can_be_sent(default)
-        and not has_invisible(_as_json(default))
-        and not any(form.descend(default, fields[name]))
+        if not has_invisible(_as_json(default)) and not any(form.descend(default, fields[name]))
     }
-
-
-def _can_be_sent(default: object) -> bool:
-    """Return True if MCP allows the type of a default value in a form: a string, a number or a list of strings."""
-    if is_json_list(default):
-        return all(isinstance(item, str) for item in default)
-    return isinstance(default, str | int | float)
 
 
 def _as_json(default: object) -> str:

@@ -132,12 +132,8 @@ def _new_server(offers: dict[str, _Offer]) -> Any:
         offer = offers.get(params.name)
         if offer is None:
             names = ", ".join(f"`{name}`" for name in offers)
-            text, data, failed = f"There is no tool `{shorten(params.name)}`. There are: {names}.", None, True
-        else:
-            text, data, failed = await _run(offer, params.arguments or {}, context.session.report_progress)
-        # A lone surrogate, as in a file name that is not UTF-8, would end the session.
-        content: list[Any] = [types.TextContent(type="text", text=replace_surrogates(text))]
-        return types.CallToolResult(content=content, structured_content=replace_surrogates(data), is_error=failed)
+            return _result(f"There is no tool `{shorten(params.name)}`. There are: {names}.")
+        return await _run(offer, params.arguments or {}, context.session.report_progress)
 
     return Server("acorn", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -154,41 +150,37 @@ def _output_schema(shape: Shape) -> JsonObject | None:
 # A call
 
 
-async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[str, JsonObject | None, bool]:
-    """Run the agent, and return (result as text, result as JSON data, whether the run failed)."""
+def _result(text: str, data: object = None, *, is_error: bool = True) -> types.CallToolResult:
+    # A lone surrogate, as in a file name that is not UTF-8, would end the session.
+    content: list[Any] = [types.TextContent(type="text", text=replace_surrogates(text))]
+    structured = replace_surrogates(data) if is_json_object(data) else None
+    return types.CallToolResult(content=content, structured_content=structured, is_error=is_error)
+
+
+async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> types.CallToolResult:
+    """Run the agent, and return its output or its error."""
     try:
         async with _report_progress(report) as on_entry:
             with listen(on_entry):
                 output = await offer.agent.acall(**arguments)
-    except AcornError as error:
-        return _redact(str(error) or describe_error(error)), None, True
     except Exception as error:
-        return _redact(describe_error(error)), None, True
+        text = str(error) if isinstance(error, AcornError) else ""
+        return _result(Redactor(find_secrets()).text(text or describe_error(error)))
     if isinstance(output, Paused):
-        return _paused_text(output), None, True
+        return _result(_paused_text(output))
     if isinstance(output, Unfinished):
-        return (
-            f"`{offer.name}` ended without an answer, because it called tools in its only step. Set `max_steps`.",
-            None,
-            True,
+        return _result(
+            f"`{offer.name}` ended without an answer, because it called tools in its only step. Set `max_steps`."
         )
     if offer.output.is_empty:
-        return "Done.", None, False
+        return _result("Done.", is_error=False)
     text = output if isinstance(output, str) else to_json_text(output)
     data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
-    if offer.output_schema is not None and not _fits_schema(
-        data, offer.output_schema
-    ):  # Clients would reject the data.
-        return f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.", None, True
-    return text, data if is_json_object(data) else None, False
-
-
-def _fits_schema(data: object, schema: JsonObject) -> bool:
-    """Return True if data fits a JSON Schema.
-
-    The output of a run was validated before, but it may not fit if it contains NaN or if `on_finish` changed it.
-    """
-    return bool(make_validator(schema).is_valid(data))
+    # Clients would reject data that does not fit the schema. The output of a run was validated before, but it may not
+    # fit if it contains NaN or if `on_finish` changed it.
+    if offer.output_schema is not None and not make_validator(offer.output_schema).is_valid(data):
+        return _result(f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.")
+    return _result(text, data, is_error=False)
 
 
 def _paused_text(paused: Paused) -> str:
@@ -197,10 +189,6 @@ def _paused_text(paused: Paused) -> str:
         f"The run {paused.run_id} is paused in its store and waits for human input:\n{questions}\n"
         f"A person can answer with the command `acorn answer`. This client cannot answer."
     )
-
-
-def _redact(text: str) -> str:
-    return Redactor(find_secrets()).text(text)
 
 
 @asynccontextmanager

@@ -251,7 +251,7 @@ class MCPServer:
                     raise
                 connection = await self._get_connection(can_ask)  # The session may have ended meanwhile.
         label, options = self.address.label, self._options
-        allowed = allowed_tools(list(connection.definitions.values()), options.allow, label)
+        allowed = allowed_tools(connection.definitions, options.allow, label)
         if not callable(options.approve):
             check_offered(options.approve, allowed, "approve", label)
         if options.pin is not None:
@@ -301,8 +301,7 @@ class MCPServer:
 
     async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         connection = await self._get_connection(caller.on_human is not None)
-        current = connection.definitions.get(definition.name)
-        if current is None or current.fingerprint != definition.fingerprint:
+        if all(current.fingerprint != definition.fingerprint for current in connection.definitions):
             raise ServerError(
                 f"the MCP server `{self.address.label}` has changed the definition of `{definition.name}` while the "
                 f"run was under way; it was not called"

@@ -221,18 +221,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def by_unique_name(definitions: Iterable[Definition], server: str) -> dict[str, Definition]:
-    """Return a dict that maps names to definitions. Raise `ToolConflictError` if two tools have the same name."""
-    named: dict[str, Definition] = {}
-    for definition in definitions:
-        if named.setdefault(definition.name, definition) is not definition:
-            raise ToolConflictError(
-                f"The MCP server `{server}` offers two tools named `{clean(definition.name)}`, so acorn does not use "
-                f"the server. Rename one of the tools in the server, or remove the server."
-            )
-    return named
-
-
 def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
     """Return the definitions of the tools in `allow`, or all definitions if `allow` is None."""
     if allow is None:

@@ -18,7 +18,7 @@ import signal
 from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,12 +76,11 @@ class TransportState:
     """The task that reads the standard error of a server process. It ends when the server has closed it."""
 
 
-@asynccontextmanager
-async def open_transport(address: ServerAddress, state: TransportState, timeout: float) -> AsyncGenerator[Streams]:
-    """Connect to a server, and yield the stream from the server and the stream to it."""
-    opened = _connect(address, state, timeout) if address.is_web else _start_process(address, state)
-    async with opened as streams:
-        yield streams
+def open_transport(
+    address: ServerAddress, state: TransportState, timeout: float
+) -> AbstractAsyncContextManager[Streams]:
+    """Return a context manager that connects to a server and yields the stream from the server and the stream to it."""
+    return _connect(address, state, timeout) if address.is_web else _start_process(address, state)
 
 
 # Error messages of a server

@@ -61,13 +61,12 @@ class Engine:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
-        self.settings: dict[str, int] = {}
+        self.settings: dict[str, int] | None = None
+        """The settings for loading, or None before the first request and after a failed load."""
         self.address = ""
         """The address of the engine's HTTP port, which rejects all requests, or "" before the file was loaded."""
         self._jobs: SimpleQueue[EngineJob | None] = SimpleQueue()
         self._server: Any = None
-        self._has_settings = False
-        """Whether the settings are final. After a failed load, the next request may use other settings."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run_jobs, name=f"acorn {name}", daemon=True)
         self._thread.start()
@@ -88,8 +87,8 @@ class Engine:
 
         The first call sets the settings for loading, so it returns an empty list.
         """
-        if not self._has_settings:
-            self.settings, self._has_settings = dict(settings), True
+        if self.settings is None:
+            self.settings = dict(settings)
         return [key for key in settings if settings[key] != self.settings.get(key)]
 
     def abandon(self) -> None:
@@ -137,14 +136,15 @@ class Engine:
         library = _library()
         params = library.CommonParams()
         params.model.path = os.fspath(self.path)
-        params.n_ctx = self.settings.get("n_ctx", _CONTEXT_TOKENS)
+        settings = self.settings or {}
+        params.n_ctx = settings.get("n_ctx", _CONTEXT_TOKENS)
         params.n_parallel = 1
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
         params.verbosity = -1
         params.warmup = False
         params.offline = True
         params.cache_ram_mib = 0
-        threads = self.settings.get("n_threads") or _default_threads()
+        threads = settings.get("n_threads") or _default_threads()
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         # The engine always opens an HTTP port, which acorn does not use. A random API key locks the port.
         params.hostnames = ["127.0.0.1"]
@@ -158,7 +158,7 @@ class Engine:
         try:
             server = library.Server(params)
         except Exception as error:
-            self._has_settings = False
+            self.settings = None
             cause = str(error).rstrip(".")
             raise local_error(
                 f"`{self.name}` could not be loaded from {self.path}: {cause}. The file may be incomplete, or this "
@@ -207,6 +207,7 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
     Raise `ModelError` if the engine was started in the parent process or with other settings, or if the process is
     ending.
     """
+    global _owner_pid
     if _engines and os.getpid() != _owner_pid:
         raise local_error(
             f"`{name}` was loaded before this process was forked, so this child process cannot use it. Start processes "
@@ -219,7 +220,9 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
             )
         file_engine = _engines.get(path)
         if file_engine is None:
-            _register_process()
+            if not _engines:
+                _owner_pid = os.getpid()
+                atexit.register(_close_engines)
             file_engine = _engines[path] = Engine(name, path)
         differing = file_engine.check_settings(settings)
     if differing:
@@ -230,36 +233,17 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
     return file_engine
 
 
-def _register_process() -> None:
-    """Remember that this process owns the engines, and close the engines when the process ends."""
-    global _owner_pid
-    if not _engines:
-        _owner_pid = os.getpid()
-        atexit.unregister(_close_at_exit)
-        atexit.register(_close_at_exit)
-
-
-def close_engines() -> None:
-    """Close every engine of this process.
-
-    A later request loads its model file again.
-    """
+def _close_engines() -> None:
+    """Close all engines when the process ends, and do not let another thread start an engine after that."""
+    global _is_ending
     if os.getpid() != _owner_pid:
         return
     with _lock:
+        _is_ending = True
         open_engines = list(_engines.values())
         _engines.clear()
     for open_engine in open_engines:
         open_engine.close()
-
-
-def _close_at_exit() -> None:
-    """Close all engines when the process ends, and do not let another thread start an engine after that."""
-    global _is_ending
-    if os.getpid() == _owner_pid:
-        with _lock:
-            _is_ending = True
-        close_engines()
 
 
 def _abandon_engines() -> None:

@@ -53,8 +53,8 @@ from acorn.thread.events import (
     to_finite_json,
 )
 from acorn.thread.messages import (
+    DatedMessage,
     MessagePart,
-    apply_summary,
     attach_remainder,
     events_of,
     is_turn,
@@ -64,6 +64,7 @@ from acorn.thread.messages import (
     messages_of,
     outcome_event,
     parse_call,
+    summary_change,
     to_messages,
 )
 from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
@@ -236,8 +237,7 @@ class _ForkWriter:
     def __init__(self, events: Sequence[AgentEvent], run_id: str, at: float) -> None:
         self.entries: list[Entry] = []
         self._run_id, self._at = run_id, at
-        self._history: list[Message] = []
-        self._iterations: list[int] = []
+        self._history: list[DatedMessage] = []
         self._called_tools: dict[str, tuple[str, str]] = {}
         """A dict that maps call ids to the tool name and the arguments of the call."""
         self._results: list[ToolResultEvent | ErrorEvent] = []
@@ -275,8 +275,7 @@ class _ForkWriter:
         change = change_of(entry, len(self._history))
         if change is not None:
             where, removed, added = change
-            self._history[where : where + removed] = added
-            self._iterations[where : where + removed] = [entry.step] * len(added)
+            self._history[where : where + removed] = [(message, entry.step) for message in added]
 
     def _append_results(self) -> None:
         if self._results:
@@ -300,38 +299,12 @@ class _ForkWriter:
 
     def _apply_summary(self, event: SummaryEvent) -> None:
         """Append a `Compacted` entry, which replaces a part of the message history with a summary."""
-        before, after, iterations = self._history, list(self._history), list(self._iterations)
-        apply_summary(event, after, iterations)
-        where = _count_common(before, after)
-        common_end = _count_common(before[where:][::-1], after[where:][::-1])
-        added = after[where : len(after) - common_end]
-        self._append(
-            Compacted(
-                self._run_id,
-                event.iteration,
-                self._at,
-                self._at,
-                "",
-                event.summary,
-                where,
-                len(before) - common_end - where,
-                tuple(copy_json(added)),
-                tuple(event.summarized_iterations),
-                Usage(),
-                None,
-            )
-        )
-        self._iterations = iterations
-
-
-def _count_common(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """Return the number of messages at the start of both lists that are identical objects."""
-    count = 0
-    for left, right in zip(one, other, strict=False):
-        if left is not right:
-            break
-        count += 1
-    return count
+        start, stop, added = summary_change(event, self._history)
+        messages = tuple(copy_json([message for message, _ in added]))
+        steps = tuple(event.summarized_iterations)
+        here = (self._run_id, event.iteration, self._at)
+        self._append(Compacted(*here, self._at, "", event.summary, start, stop - start, messages, steps, Usage(), None))
+        self._history[start : start + len(added)] = added
 
 
 def _parse_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:

@@ -29,6 +29,8 @@ from acorn.thread.events import (
 )
 from acorn.types import TOOL_ERROR, JsonObject, Message, MessageCall, is_json_object, is_list_or_tuple, is_mapping
 
+DatedMessage = tuple[Message, int]
+"""A message and its iteration."""
 MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
@@ -136,17 +138,15 @@ def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
     all_events = as_events(events)
     outer = min(all_events, key=_depth, default=None)
     own = [event for event in all_events if outer and (event.branch, event.run_id) == (outer.branch, outer.run_id)]
-    messages: list[Message] = []
-    iterations: list[int] = []
+    history: list[DatedMessage] = []
     for group in message_groups(own):
         first = group[0]
         if isinstance(first, SummaryEvent):
-            apply_summary(first, messages, iterations)
+            start, stop, added = summary_change(first, history)
+            history[start:stop] = added
         else:
-            added = messages_of(group)
-            messages += added
-            iterations += [first.iteration] * len(added)
-    return messages
+            history += [(message, first.iteration) for message in messages_of(group)]
+    return [message for message, _ in history]
 
 
 def message_groups(events: Iterable[AgentEvent]) -> Iterator[list[AgentEvent]]:
@@ -172,23 +172,22 @@ def is_turn(event: AgentEvent) -> bool:
     return isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant")
 
 
-def apply_summary(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
-    """Replace the summarized messages in the list `messages` with the summary.
+def summary_change(event: SummaryEvent, history: Sequence[DatedMessage]) -> tuple[int, int, list[DatedMessage]]:
+    """Return the range of the history that a summary replaces, and the messages that replace this range.
 
-    The summary is inserted at the index of the last summarized message. `iterations` is a parallel list with the
-    iteration of each message.
+    The summary follows the messages in the range that it does not summarize: system messages and the last input.
     """
-    inputs = [index for index, message in enumerate(messages) if message["role"] == "user" and iterations[index] == 0]
+    inputs = [index for index, (message, step) in enumerate(history) if message["role"] == "user" and step == 0]
     summarized = [
         index
-        for index, message in enumerate(messages)
-        if iterations[index] in event.summarized_iterations and message["role"] != "system" and index not in inputs[-1:]
+        for index, (message, step) in enumerate(history)
+        if step in event.summarized_iterations and message["role"] != "system" and index not in inputs[-1:]
     ]
-    where = summarized[-1] + 1 if summarized else len(messages)
-    messages.insert(where, {"role": "user", "content": event.summary})
-    iterations.insert(where, event.iteration)
-    for index in reversed(summarized):
-        del messages[index], iterations[index]
+    start, stop = (summarized[0], summarized[-1] + 1) if summarized else (len(history), len(history))
+    kept = sorted({*range(start, stop)} - {*summarized})
+    added = [history[index] for index in kept]
+    added.append(({"role": "user", "content": event.summary}, event.iteration))
+    return start, stop, added
 
 
 def _depth(event: AgentEvent) -> int:

@@ -53,7 +53,7 @@ def _encode_tree(run: Any) -> JsonObject:
     entries = tuple(run.journal.entries)  # A copy is necessary, because the run may still append entries.
     return {
         "format": FORMAT,
-        "module": find_module_name(entries),
+        "module": next((entry.module for entry in entries if isinstance(entry, RunStarted)), None),
         "run": encode_record(run),
         "history": to_saved_data(run._history.current),
         "journal": [to_saved_data(encode_entry(entry)) for entry in entries],
@@ -123,14 +123,6 @@ def _class_name(module: str) -> str:
 
 
 # Records
-
-
-def find_module_name(entries: Iterable[Entry]) -> str | None:
-    """Return the name of the agent class from a journal, such as `package.file:Class`.
-
-    Return None if the journal contains no `RunStarted` entry.
-    """
-    return next((entry.module for entry in entries if isinstance(entry, RunStarted)), None)
 
 
 def encode_record(run: Any) -> JsonObject:

@@ -8,6 +8,7 @@ history from the journal alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Concatenate, ParamSpec
 
 from pydantic_core import from_json
@@ -133,7 +134,7 @@ class Transcript:
             extra,
             response.stop_reason,
             refusal,
-            response.usage.copy(),
+            replace(response.usage),
             response.cost,
             response.attempts,
             response.waits,
@@ -236,7 +237,7 @@ class Transcript:
             removed,
             tuple(added),
             steps,
-            response.usage.copy(),
+            replace(response.usage),
             response.cost,
         )
 

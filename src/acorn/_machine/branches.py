@@ -23,7 +23,7 @@ from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
 from acorn._history.transcript import Transcript, result_content, result_message
 from acorn._machine.asks import BranchEnd
-from acorn._machine.budgets import Budget, Budgets, Limits
+from acorn._machine.budgets import Budget, Budgets, Limits, add_usage
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook, named_tools
 from acorn._machine.state import BranchContext, State, branch_id
@@ -181,7 +181,7 @@ class Branches:
                 message.form,
             )
         )
-        _count(self.run, branch)
+        add_usage(self.run, branch.usage, branch.cost)
 
     def count_open(self) -> None:
         """Add the usage of the branches that were unfinished when the run ended.
@@ -192,13 +192,7 @@ class Branches:
             return
         self.are_counted = True
         for branch in _uncounted_branches(self.run):
-            _count(self.run, branch)
-
-
-def _count(run: Run, branch: Run) -> None:
-    run.usage.add(branch.usage)
-    if branch.cost is not None:
-        run.cost = (run.cost or 0.0) + branch.cost
+            add_usage(self.run, branch.usage, branch.cost)
 
 
 def _uncounted_branches(run: Run) -> Iterator[Run]:

@@ -205,15 +205,20 @@ class Budgets:
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
         usage.requests = usage.requests or 1  # A custom model may leave the number of requests at 0.
+        add_usage(run, usage, response.cost)
         cost, tokens = response.cost, usage.total_tokens
         for budget in self.all:
             spent = budget.spent  # Several threads add the usage of branches, so each sum is one statement.
             spent.tokens += tokens
             spent.cost += cost or 0.0
-        run.usage.add(usage)
-        if cost is not None:
-            run.cost = (run.cost or 0.0) + cost
         run.model = response.model or model.name
+
+
+def add_usage(run: Run, usage: Usage, cost: float | None) -> None:
+    """Add the usage and the cost of a response or a branch to the record of a run."""
+    run.usage.add(usage)
+    if cost is not None:
+        run.cost = (run.cost or 0.0) + cost
 
 
 REPEATED = (

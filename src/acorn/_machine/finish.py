@@ -90,12 +90,6 @@ class Answers:
         assert failure is not None
         return failure, None
 
-    def judge_xml(self, response: ModelResponse, max_tokens: int) -> FinishResult:
-        """Validate a response that should contain the answer as XML."""
-        cut_off = response.stop_reason == "length"
-        root = self.spec.xml_output_root
-        return judge_xml(self.spec.output, response.content, root, cut_off=cut_off, max_tokens=max_tokens)
-
     def spend_retry(self, result: FinishResult) -> None:
         """Count one retry. Raise `ParseError` if all retries are used up."""
         attempts = self.state.corrections + 1

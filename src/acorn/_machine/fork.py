@@ -34,7 +34,7 @@ from acorn.thread.events import (
 )
 from acorn.thread.journal_events import discard_outdated_extras, fork_entries
 from acorn.thread.messages import events_of, join_events
-from acorn.types import ForkedFrom, Message, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import ForkedFrom, is_json_object, is_list_or_tuple, is_mapping
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +73,12 @@ class Fork:
         """Return the input of the original run as an instance of the input schema in `spec`."""
         if spec.input.is_empty:
             return spec.input.from_call(spec.owner, (), {})
-        if self.source_input is not None:
-            run_input = self._restore_input(spec)
-            if run_input is not None and self._index_of(input_message(spec, run_input)) is not None:
-                return run_input
+        if (original := self._original_input(spec)) is not None:
+            return original[0]
         failure: Exception | None = None
-        for index in self._input_indexes():
+        for _, event in self._possible_inputs():
             try:
-                return decode_xml(self._message(index).content, spec.input, spec.xml_input_root)
+                return decode_xml(event.content, spec.input, spec.xml_input_root)
             except (ParseError, ValidationError, ValueError) as error:
                 failure = failure or error
         reason = "" if failure is None else f" ({_describe(failure)})"
@@ -93,11 +91,9 @@ class Fork:
 
     def with_input(self, spec: Spec, run_input: BaseModel) -> Fork:
         """Return a copy of the fork in which a new input replaces the original input."""
-        source = self._restore_input(spec) if self.source_input is not None else None
-        index = None if source is None else self._index_of(input_message(spec, source))
-        if index is None:
-            index = next(iter(self._input_indexes()), None)
-        if index is None:
+        original = self._original_input(spec)
+        indexes = [index for index, _ in self._possible_inputs()] if original is None else [original[1]]
+        if not indexes:
             message = (
                 f"The thread has no message that holds an input of `{spec.owner}`, so the input of the call cannot "
                 f"replace it. Call the module without an input."
@@ -105,34 +101,31 @@ class Fork:
             problem = input_problem("", "no input", excerpt(to_json_data(run_input), 200), message)
             raise InputError(message, problems=[problem])
         events = list(self.events)
-        events[index : index + 1] = events_of(input_message(spec, run_input), 0)
+        events[indexes[0] : indexes[0] + 1] = events_of(input_message(spec, run_input), 0)
         return replace(self, events=events, source_input=run_input)
 
-    def _restore_input(self, spec: Spec) -> BaseModel | None:
+    def _original_input(self, spec: Spec) -> tuple[BaseModel, int] | None:
+        """Return the input of the original run and the event index of its message, or None if it is unknown."""
         try:
-            return decode_instance(spec.input.schema, to_json_data(self.source_input), "input")
+            source = decode_instance(spec.input.schema, to_json_data(self.source_input), "input")
         except AcornError:
             return None
+        opening = input_message(spec, source)
+        return next(
+            ((source, index) for index, event in self._possible_inputs() if join_events([event]) == opening), None
+        )
 
-    def _input_indexes(self) -> list[int]:
-        """Return the event indexes of the user messages before the first response, from last to first.
+    def _possible_inputs(self) -> list[tuple[int, MessageEvent]]:
+        """Return the user messages before the first response with their event indexes, from last to first.
 
         One of these messages may contain the input of the run.
         """
-        indexes = [
-            index
+        inputs = [
+            (index, event)
             for index, event in enumerate(self.events)
             if isinstance(event, MessageEvent) and event.role == "user" and event.iteration == 0
         ]
-        return indexes[::-1]
-
-    def _index_of(self, opening: Message) -> int | None:
-        return next((index for index in self._input_indexes() if join_events([self._message(index)]) == opening), None)
-
-    def _message(self, index: int) -> MessageEvent:
-        event = self.events[index]
-        assert isinstance(event, MessageEvent)
-        return event
+        return inputs[::-1]
 
 
 def fork_of(thread: object, before: object, owner: str) -> Fork:

@@ -31,7 +31,7 @@ from acorn._history.transcript import Transcript, first_messages
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
 from acorn._machine.budgets import REPEATED, Budgets, Limits, digest_step, is_repeating
-from acorn._machine.finish import Answers, FinishResult, no_answer, refusal_error, xml_request
+from acorn._machine.finish import Answers, FinishResult, judge_xml, no_answer, refusal_error, xml_request
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
@@ -352,7 +352,8 @@ class Machine:
             state.phase = "compact"
             return
         request = builder.build(now)
-        is_due = state.forced or (self._is_single_turn and not builder.has_tools and not thinks(builder.model))
+        has_tools = builder.toolset.tools or builder.toolset.branches
+        is_due = state.forced or (self._is_single_turn and not has_tools and not thinks(builder.model))
         if is_due and not state.fallback:
             if builder.model.can_force_tool(request):
                 state.was_forced, request.forced_tool = True, FINISH
@@ -399,7 +400,10 @@ class Machine:
                 return
         if state.fallback:
             self.transcript.answer_calls({}, TOO_LATE)
-            result = self.answers.judge_xml(response, self.builder.max_tokens)
+            spec, max_tokens, cut_off = self.spec, self.builder.max_tokens, response.stop_reason == "length"
+            result = judge_xml(
+                spec.output, response.content, spec.xml_output_root, cut_off=cut_off, max_tokens=max_tokens
+            )
             if result.instance is None:
                 self._correct(result, now, is_user_message=True)
             else:

@@ -57,12 +57,13 @@ class Toolset:
     @cached_property
     def definitions(self) -> ToolDefinitions:
         """The definitions of the tools, the branches and `__finish__` in the format of OpenAI."""
-        schemas = [tool.schema for tool in self.tools] + [branch.schema for branch in self.branches.values()]
-        # A hosted tool has the format of its provider, without `parameters`.
-        return ToolDefinitions(
-            {"type": "function", "function": schema} if "parameters" in schema else schema
-            for schema in (*schemas, self.finish)
-        )
+        definitions: list[JsonObject] = []
+        offered: list[Tool | BranchTool] = [*self.tools, *self.branches.values()]
+        for tool in offered:
+            schema = tool.schema
+            # A hosted tool has the format of its provider, without `parameters`.
+            definitions.append({"type": "function", "function": schema} if "parameters" in schema else schema)
+        return ToolDefinitions([*definitions, {"type": "function", "function": self.finish}])
 
 
 class RequestBuilder:
@@ -128,10 +129,6 @@ class RequestBuilder:
         self._use_tools(changes.tools)
 
     # Tools
-
-    @property
-    def has_tools(self) -> bool:
-        return bool(self.toolset.tools or self.toolset.branches)
 
     def add_source(self, source: object, listed: object) -> None:
         """Add the tools of an opened tool source. `listed` is the value that the source's `tools()` returned."""

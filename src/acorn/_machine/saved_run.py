@@ -32,6 +32,7 @@ from acorn._history.saved_form import (
     fill_journal,
 )
 from acorn._history.transcript import read_call
+from acorn._machine.budgets import add_usage
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.state import State
@@ -204,9 +205,7 @@ def _count_usage(machine: Machine) -> None:
     run = machine.run
     for entry in machine.journal.entries:
         if isinstance(entry, ModelResponded | BranchFinished | Compacted):
-            run.usage.add(entry.usage)
-            if entry.cost is not None:
-                run.cost = (run.cost or 0.0) + entry.cost
+            add_usage(run, entry.usage, entry.cost)
     tokens, cost = run.usage.total_tokens, run.cost or 0.0
     spent = machine.state.meter.spent
     spent.tokens, spent.cost = tokens, cost

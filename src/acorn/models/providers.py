@@ -55,7 +55,7 @@ _PROVIDERS = {
 }
 _CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _IDS_WITHOUT_PROVIDER = {"openai": re.compile(r"gpt-\d|o\d|chatgpt-"), "anthropic": re.compile(r"claude-")}
-_ADDRESS_KEYS = ("base_url", "api_base")
+_NO_PROVIDER = _Provider(())
 
 
 def provider_in_id(name: str) -> str:
@@ -70,9 +70,11 @@ def provider_in_id(name: str) -> str:
 
 def address_of(provider: str, config: JsonObject) -> str:
     """Return the server address in the model dict, or else in an environment variable, or else the default address."""
-    row = _PROVIDERS.get(provider, _Provider(()))
-    candidates = (*(config.get(key) for key in _ADDRESS_KEYS), *map(os.environ.get, row.address_variables), row.address)
-    return next((str(candidate).rstrip("/") for candidate in candidates if candidate), "")
+    row = _PROVIDERS.get(provider, _NO_PROVIDER)
+    address = config.get("base_url") or config.get("api_base")
+    if not address:
+        address = next(filter(None, map(os.environ.get, row.address_variables)), row.address)
+    return str(address).rstrip("/")
 
 
 def custom_address(provider: str, config: JsonObject) -> str | None:
@@ -81,7 +83,7 @@ def custom_address(provider: str, config: JsonObject) -> str | None:
     Return None if requests go to the default address of the provider.
     """
     address = address_of(provider, config)
-    return None if address == _PROVIDERS.get(provider, _Provider(())).address else address
+    return None if address == _PROVIDERS.get(provider, _NO_PROVIDER).address else address
 
 
 def find_api_key(config: JsonObject, *variables: str) -> str | None:

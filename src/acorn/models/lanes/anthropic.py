@@ -12,8 +12,9 @@ the text and the calls of the message, since the user may have edited the messag
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import dropwhile
+from collections.abc import Collection, Mapping, Sequence
+from itertools import compress, dropwhile
+from operator import eq, itemgetter
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -128,19 +129,18 @@ class Anthropic(Lane):
             settings["stream"] = True
         return settings
 
-    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
-        messages, texts = request.messages, request.encoded(_blocks_json)
+    def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
+        messages, turns = request.messages, request.encoded(_turn_json)
         for at, mark in cache_marks(request).items():
-            texts[at] = _blocks_json(messages[at], mark)
-        count = 0
+            turns[at] = _turn_json(messages[at], mark)
+        count, after = 0, b"]"
         while count < len(messages) and messages[count]["role"] == "system":
             count += 1
-        parts = [b',"messages":[', _turns_json(messages[count:], texts[count:]), b"]"]
-        if system := b",".join(filter(None, texts[:count])):
-            parts += [b',"system":[', system, b"]"]
+        if system := b",".join(turn[len(_USER) : -2] for turn in turns[:count] if turn):
+            after += b',"system":[%s]' % system
         if request.tools:
-            parts += [b',"tools":', request.tools_json(_tool_json)]
-        return parts
+            after += b',"tools":' + request.tools_json(_tool_json)
+        return b',"messages":[', _merge_turns(turns[count:]), after
 
     # Responses
 
@@ -190,32 +190,24 @@ def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
 # Conversion of messages to turns
 
 
-def _blocks_json(message: Message, mark: JsonObject | None = None) -> bytes:
-    """Return the JSON texts of the content blocks of a message, joined with commas."""
-    return to_json(_mark_last(_message_blocks(message), mark))[1:-1]
+_USER, _ASSISTANT = b'{"role":"user","content":[', b'{"role":"assistant","content":['
 
 
-def _turns_json(messages: Sequence[Message], texts: Sequence[bytes]) -> bytes:
-    """Return the JSON text of the turns, which alternate between the user and the model.
-
-    `texts` contains the JSON text of the blocks of each message.
-    """
-    turns: list[bytes] = []
-    role, blocks = b"", list[bytes]()
-    for message, text in zip(messages, texts, strict=True):
-        # A system message within the conversation becomes a part of the user's turn.
-        speaker = b"assistant" if message["role"] == "assistant" else b"user"
-        if speaker is not role:
-            turns.append(_turn_json(role, blocks))
-            role, blocks = speaker, []
-        blocks.append(text)
-    turns.append(_turn_json(role, blocks))
-    return b",".join(filter(None, turns))
+def _turn_json(message: Message, mark: JsonObject | None = None) -> bytes:
+    """Return the JSON text of a turn with the content blocks of one message, or b"" if the message has no blocks."""
+    blocks = to_json(_mark_last(_message_blocks(message), mark))[1:-1]
+    # A system message within the conversation becomes a part of the user's turn.
+    return b"%s%s]}" % (_ASSISTANT if message["role"] == "assistant" else _USER, blocks) if blocks else b""
 
 
-def _turn_json(role: bytes, texts: Sequence[bytes]) -> bytes:
-    blocks = b",".join(filter(None, texts))
-    return b'{"role":"%s","content":[%s]}' % (role, blocks) if blocks else b""
+def _merge_turns(turns: Sequence[bytes]) -> list[bytes]:
+    """Return the JSON texts of the turns, whose commas join consecutive messages of the same speaker to one turn."""
+    texts = list(filter(None, turns))
+    speakers = list(map(itemgetter(len(b'{"role":"')), texts))  # The first letter of the role.
+    for at in compress(range(1, len(texts)), map(eq, speakers, speakers[1:])):
+        texts[at - 1] = texts[at - 1][:-2]
+        texts[at] = texts[at].partition(b"[")[2]
+    return texts
 
 
 def _message_blocks(message: Mapping[str, Any]) -> list[JsonObject]:

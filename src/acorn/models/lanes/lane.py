@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
@@ -158,7 +158,13 @@ class Lane(ABC):
             if message := self.reject_medium(medium):
                 raise UnsupportedContentError(message)
         settings = to_json(self.request_settings(request, left_out, is_stream=is_stream))[:-1]
-        return b"".join((settings, *self.request_content(request), b"}"))
+        before, messages, after = self.request_content(request)
+        if not messages:
+            return b"%s%s%s}" % (settings, before, after)
+        # Only one operation copies the messages, because a long conversation is slow to copy.
+        messages[0] = b"%s%s%s" % (settings, before, messages[0])
+        messages[-1] = b"%s%s}" % (messages[-1], after)
+        return b",".join(messages)
 
     @abstractmethod
     def reject_medium(self, medium: SentMedium) -> str | None:
@@ -169,8 +175,11 @@ class Lane(ABC):
         """Return all fields of a request except the messages and tools."""
 
     @abstractmethod
-    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
-        """Return parts of the JSON text of a request: a comma and a key before the messages and tools."""
+    def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
+        """Return the JSON texts of the messages and tools: the text before the messages, each message, the text after.
+
+        The first text begins with a comma.
+        """
 
     @abstractmethod
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:

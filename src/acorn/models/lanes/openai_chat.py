@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -143,14 +143,14 @@ class OpenAIChat(OpenAILane):
     def reject_medium(self, medium: SentMedium) -> str | None:
         return unsupported_url(medium) if medium.url is not None and medium.kind in ("audio", "file") else None
 
-    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
+    def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
         # A custom server may expect the call ids that it created.
         encode = _message_json if self.has_custom_address else _portable_message_json
         messages = request.encoded(encode)
         for at, mark in cache_marks(request).items():
             messages[at] = encode(with_cache_mark(request.messages[at], mark))
-        tools = (b',"tools":', request.tools_json()) if request.tools else ()
-        return (*tools, b',"messages":[', b",".join(messages), b"]")
+        tools = b',"tools":' + request.tools_json() if request.tools else b""
+        return tools + b',"messages":[', messages, b"]"
 
     def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
         settings = {"model": self.name, **sampling_settings(request, left_out, self.name, self._max_tokens_key)}

@@ -96,7 +96,7 @@ class OpenAIResponses(OpenAILane):
             settings["stream"] = True
         return settings
 
-    def request_content(self, request: ModelRequest) -> Iterable[bytes]:
+    def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
         messages, first, instructions = request.messages, 0, list[str]()
         texts = request.encoded(self._items_json)
         while first < len(messages) and messages[first]["role"] == "system":
@@ -104,15 +104,15 @@ class OpenAIResponses(OpenAILane):
                 instructions.append(content)
                 texts[first] = b""
             first += 1
-        system, parts = " ".join(instructions), list[bytes]()
-        items = b",".join(filter(None, texts))
+        system, after = " ".join(instructions), b"]"
+        items = list(filter(None, texts))
         if not items:  # OpenAI rejects an empty input.
-            items = to_json(message_item("system", system))
+            items = [to_json(message_item("system", system))]
         elif system:
-            parts += [b',"instructions":', to_json(system)]
+            after += b',"instructions":' + to_json(system)
         if request.tools:
-            parts += [b',"tools":', request.tools_json(_tool_json)]
-        return (b',"input":[', items, b"]", *parts)
+            after += b',"tools":' + request.tools_json(_tool_json)
+        return b',"input":[', items, after
 
     def _items_json(self, message: Message) -> bytes:
         items = items_of(message, is_stored=self.settings.get("store") is not False)

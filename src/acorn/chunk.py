@@ -70,17 +70,13 @@ class AnswerReader:
     def parse(self, count: int) -> tuple[Any, tuple[str, ...]]:
         """Parse the first `count` text fragments, and return the partial answer and its complete field names."""
         with self._lock:
-            parser = self._parser
-            if parser is None:
-                parser = self._parser = PushParser(expectation_of(self._shape.schema))
-            elif count < self._fed:  # The user reads an old chunk after a newer chunk, so parse again from the start.
-                parser = PushParser(expectation_of(self._shape.schema))
-                for piece in self._pieces[:count]:
-                    parser.feed(piece)
-                return self._value(parser), parser.completed()
-            while self._fed < count:
-                parser.feed(self._pieces[self._fed])
-                self._fed += 1
+            parser, fed = self._parser, self._fed
+            if parser is None or count < fed:  # The user reads an old chunk after a newer chunk: parse from the start.
+                parser, fed = PushParser(expectation_of(self._shape.schema)), 0
+            for piece in self._pieces[fed:count]:
+                parser.feed(piece)
+            if count >= self._fed:
+                self._parser, self._fed = parser, count
             return self._value(parser), parser.completed()
 
     def _value(self, parser: PushParser) -> Any:
@@ -134,18 +130,8 @@ class StreamChunk(Generic[Out]):
             vars(self).update(parts)
 
     def __repr__(self) -> str:
-        names = (
-            "content",
-            "reasoning",
-            "partial",
-            "completed",
-            "tool_call",
-            "tool_result",
-            "branch",
-            "run_id",
-            "result",
-        )
-        values = {name: getattr(self, name) for name in names} | {"completed": self.completed or None}
+        names = ("content", "reasoning", "partial", "completed", "tool_call", "tool_result", "branch", "run_id")
+        values = {name: getattr(self, name) for name in (*names, "result")} | {"completed": self.completed or None}
         parts = [f"{name}={value!r}" for name, value in values.items() if value is not None]
         if self.run is not None:
             parts.append(f"run=<Run {self.run.id}>")

@@ -97,20 +97,19 @@ def _not_an_object(arguments: str) -> str:
 
 
 def signature_binding(
+    descriptions: Callable[[], Mapping[str, str]],
     function: Callable[..., Any],
     label: str,
-    *,
-    descriptions: Callable[[], Mapping[str, str]],
-    drop_first: bool = False,
-    local_names: Mapping[str, object] | None = None,
+    drop_first: bool,
+    local_names: Mapping[str, object],
 ) -> Binding:
     """Return the binding of a function with type hints.
 
-    `drop_first` omits the `self` of an unbound method.
+    `descriptions` returns the descriptions of the parameters. `drop_first` omits the `self` of an unbound method.
     """
     inner, filled, parameters = _read_signature(function, label, drop_first)
     _check_parameters(parameters, label, inspect.isbuiltin(getattr(inner, "func", inner)))
-    hints = _read_hints(inner, parameters, label, local_names or {})
+    hints = _read_hints(inner, parameters, label, local_names)
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
     injected = tuple(p.name for p in parameters if _is_run_hint(hints[p.name]))
     parameters = [p for p in parameters if p.name not in injected]
@@ -356,9 +355,8 @@ def schema_binding(
     schema: Any,
     function: Callable[..., Any],
     label: str,
-    *,
-    drop_first: bool = False,
-    local_names: Mapping[str, object] | None = None,
+    drop_first: bool,
+    local_names: Mapping[str, object],
 ) -> Binding:
     """Return the binding of a function with an explicit schema, after a check that they fit together.
 
@@ -368,7 +366,7 @@ def schema_binding(
     inner, filled, parameters = _read_signature(function, label, drop_first)
     named = [*schema.get("properties", {}), *required_properties(schema)]
     others = [p for p in parameters if p.name not in named and p.annotation is not _P.empty]
-    hints = _read_hints(inner, others, label, local_names or {})  # The schema replaces the type hints of the arguments.
+    hints = _read_hints(inner, others, label, local_names)  # The schema replaces the type hints of the arguments.
     injected = tuple(p.name for p in others if p.kind in _BY_NAME and _is_run_hint(hints[p.name]))
     if taken := [name for name in named if name in filled]:
         raise DeclarationError(

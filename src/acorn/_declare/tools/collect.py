@@ -29,9 +29,9 @@ from acorn._declare.tools.kinds import (
     hosted_tool,
     is_ask_human,
     is_source,
+    tool_definition,
 )
 from acorn._formats.json import excerpt
-from acorn._formats.schema.generate import close_objects
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.record import Run
@@ -78,21 +78,10 @@ class FunctionTool:
     @cached_property
     def binding(self) -> Binding:
         """The binding that contains the schema and the validator of the arguments."""
+        arguments = (self.function, self.name, self.drop_first, self.local_names)
         if self.options.schema is not None:
-            return schema_binding(
-                self.options.schema,
-                self.function,
-                self.name,
-                drop_first=self.drop_first,
-                local_names=self.local_names,
-            )
-        return signature_binding(
-            self.function,
-            self.name,
-            descriptions=lambda: self._doc[1],
-            drop_first=self.drop_first,
-            local_names=self.local_names,
-        )
+            return schema_binding(self.options.schema, *arguments)
+        return signature_binding(lambda: self._doc[1], *arguments)
 
     @property
     def schema(self) -> JsonObject:
@@ -101,14 +90,8 @@ class FunctionTool:
 
     @cached_property
     def _schema(self) -> JsonObject:
-        description = self.options.description or self._doc[0]
-        optional = {"description": description} if description else {}
-        schema = self.binding.schema
-        if not self.options.strict:
-            return {"name": self.name, **optional, "parameters": schema}
         # acorn sends an explicit schema unchanged.
-        parameters = schema if self.options.schema is not None else close_objects(schema)
-        return {"name": self.name, **optional, "parameters": parameters, "strict": True}
+        return tool_definition(self, self._doc[0], self.binding.schema, is_fixed=self.options.schema is not None)
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""

@@ -44,18 +44,23 @@ class ArgumentError(Exception):
     """
 
 
-class Tool(Protocol):
-    """The interface of a tool that a run offers to the model."""
+class Named(Protocol):
+    """A tool with a name and options."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def options(self) -> ToolOptions: ...
+
+
+class Tool(Named, Protocol):
+    """The interface of a tool that a run offers to the model."""
+
     @property
     def schema(self) -> JsonObject:
         """The name, description and parameters in OpenAI's format."""
         ...
 
-    @property
-    def options(self) -> ToolOptions: ...
     @property
     def where(self) -> str:
         """The location of the declaration, for error messages."""
@@ -78,6 +83,19 @@ class Tool(Protocol):
     def bound_to(self, instance: object) -> Tool:
         """Return a copy that calls the tool method on one instance, or the tool itself if it is not a method."""
         ...
+
+
+def tool_definition(tool: Named, description: str, parameters: JsonObject, *, is_fixed: bool = False) -> JsonObject:
+    """Return the name, description and parameters of a tool in OpenAI's format.
+
+    `description` is used if the options have none. The parameters of a strict tool forbid additional properties, unless
+    the user fixed them with an explicit schema.
+    """
+    description = tool.options.description or description
+    definition = {"name": tool.name, **({"description": description} if description else {}), "parameters": parameters}
+    if not tool.options.strict:
+        return definition
+    return {**definition, "parameters": parameters if is_fixed else close_objects(parameters), "strict": True}
 
 
 @runtime_checkable
@@ -128,11 +146,7 @@ class AgentTool:
     @cached_property
     def schema(self) -> JsonObject:
         """The name, description and parameters in OpenAI's format."""
-        description = self.options.description or first_paragraph(self.doc)
-        optional = {"description": description} if description else {}
-        if self.options.strict:
-            return {"name": self.name, **optional, "parameters": close_objects(self.parameters()), "strict": True}
-        return {"name": self.name, **optional, "parameters": self.parameters()}
+        return tool_definition(self, first_paragraph(self.doc), self.parameters())
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is an agent: it is walked, not called.")

@@ -54,6 +54,22 @@ _ASCII_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_MARKUP = re.compile(r"[\w.\-]+")
 
 
+def escape_comment(text: str) -> str:
+    """Insert a space into each double hyphen of a text for an XML comment, because comments cannot contain `--`."""
+    text = FORBIDDEN_CHARACTER.sub("\ufffd", text).replace("\r", "\n")
+    while "--" in text:
+        text = text.replace("--", "- -")
+    return text
+
+
+def _escape(text: str, references: tuple[tuple[str, str], ...]) -> str:
+    for character, reference in references:
+        if character in text:  # A search is faster than `replace`, which most texts do not need.
+            text = text.replace(character, reference)
+    # XML allows all printable characters, and `isprintable` is faster than the regular expression.
+    return text if text.isprintable() else FORBIDDEN_CHARACTER.sub("\ufffd", text)
+
+
 def escape_text(text: str) -> str:
     """Escape text for use between the tags of an element."""
     return _escape(text, _IN_TEXT)
@@ -70,26 +86,6 @@ def escape_anywhere(text: str) -> str:
     The result does not protect line breaks in attributes, so use it only if the parser does not normalize whitespace.
     """
     return _escape(text, _ANYWHERE)
-
-
-def escape_comment(text: str) -> str:
-    """Insert a space into each double hyphen of a text for an XML comment, because comments cannot contain `--`."""
-    text = _replace_forbidden(text).replace("\r", "\n")
-    while "--" in text:
-        text = text.replace("--", "- -")
-    return text
-
-
-def _escape(text: str, references: tuple[tuple[str, str], ...]) -> str:
-    for character, reference in references:
-        if character in text:  # A search is faster than `replace`, which most texts do not need.
-            text = text.replace(character, reference)
-    return _replace_forbidden(text)
-
-
-def _replace_forbidden(text: str) -> str:
-    # XML allows all printable characters, and `isprintable` is faster than the regular expression.
-    return text if text.isprintable() else FORBIDDEN_CHARACTER.sub("\ufffd", text)
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -29,20 +29,6 @@ from acorn.journal import Entry
 from acorn.models.resolve import model_name
 
 _PER_SECOND = 10
-
-
-class View(Protocol):
-    """A view of a run in progress, which receives journal entries and the chunks of incomplete responses."""
-
-    def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
-        """Add the earlier entries of a resumed run.
-
-        `were_shown` is true if this command has already shown these entries.
-        """
-        ...
-
-    def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None: ...
-    def end(self, outcome: str, run: Run | None) -> None: ...
 
 
 @contextmanager
@@ -109,6 +95,10 @@ class LiveView:
             self._tree.add(entry)
 
     def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+        """Add the earlier entries of a resumed run.
+
+        `were_shown` is true if this command has already shown these entries.
+        """
         with self._lock:
             for entry in entries:
                 self._tree.add(entry)
@@ -228,6 +218,10 @@ class PlainView:
         if not turn.is_step:
             return "answer: "
         return "" if self._is_single and turn.run is self._tree.root else f"step {turn.step}: "
+
+
+View = LiveView | PlainView
+"""A view of a run in progress, which receives journal entries and the chunks of incomplete responses."""
 
 
 def _result_text(row: Row) -> str:

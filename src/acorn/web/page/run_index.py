@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from acorn import Run, StoreError
 from acorn._inside import (
@@ -117,23 +117,6 @@ class RunList(NamedTuple):
     """The number of runs that were checked for this page."""
 
 
-class RunIndex(Protocol):
-    """A collection of runs that the page can list and display."""
-
-    @property
-    def name(self) -> str: ...
-    def list_runs(self, conditions: RunFilter, redactor: Redactor) -> RunList:
-        """Return one page of the runs that meet the conditions.
-
-        The condition `before` selects the page.
-        """
-        ...
-
-    def view(self, run_id: str) -> RunView | None:
-        """Return the view of a run with its newest journal entries, or None if the run does not exist."""
-        ...
-
-
 class StoreRunIndex:
     """An index of the runs in a store. It caches recent views and summaries."""
 
@@ -151,6 +134,10 @@ class StoreRunIndex:
         return self.store.name
 
     def list_runs(self, conditions: RunFilter, redactor: Redactor) -> RunList:
+        """Return one page of the runs that meet the conditions.
+
+        The condition `before` selects the page.
+        """
         if conditions.text:
             return self._search(conditions, redactor, time.monotonic() + self._time_limit)
         page, is_last = self._page(conditions, PAGE_SIZE)
@@ -228,6 +215,7 @@ class StoreRunIndex:
         return summary
 
     def view(self, run_id: str) -> RunView | None:
+        """Return the view of a run with its newest journal entries, or None if the run does not exist."""
         view = self._views.get(run_id)
         if view is None:
             runs = self.store.read(run_id)
@@ -379,6 +367,10 @@ class FileRunIndex:
             except OSError as error:
                 raise StoreError(f"Cannot read `{file.name}`: {error.strerror or error}.") from error
             return cached[1]
+
+
+RunIndex = StoreRunIndex | FileRunIndex
+"""A collection of runs that the page can list and display."""
 
 
 def _file_id(file: Path, number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
@@ -186,26 +187,27 @@ def check_plan(plan: Plan) -> None:
 
 def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
     """Raise an error if the deps have the wrong type for an agent or branch that an agent may start."""
-    for which in spec.startable:
-        if any(which is other for other in seen):
-            continue
-        seen.append(which)
+    for which, started in _new_startable(spec, seen):
         own_deps = None if isinstance(which, type) or get_origin(which) else which.__acorn_call_options__.deps
         passed_deps = deps if own_deps is None else own_deps
-        started = read_spec(which)
         check_deps(started.owner, started.deps_type, passed_deps, spec.owner)
         check_started_deps(started, passed_deps, seen)
+
+
+def _new_startable(spec: Spec, seen: list[Branch]) -> Iterator[tuple[Branch, Spec]]:
+    """Yield each agent and branch that an agent may start, with its spec, and add it to `seen`, which it skips."""
+    for which in spec.startable:
+        if not any(which is other for other in seen):
+            seen.append(which)
+            yield which, read_spec(which)
 
 
 def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
     """Raise an error if an agent, or an agent that it may start, has a shared rate limit but no PostgreSQL store."""
     if spec.rate_limit is not None and spec.rate_limit.limit.shared:
         _limit_store(spec.owner, store)
-    for which in spec.startable:
-        if not any(which is other for other in seen):
-            seen.append(which)
-            started = read_spec(which)
-            _check_shared_limits(started, started.store if store is None else store, seen)
+    for _, started in _new_startable(spec, seen):
+        _check_shared_limits(started, started.store if store is None else store, seen)
 
 
 def _limit_store(owner: str, declared: Any) -> SharedLimits:
@@ -232,23 +234,23 @@ def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
     needs_no_check = not (spec.human_tools or spec.sources or spec.agent_tools or spec.branches)
     if needs_no_check or has_user_hook(which, "on_human"):
         return
-    for tool in spec.human_tools:
-        need = "asks a person" if is_ask_human(tool.function) else "needs a person's approval"
-        raise _no_human(f"The tool `{tool.name}` of `{spec.owner}` {need}", spec.owner)
-    for source in spec.sources:
-        if source_may_ask_human(source):
-            raise _no_human(f"Tools of `{source!r}` in `{spec.owner}` need a person's approval", spec.owner)
-    for other in spec.startable:
-        if not any(other is known for known in seen):
-            seen.append(other)
-            _check_human_input(other, read_spec(other), seen)
-
-
-def _no_human(problem: str, owner: str) -> DeclarationError:
-    return DeclarationError(
-        f"{problem}, but no one can answer. Set `store` on the agent that you call, so that the run can pause, or "
-        f"add the method `on_human` to `{owner}`."
-    )
+    problems = [
+        f"The tool `{tool.name}` of `{spec.owner}` "
+        + ("asks a person" if is_ask_human(tool.function) else "needs a person's approval")
+        for tool in spec.human_tools
+    ]
+    problems += [
+        f"Tools of `{source!r}` in `{spec.owner}` need a person's approval"
+        for source in spec.sources
+        if source_may_ask_human(source)
+    ]
+    if problems:
+        raise DeclarationError(
+            f"{problems[0]}, but no one can answer. Set `store` on the agent that you call, so that the run can pause, "
+            f"or add the method `on_human` to `{spec.owner}`."
+        )
+    for other, started in _new_startable(spec, seen):
+        _check_human_input(other, started, seen)
 
 
 # The store of a run, and the data about the agent that it stores

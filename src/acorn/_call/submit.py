@@ -199,15 +199,30 @@ def check_queueing(known: Queueing | None, owner: str, changes: Mapping[str, Any
     return queueing
 
 
-class Handle(Generic[Out]):
-    """A handle to a submitted run, to wait for its result, follow it or cancel it."""
-
+class _RunHandle(Generic[Out]):
     def __init__(self, agent: AgentBase, run_id: str, store: Store) -> None:
         self.run_id = run_id
         self._agent, self._store = agent, store
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the run {self.run_id} in {self._store.name}>"
+
+    async def _wait_for_output(self, timeout: float | None, bridge: Bridge) -> Any:
+        store, run_id, started, pause = self._store, self.run_id, time.monotonic(), _FIRST_WAIT
+        while True:
+            status: Status = await bridge.call(_status, store, run_id)
+            run: Run | None = await bridge.call(read_outcome, self._agent, store, run_id, status)
+            if run is not None:
+                return run.output
+            left = math.inf if timeout is None else started + timeout - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"Run {run_id} is still `{status}` after {timeout:g} s. It continues.")
+            await bridge.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_WAIT)
+
+
+class Handle(_RunHandle[Out]):
+    """A handle to a submitted run, to wait for its result, follow it or cancel it."""
 
     def status(self) -> Status:
         """Return the status of the run."""
@@ -219,7 +234,7 @@ class Handle(Generic[Out]):
         The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
         `TimeoutError`, and the run continues.
         """
-        output: Out = run_inline(_wait_for_output(self._agent, self._store, self.run_id, timeout, SYNC))
+        output: Out = run_inline(self._wait_for_output(timeout, SYNC))
         return output
 
     def follow(self) -> Generator[Entry]:
@@ -231,15 +246,8 @@ class Handle(Generic[Out]):
         self._store.cancel(self.run_id)
 
 
-class AsyncHandle(Generic[Out]):
+class AsyncHandle(_RunHandle[Out]):
     """A handle to a submitted run, like `Handle`, with async methods."""
-
-    def __init__(self, agent: AgentBase, run_id: str, store: Store) -> None:
-        self.run_id = run_id
-        self._agent, self._store = agent, store
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of the run {self.run_id} in {self._store.name}>"
 
     async def status(self) -> Status:
         """Return the status of the run."""
@@ -251,7 +259,7 @@ class AsyncHandle(Generic[Out]):
         The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
         `TimeoutError`, and the run continues.
         """
-        output: Out = await _wait_for_output(self._agent, self._store, self.run_id, timeout, ASYNC)
+        output: Out = await self._wait_for_output(timeout, ASYNC)
         return output
 
     def follow(self) -> AsyncGenerator[Entry]:
@@ -261,20 +269,6 @@ class AsyncHandle(Generic[Out]):
     async def cancel(self) -> None:
         """Cancel the run, also if another process drives it."""
         await asyncio.to_thread(self._store.cancel, self.run_id)
-
-
-async def _wait_for_output(agent: AgentBase, store: Store, run_id: str, timeout: float | None, bridge: Bridge) -> Any:
-    started, pause = time.monotonic(), _FIRST_WAIT
-    while True:
-        status: Status = await bridge.call(_status, store, run_id)
-        run: Run | None = await bridge.call(read_outcome, agent, store, run_id, status)
-        if run is not None:
-            return run.output
-        left = math.inf if timeout is None else started + timeout - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"Run {run_id} is still `{status}` after {timeout:g} s. It continues.")
-        await bridge.sleep(min(pause, left))
-        pause = min(pause * 1.5, _LONGEST_WAIT)
 
 
 def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) -> Run | None:

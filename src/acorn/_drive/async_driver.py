@@ -58,8 +58,8 @@ class AsyncDriver(Driver):
     bridge = ASYNC
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        super().__init__(tree, run_id, iterates=iterates)
-        self._events: asyncio.Queue[RunningAsk | StreamChunk] = asyncio.Queue()
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+        super().__init__(tree, run_id, self._queue, iterates=iterates)
         self._is_handling_event = False
         self._task: asyncio.Task[Any] | None = None
         """The task that executes this driver. The caller may request each chunk in another task."""
@@ -107,23 +107,16 @@ class AsyncDriver(Driver):
         running.canceller = asyncio.ensure_future(self._perform_concurrently(running))
 
     async def _report_chunk(self, chunk: StreamChunk) -> None:
-        self._events.put_nowait(chunk)
-        await self._events.join()  # Wait until the caller has received the chunk.
-
-    def _report(self, running: RunningAsk) -> None:
-        running.has_ended = True
-        self._events.put_nowait(running)
+        self._queue.put_nowait(chunk)
+        await self._queue.join()  # Wait until the caller has received the chunk.
 
     async def _next_event(self) -> RunningAsk | StreamChunk:
         if self._is_handling_event:
-            self._events.task_done()
+            self._queue.task_done()
         self._is_handling_event = False
-        event = await self._events.get()
+        event: RunningAsk | StreamChunk = await self._queue.get()
         self._is_handling_event = True
         return event
-
-    def _has_event(self) -> bool:
-        return not self._events.empty()
 
     # Performing an ask
 

@@ -107,7 +107,7 @@ def wait_for(awaitable: Awaitable[T]) -> T:
 def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | None) -> list[T]:
     """Call the functions in threads, at most `concurrency` at a time, and return their results in the same order.
 
-    If functions raise exceptions, raise the exception of the first of them.
+    If a function raises an exception, raise it immediately. The other functions continue.
     """
     slots = threading.Semaphore(concurrency or max(1, len(functions)))
     events: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
@@ -118,17 +118,13 @@ def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | No
 
     for index, function in enumerate(functions):
         start_thread(work, index, function)
-    outcomes: dict[int, tuple[T | None, BaseException | None]] = {}
-    while len(outcomes) < len(functions):
+    results: dict[int, T] = {}
+    while len(results) < len(functions):
         index, returned, error = next_item(events)
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        outcomes[index] = (returned, error)
-    in_order = [outcomes[index] for index in range(len(functions))]
-    for _, error in in_order:
         if error is not None:
             raise error
-    return [cast(T, returned) for returned, _ in in_order]
+        results[index] = cast(T, returned)
+    return [results[index] for index in range(len(functions))]
 
 
 # From async code

@@ -7,6 +7,8 @@ methods of `SyncDriver` block instead, so that `run_inline` can execute the same
 
 from __future__ import annotations
 
+import asyncio
+import queue
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -34,7 +36,11 @@ class Driver(ABC):
 
     bridge: Bridge
 
-    def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
+    def __init__(
+        self, tree: Tree, run_id: str, events: queue.SimpleQueue[Any] | asyncio.Queue[Any], *, iterates: bool
+    ) -> None:
+        self._events = events
+        """The outcomes and chunks from other threads or tasks."""
         self.tree = tree
         self.root = run_id
         self.iterates = iterates
@@ -134,7 +140,7 @@ class Driver(ABC):
                 chunk = await self._tell(event)
                 if chunk is not None:
                     yield chunk
-            if self.iterates or not self._has_event():
+            if self.iterates or self._events.empty():
                 return
 
     async def _tell(self, running: RunningAsk) -> StreamChunk | None:
@@ -276,6 +282,11 @@ class Driver(ABC):
         if not is_over or running.error is not None:
             self._report(running)
 
+    def _report(self, running: RunningAsk) -> None:
+        """Pass the outcome of an ask from another thread or task to the driver."""
+        running.has_ended = True
+        self._events.put_nowait(running)
+
     # The end
 
     async def _commit(self) -> None:
@@ -352,16 +363,8 @@ class Driver(ABC):
         """Pass a chunk from another thread or task to the driver."""
 
     @abstractmethod
-    def _report(self, running: RunningAsk) -> None:
-        """Pass the outcome of an ask from another thread or task to the driver."""
-
-    @abstractmethod
     async def _next_event(self) -> RunningAsk | StreamChunk:
         """Wait until another thread or task reports a chunk or an outcome, and return it."""
-
-    @abstractmethod
-    def _has_event(self) -> bool:
-        """Return True if `_next_event` would not have to wait."""
 
     @abstractmethod
     async def _complete(self, ask: AskModel) -> ModelResponse:

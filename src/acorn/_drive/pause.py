@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from acorn._history.saved_form import decode_request
 from acorn._machine.human_input import check_answer
 from acorn._machine.machine import Machine
-from acorn.errors import AcornError, StoreError
+from acorn.errors import StoreError
 from acorn.record import CallSite
 from acorn.types import JsonObject, Request
 
@@ -18,14 +18,9 @@ from acorn.types import JsonObject, Request
 def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: bool) -> None:
     """Raise an error if a run could never be resumed after a pause.
 
-    A paused run needs an unanswered request for human input, and a store that saves the run.
+    A paused run needs a store that saves the run.
     """
     owner = machine.spec.owner
-    if not requests:
-        raise AcornError(
-            f"Run {machine.run.id} of `{owner}` has no open request and no output, so it cannot continue. This is an "
-            f"error in acorn. Please report it."
-        )
     if not can_pause:
         raise StoreError(
             f"`{owner}` cannot pause for human input ({requests[0].question}): it has no store. Set `store` on "

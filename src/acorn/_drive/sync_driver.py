@@ -68,15 +68,14 @@ class SyncDriver(Driver):
     bridge = SYNC
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        super().__init__(tree, run_id, iterates=iterates)
-        self._events: queue.SimpleQueue[RunningAsk | StreamChunk | Exception | Future[Any]] = queue.SimpleQueue()
-        """The outcomes and chunks from other threads, and the fatal error of the tree after a cancellation."""
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        super().__init__(tree, run_id, self._queue, iterates=iterates)
         if self.can_be_woken:
             tree.wake = self._wake
 
     def _wake(self) -> None:
         assert self.tree.fatal_error is not None
-        self._events.put(self.tree.fatal_error)
+        self._queue.put(self.tree.fatal_error)
 
     # A run without branches and stream
 
@@ -127,8 +126,8 @@ class SyncDriver(Driver):
 
         try:
             future = start_thread(work)
-            future.add_done_callback(self._events.put)
-            event = next_item(self._events)
+            future.add_done_callback(self._queue.put)
+            event: Future[int | None] | Exception = next_item(self._queue)
             if isinstance(event, Exception):
                 raise event
         except BaseException:
@@ -168,21 +167,13 @@ class SyncDriver(Driver):
             self._report(running)
 
     async def _report_chunk(self, chunk: StreamChunk) -> None:
-        self._events.put(chunk)
-
-    def _report(self, running: RunningAsk) -> None:
-        running.has_ended = True
-        self._events.put(running)
+        self._queue.put(chunk)
 
     async def _next_event(self) -> RunningAsk | StreamChunk:
-        event = next_item(self._events)
+        event: RunningAsk | StreamChunk | Exception = next_item(self._queue)
         if isinstance(event, Exception):
             raise event
-        assert not isinstance(event, Future)
         return event
-
-    def _has_event(self) -> bool:
-        return not self._events.empty()
 
     # Performing an ask
 

@@ -18,38 +18,47 @@ from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 from pydantic import ValidationError
 
 from acorn import Run, module
-from acorn._base.clock import current_clock
-from acorn._base.interrupts import StopSignal
+from acorn._base.clock import current_clock as current_clock
+from acorn._base.interrupts import StopSignal as StopSignal
 from acorn._declare import spec_cache as _specs
 from acorn._declare.module_base import BatchItem as _BatchItem
 from acorn._declare.module_base import set_call_options as _set_call_options
-from acorn._declare.tools.collect import FINISH, is_tool_name
+from acorn._declare.tools.collect import FINISH as FINISH
 from acorn._declare.tools.collect import FunctionTool as _FunctionTool
+from acorn._declare.tools.collect import is_tool_name as is_tool_name
 from acorn._declare.tools.collect import make_tool as _make_tool
 from acorn._declare.tools.decorator import options_of as _options_of
-from acorn._declare.tools.kinds import Tool
-from acorn._formats.blobs import describe_blobs, read_without_blobs, to_saved_data
-from acorn._formats.json import (
-    describe_error,
-    excerpt,
-    replace_surrogates,
-    shorten,
-    text_of,
-    to_compact_json,
-    to_json_data,
-    to_json_text,
-)
-from acorn._formats.redact import Redactor, find_secrets
-from acorn._formats.schema.examples import example_value
-from acorn._formats.schema.generate import JsonSchema, component_schema, follow_refs
-from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
-from acorn._formats.schema.shape import MEDIA_FORMAT, RESULT, Shape
+from acorn._declare.tools.kinds import Tool as Tool
+from acorn._formats.blobs import describe_blobs as describe_blobs
+from acorn._formats.blobs import read_without_blobs as read_without_blobs
+from acorn._formats.blobs import to_saved_data as to_saved_data
+from acorn._formats.json import describe_error as describe_error
+from acorn._formats.json import excerpt as excerpt
+from acorn._formats.json import replace_surrogates as replace_surrogates
+from acorn._formats.json import shorten as shorten
+from acorn._formats.json import text_of as text_of
+from acorn._formats.json import to_compact_json as to_compact_json
+from acorn._formats.json import to_json_data as to_json_data
+from acorn._formats.json import to_json_text as to_json_text
+from acorn._formats.redact import Redactor as Redactor
+from acorn._formats.redact import find_secrets as find_secrets
+from acorn._formats.schema.examples import example_value as example_value
+from acorn._formats.schema.generate import JsonSchema as JsonSchema
+from acorn._formats.schema.generate import component_schema as component_schema
+from acorn._formats.schema.generate import follow_refs as follow_refs
+from acorn._formats.schema.problems import Problem as Problem
+from acorn._formats.schema.problems import describe_errors as describe_errors
+from acorn._formats.schema.problems import describe_schema as describe_schema
+from acorn._formats.schema.shape import MEDIA_FORMAT as MEDIA_FORMAT
+from acorn._formats.schema.shape import RESULT as RESULT
+from acorn._formats.schema.shape import Shape as Shape
 from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
-from acorn._formats.xml.encode import snake_case
-from acorn._history.compaction import INTRODUCTION as SUMMARY_INTRODUCTION
-from acorn._history.history import history_of
+from acorn._formats.xml.encode import snake_case as snake_case
+from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
+from acorn._history.history import history_of as history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
-from acorn._history.saved_form import MisfitError, RecordedError
+from acorn._history.saved_form import MisfitError as MisfitError
+from acorn._history.saved_form import RecordedError as RecordedError
 from acorn._history.saved_form import decode_entries as _decode_entries
 from acorn._history.saved_form import encode_entry as _encode_entry
 from acorn._history.saved_form import encode_request as _encode_request
@@ -63,65 +72,7 @@ from acorn.journal import Entry
 from acorn.stores.port import RunFacts, StoredRun
 from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object, is_mapping
 
-__all__ = [
-    # Types and constants
-    "FINISH",
-    "MEDIA_FORMAT",
-    "RESULT",
-    "SUMMARY_INTRODUCTION",
-    "AgentDescription",
-    "JsonSchema",
-    "MisfitError",
-    "Problem",
-    "RecordedError",
-    "Shape",
-    "StopSignal",
-    "StoredInstance",
-    "Tool",
-    # Agents
-    "agent_name",
-    "describe_agent",
-    "in_batch",
-    "is_agent",
-    "is_instance",
-    # Inputs and schemas
-    "component_schema",
-    "describe_errors",
-    "describe_schema",
-    "example_value",
-    "follow_refs",
-    "parse_input",
-    # Stored runs and messages
-    "history_of",
-    "message_kind",
-    "read_stored_entries",
-    "read_without_blobs",
-    "record_to_json",
-    "stored_instance",
-    "to_saved_data",
-    "tree_entries",
-    # Redaction
-    "Redactor",
-    "find_secrets",
-    # Text and JSON
-    "describe_blobs",
-    "describe_error",
-    "excerpt",
-    "replace_surrogates",
-    "shorten",
-    "snake_case",
-    "text_of",
-    "to_compact_json",
-    "to_json_data",
-    "to_json_text",
-    # Tools
-    "describe_as_tool",
-    "is_tool_name",
-    "new_tool",
-    # The process
-    "current_clock",
-]
-
+SUMMARY_INTRODUCTION = _SUMMARY_INTRODUCTION
 Agent = module[Any, Any]
 AgentOrClass = Agent | type[Agent]
 AgentT = TypeVar("AgentT", bound=Agent)

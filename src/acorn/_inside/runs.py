@@ -12,44 +12,32 @@ from threading import Event
 from typing import Any
 
 from acorn import Run
-from acorn._call.batch import Batch, Item
+from acorn._call.batch import Batch as Batch
+from acorn._call.batch import Item as Item
 from acorn._call.call import AgentCaller as _AgentCaller
 from acorn._call.call import adrive_tree as _adrive_tree
-from acorn._call.call import aresume_stream, resume_stream
+from acorn._call.call import aresume_stream as aresume_stream
 from acorn._call.call import drive_tree as _drive_tree
 from acorn._call.call import load_queued as _load_queued
-from acorn._call.explain import Explanation
+from acorn._call.call import resume_stream as resume_stream
+from acorn._call.explain import Explanation as Explanation
 from acorn._call.explain import example_input as _example_input
 from acorn._call.explain import explain as _explain
-from acorn._call.plan import plan_call as check_agent
+from acorn._call.plan import plan_call as _plan_call
 from acorn._declare import spec_cache as _specs
-from acorn._drive.bridge import LoopBoundCall, is_async
+from acorn._drive.bridge import LoopBoundCall as LoopBoundCall
 from acorn._drive.bridge import call_async as _call_async
 from acorn._drive.bridge import call_sync as _call_sync
+from acorn._drive.bridge import is_async as is_async
 from acorn._drive.bridge import start_thread as _start_thread
 from acorn._drive.commit import status_of as _status_of
 from acorn._drive.load import build_in_thread as _build_in_thread
-from acorn._drive.owner_loop import OwnerLoop
-from acorn._drive.tree import current_machine
+from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
+from acorn._drive.tree import current_machine as current_machine
 from acorn._inside import Agent, AgentOrClass, is_instance, stored_instance
 from acorn.stores.port import Status, Store, StoredRun
 
-__all__ = [
-    "Batch",
-    "ClaimedRun",
-    "Explanation",
-    "Item",
-    "LoopBoundCall",
-    "OwnerLoop",
-    "aresume",
-    "aresume_stream",
-    "call_on_loop",
-    "check_agent",
-    "current_machine",
-    "explain_agent",
-    "is_async",
-    "resume_stream",
-]
+check_agent = _plan_call
 
 
 def explain_agent(agent: Agent, arguments: Sequence[Any] | None, *, opens: bool) -> Explanation:

@@ -33,7 +33,7 @@ from acorn._call.plan import (
     new_machine,
     origin_of,
     plan_for,
-    refuse_queueing,
+    queueing_error,
     store_of,
 )
 from acorn._call.queued_batch import QueuedBatch
@@ -174,8 +174,8 @@ class AgentCaller(Generic[Out, Deps]):
                 f"`{spec.owner}.using(run_id=...)` names one run, but a batch starts many. Remove `run_id`, and name "
                 f"the batch with `map(..., id='nightly')`."
             )
-        if not options.queue:
-            refuse_queueing(agent.__acorn_call_options__, spec.owner)
+        if not options.queue and agent.__acorn_call_options__.queueing is not None:
+            raise queueing_error(spec.owner)
         if batch_id is None:
             return progress, lambda row, index, run_id: start_run(
                 agent, new_machine(agent, *arguments_of(row, spec.input))

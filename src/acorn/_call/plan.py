@@ -89,7 +89,8 @@ def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
     """
     options = options or agent.__acorn_call_options__
     plan = plan_for(agent, current_overrides(), options)
-    refuse_queueing(options, plan.spec.owner)
+    if options.queueing is not None:
+        raise queueing_error(plan.spec.owner)
     check_plan(plan)
     if plan.spec.store is None:
         _check_human_input(agent, plan.spec, [])
@@ -165,13 +166,12 @@ def _resolve(declared: Any, spec: Spec) -> Model:
 # Checks before a run starts, for errors that a model could not correct.
 
 
-def refuse_queueing(options: CallOptions, owner: str) -> None:
-    """Raise an error if `using` set options for queued runs, which have no effect on a run in this process."""
-    if options.queueing is not None:
-        raise DeclarationError(
-            f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
-            f"`{owner}.submit(...)` or `map(..., queue=True)`, or remove these options."
-        )
+def queueing_error(owner: str) -> DeclarationError:
+    """Return the error for a run in this process whose options from `using` are for queued runs."""
+    return DeclarationError(
+        f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
+        f"`{owner}.submit(...)` or `map(..., queue=True)`, or remove these options."
+    )
 
 
 def check_plan(plan: Plan) -> None:

@@ -70,8 +70,6 @@ class AsyncDriver(Driver):
 
     def _resume(self) -> None:
         """Raise the fatal error of the run, if any. Allow another thread to wake the driver while it waits."""
-        if not self.can_be_woken:
-            return
         if self._task is None:
             self.tree.wake = partial(_call_on_loop, asyncio.get_running_loop(), self._wake)
         elif self.tree.fatal_error is not None:

@@ -59,13 +59,15 @@ class Driver(ABC):
         Closing the iterator earlier ends the run.
         """
         try:
-            self._resume()
+            if self.can_be_woken:
+                self._resume()
             async with aclosing(self._steps()) as chunks:
                 async for chunk in chunks:
                     self.has_yielded = True
                     yield chunk
                     self.has_yielded = False
-                    self._resume()
+                    if self.can_be_woken:
+                        self._resume()
         except GeneratorExit as closing:
             # The event loop may be closing too, so complete the run record before the first `await`.
             self.schedule.stop_runs(closing)
@@ -84,7 +86,8 @@ class Driver(ABC):
             try:
                 await self._close()
             finally:
-                await self._finish()
+                if self.tree.committer is not None or self.tree.trace is not None:
+                    await self._finish()
 
     async def _steps(self) -> AsyncGenerator[StreamChunk]:
         schedule = self.schedule
@@ -226,10 +229,10 @@ class Driver(ABC):
                 if next_delta is not None and tree.trace is not None:
                     tree.trace.record_first_chunk(run_id)
                 while next_delta is not None:
-                    if is_timed:  # A complete response may still end after the deadline.
-                        is_timed = next_delta.stop_reason is None
-                        if is_timed:
-                            tree.raise_if_late(run_id, None)
+                    # A complete response may still end after the deadline.
+                    is_timed = is_timed and next_delta.stop_reason is None
+                    if is_timed:
+                        tree.raise_if_late(run_id, None)
                     yield next_delta
                     next_delta = await anext(stream, None)
         except ModelError as error:
@@ -319,7 +322,7 @@ class Driver(ABC):
     async def _close(self) -> None:
         """Close the tool sources of all runs that this driver drives, and complete the run records."""
         for run_id in reversed(self.schedule.active):
-            error = await self._close_sources(run_id)
+            error = await self._close_sources(run_id) if run_id in self._sources else None
             self.tree.close(run_id)
             if error is not None and run_id == self.root:
                 raise error
@@ -336,7 +339,7 @@ class Driver(ABC):
     # The methods of a sync or async driver
 
     def _resume(self) -> None:
-        """Do what a driver needs before it starts, and again when the caller requests the next chunk."""
+        """Do what a driver that can be woken needs before it starts, and when the caller requests the next chunk."""
         return
 
     def _run_error(self, caught: BaseException) -> BaseException:

@@ -33,6 +33,7 @@ from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
 from acorn._machine.asks import Ask, AskHook, AskModel, AskSource, AskTool
 from acorn.chunk import StreamChunk
+from acorn.errors import ModelError
 from acorn.models.port import Delta, ModelResponse, StreamingModel
 from acorn.models.request import ModelRequest
 from acorn.record import CallSite
@@ -46,7 +47,7 @@ _SHORT_ASKS: tuple[type[Ask], ...] = (AskHook, AskSource)
 def drive(tree: Tree, run_id: str) -> None:
     """Perform the model requests, tool calls and hooks of a run until the run ends or pauses."""
     try:
-        for _ in drive_stream(tree, run_id, iterates=False):
+        for _ in iterate_inline(SyncDriver(tree, run_id, iterates=False).chunks()):
             pass
     except RuntimeError as error:
         raise_original(error, tree.machines[run_id])
@@ -87,7 +88,9 @@ class SyncDriver(Driver):
         because each change of threads costs more time than a step.
         """
         tree, schedule, machine = self.tree, self.schedule, self.tree.machines[self.root]
-        if len(schedule.active) > 1 or schedule.running or schedule.paused or self._streams(machine):
+        if len(schedule.active) > 1 or schedule.running or schedule.paused:
+            return False
+        if self.iterates or machine.plan.on_stream is not None:
             return False
         if not self.can_be_woken:
             self._perform_each(_LONG_ASKS + _SHORT_ASKS)
@@ -108,7 +111,18 @@ class SyncDriver(Driver):
             if tree.committer is not None:
                 run_inline(self._commit())
             try:
-                outcome = run_inline(self._result_of(run_id, ask))
+                # The most frequent asks do not need the code for all drivers.
+                if isinstance(ask, AskTool):
+                    with CallSite(tree, run_id, ask.id):
+                        outcome: Any = call_tool(ask)
+                elif isinstance(ask, AskModel) and tree.trace is None:
+                    try:
+                        outcome = ask.model.complete(ask.request)
+                    except ModelError as error:
+                        tree.raise_if_late(run_id, error)
+                        raise
+                else:
+                    outcome = run_inline(self._result_of(run_id, ask))
             except BaseException as error:
                 self.schedule.on_failure(run_id, ask.id, error)
                 return None

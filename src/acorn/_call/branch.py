@@ -12,7 +12,7 @@ from acorn._call.plan import plan_for
 from acorn._declare.module_base import AgentBase
 from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
 from acorn._drive.async_driver import adrive
-from acorn._drive.bridge import run_concurrently
+from acorn._drive.bridge import ASYNC, SYNC, Bridge, run_concurrently, run_inline
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree, current_machine, tree_of
 from acorn._formats.json import describe_error, excerpt
@@ -25,19 +25,12 @@ from acorn.types import JsonObject, Unfinished, is_list_or_tuple, is_mapping
 
 def branch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
     """Run a branch and return its output."""
-    return _run_branch(_branch_site(agent), which, inputs)
+    return run_inline(_run_branch(_branch_site(agent), which, inputs, SYNC))
 
 
 async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
     """Run a branch on the event loop and return its output."""
-    site = _branch_site(agent)
-    with _started_branch(site, which, inputs) as (tree, run_id):
-        if not tree.machines[run_id].is_over:
-            await adrive(tree, run_id)
-            if not tree.machines[run_id].is_over:
-                await tree.siblings.wait_for_others(site.place, run_id)
-            _raise_if_paused(tree, run_id)
-    return tree.machines[run_id].run.output
+    return await _run_branch(_branch_site(agent), which, inputs, ASYNC)
 
 
 def branch_all(
@@ -53,7 +46,7 @@ def branch_all(
 
     def attempt(site: _BranchSite, which: Branch, inputs: Mapping[str, Any]) -> Any:
         try:
-            return _run_branch(site, which, dict(inputs))
+            return run_inline(_run_branch(site, which, dict(inputs), SYNC))
         except (BranchError, StopSignal) as error:
             if isinstance(error, StopSignal) and error.reason != "paused":
                 raise
@@ -124,18 +117,19 @@ def _check_branches(branches: object, concurrency: object) -> None:
         )
 
 
-def _run_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Any:
+async def _run_branch(site: _BranchSite, which: Branch, inputs: JsonObject, bridge: Bridge) -> Any:
     with _started_branch(site, which, inputs) as (tree, run_id):
-        if not tree.machines[run_id].is_over:  # A branch from the store may have finished already.
-            drive(tree, run_id)
-            _raise_if_paused(tree, run_id)
-    return tree.machines[run_id].run.output
-
-
-def _raise_if_paused(tree: Tree, run_id: str) -> None:
-    """Raise a `StopSignal` if a branch waits for human input, so that the user code stops and runs again later."""
-    if not tree.machines[run_id].is_over:
-        raise StopSignal("paused")
+        machine = tree.machines[run_id]
+        if not machine.is_over:  # A branch from the store may have finished already.
+            if bridge is SYNC:
+                drive(tree, run_id)
+            else:
+                await adrive(tree, run_id)
+                if not machine.is_over:
+                    await tree.siblings.wait_for_others(site.place, run_id)
+            if not machine.is_over:  # It waits for human input. The user code stops, and runs again later.
+                raise StopSignal("paused")
+    return machine.run.output
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
 from acorn._drive.bridge import Bridge
-from acorn._drive.schedule import RunningAsk, Schedule, SourceCloseErrors
+from acorn._drive.schedule import RunningAsk, Schedule
 from acorn._drive.sources import OpenSources
 from acorn._drive.tree import Tree
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
@@ -312,12 +313,12 @@ class Driver(ABC):
         Return the error if the run fails because a tool source could not be closed. Return None otherwise.
         """
         sources = self._sources.pop(run_id, None)
-        if sources is None:
-            return None
-        errors = SourceCloseErrors(self.tree, run_id)
-        with CallSite(self.tree, run_id, "close"):
-            await sources.close(self.bridge, errors)
-        return errors.error
+        run = self.tree.machines[run_id].run
+        first = run.error
+        if sources is not None:
+            with CallSite(self.tree, run_id, "close"):
+                await sources.close(self.bridge, partial(self.schedule.on_close_error, run_id))
+        return run.error if run.error is not first and isinstance(run.error, Exception) else None
 
     async def _close(self) -> None:
         """Close the tool sources of all runs that this driver drives, and complete the run records."""

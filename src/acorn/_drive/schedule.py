@@ -236,6 +236,19 @@ class Schedule:
         self.tell(parent_id, ask.id, end)
         return self.tree.machines[parent_id], ask.id, branch_result(ask.call, end)
 
+    def on_close_error(self, run_id: str, error: BaseException) -> None:
+        """Handle the error of a tool source that could not be closed.
+
+        If the run has no error yet, it fails with this error. Otherwise its error gets a note.
+        """
+        first = self.tree.machines[run_id].run.error
+        if first is not None and isinstance(error, Exception):
+            first.add_note(f"A tool source could not be closed either: {error!r}")
+            return
+        self.tree.fail_after_end(run_id, error)
+        if not isinstance(error, Exception):
+            raise error
+
     # The end of the drive
 
     def start_ending(self) -> None:
@@ -293,29 +306,6 @@ def _is_pause(error: BaseException) -> bool:
 
 def _is_group(error: BaseException) -> TypeIs[BaseExceptionGroup]:
     return isinstance(error, BaseExceptionGroup)
-
-
-class SourceCloseErrors:
-    """A callback that receives the errors of tool sources that could not be closed.
-
-    If the run has no error yet, the first such error fails the run. Otherwise the callback adds a note to the error of
-    the run.
-    """
-
-    def __init__(self, tree: Tree, run_id: str) -> None:
-        self._tree, self._run_id = tree, run_id
-        self.error: Exception | None = None
-        """The error that failed the run, or None."""
-
-    def __call__(self, error: BaseException) -> None:
-        first = self._tree.machines[self._run_id].run.error
-        if first is not None and isinstance(error, Exception):
-            first.add_note(f"A tool source could not be closed either: {error!r}")
-            return
-        self._tree.fail_after_end(self._run_id, error)
-        if not isinstance(error, Exception):
-            raise error
-        self.error = error
 
 
 def raise_original(error: RuntimeError, machine: Machine) -> None:

@@ -126,7 +126,7 @@ class MCPServer:
         """
         return bool(self._options.approve)
 
-    def _check_options(self, options: JsonObject) -> _Options:
+    def _check_options(self, options: JsonObject) -> _ServerOptions:
         """Return the options, or raise `DeclarationError` if one is invalid. The message omits values of secrets."""
         other_kind, unusable = ("a command", _COMMAND_OPTIONS) if self.address.is_web else ("a URL", _URL_OPTIONS)
         for option in unusable:
@@ -135,7 +135,7 @@ class MCPServer:
                     f"`{option}` of `{self!r}` can only be used if the server is {other_kind}. Remove `{option}`."
                 )
         try:
-            return _Options.model_validate(options)
+            return _ServerOptions.model_validate(options)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
         option, *keys = map(str, problem["loc"])
@@ -143,7 +143,9 @@ class MCPServer:
         got = f"got a `{type(value).__name__}`" if option in _SECRET_OPTIONS else f"got {excerpt(value)}"
         if keys and option in ("env", "headers"):
             got = f"but {excerpt(keys[0])} is wrong: {problem['msg']}"
-        raise DeclarationError(f"`{option}` of `{self!r}` must {_Options.model_fields[option].description}, {got}.")
+        raise DeclarationError(
+            f"`{option}` of `{self!r}` must {_ServerOptions.model_fields[option].description}, {got}."
+        )
 
     # Opening and closing
 
@@ -395,7 +397,7 @@ _Count = Annotated[int, Field(strict=True, gt=0, description="be an integer grea
 _Lines = Annotated[dict[_Line, _Line] | None, Field(description="be a dict of strings without line ends")]
 
 
-class _Options(BaseModel):
+class _ServerOptions(BaseModel):
     """The options of an `MCPServer`, with the rules for error messages as descriptions."""
 
     args: tuple[str, ...] = Field(repr=False, description="be a list of strings")

@@ -27,6 +27,7 @@ from acorn.models.lanes.lane import (
     cache_marks,
     drop_trailing_reasoning,
     is_anthropic_tool,
+    merge_stored,
     part_payload,
     provider_error,
 )
@@ -323,21 +324,14 @@ def blocks_to_send(
     stored: list[JsonObject] = message[BLOCKS_KEY]
     stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
     is_same_text = stored_text == (message.get("content") or "")
-    calls = {use["id"]: use for use in uses}
     with_result = {block.get("tool_use_id") for block in stored}
-    blocks: list[JsonObject] = []
-    for block in stored:
-        kind = block["type"]
-        if kind == "text":
-            if is_same_text and block["text"].strip():
-                blocks.append(block)
-            elif not is_same_text:
-                blocks, text_blocks = [*blocks, *text_blocks], []
-        elif kind == "tool_use":
-            blocks += [calls.pop(block["id"])] if block["id"] in calls else []
-        elif not kind.endswith("_tool_use") or block.get("id") in with_result:
-            blocks.append(block)  # Anthropic would reject a hosted tool call without a result.
-    blocks += [*([] if is_same_text else text_blocks), *calls.values()]
+    # Anthropic would reject an empty text, and a hosted tool call without a result.
+    blocks = [
+        block
+        for block in merge_stored(stored, text_blocks, uses, "id", is_same_text=is_same_text)
+        if (block["type"] != "text" or block["text"].strip())
+        and (not block["type"].endswith("_tool_use") or block.get("id") in with_result)
+    ]
     # If the message is sent through LiteLLM, its calls follow the blocks.
     return blocks if message.get("tool_calls") else drop_trailing_reasoning(blocks)
 

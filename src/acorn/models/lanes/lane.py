@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
@@ -266,6 +266,30 @@ def drop_trailing_reasoning(parts: list[JsonObject]) -> list[JsonObject]:
     while parts and parts[-1]["type"] in ("reasoning", "thinking", "redacted_thinking"):
         parts = parts[:-1]
     return parts
+
+
+def merge_stored(
+    stored: Sequence[JsonObject],
+    texts: list[JsonObject],
+    calls: Iterable[JsonObject],
+    call_key: str,
+    *,
+    is_same_text: bool,
+) -> list[JsonObject]:
+    """Return the stored blocks or items of a response, but with the current text and tool calls of the message.
+
+    The user may have edited the message. `call_key` is the key that contains the id of a call.
+    """
+    new_calls = {call[call_key]: call for call in calls}
+    merged: list[JsonObject] = []
+    for part in stored:
+        if part["type"] in ("text", "message") and not is_same_text:
+            merged, texts = [*merged, *texts], []
+        elif part["type"] in ("tool_use", "function_call"):
+            merged += [new_calls.pop(part[call_key])] if part[call_key] in new_calls else []
+        else:
+            merged.append(part)
+    return [*merged, *([] if is_same_text else texts), *new_calls.values()]
 
 
 # Cache marks

@@ -28,6 +28,7 @@ from acorn.models.lanes.lane import (
     StreamReader,
     drop_trailing_reasoning,
     is_openai_tool,
+    merge_stored,
     part_payload,
     provider_error,
 )
@@ -380,23 +381,9 @@ def items_to_send(
     stored: list[JsonObject] = message[ITEMS_KEY]
     parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
     is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
-    new_calls = {call["call_id"]: call for call in calls}
-    items: list[JsonObject] = []
-    for item in stored:
-        kind = item["type"]
-        if kind == "message":
-            if is_same_text:
-                items.append(item)
-            elif text_item is not None:
-                items.append(text_item)
-                text_item = None
-        elif kind == "function_call":
-            items += [new_calls.pop(item["call_id"])] if item["call_id"] in new_calls else []
-        elif kind != "reasoning" or is_stored or item.get("encrypted_content"):
-            items.append(item)
-    if not is_same_text and text_item is not None:
-        items.append(text_item)
-    return drop_trailing_reasoning([*items, *new_calls.values()])
+    texts = [] if text_item is None else [text_item]
+    sendable = [item for item in stored if item["type"] != "reasoning" or is_stored or item.get("encrypted_content")]
+    return drop_trailing_reasoning(merge_stored(sendable, texts, calls, "call_id", is_same_text=is_same_text))
 
 
 # Conversion of the items of a response

@@ -238,7 +238,7 @@ def _parse_one(text: str, node: SchemaNode, flag: str) -> Any:
     if node.media:
         return read_media(text, node, flag)
     value = _parse_json(text)
-    if isinstance(value, ValueError):
+    if isinstance(value, ValueError | RecursionError):
         if node.kinds and node.kinds <= {"object", "array", "null"}:
             raise _structure_error(text, node, flag, value) from value
         return text
@@ -261,11 +261,11 @@ def _parse_json(text: str) -> Any:
     """Return the JSON value of a text, or the error if the text is not JSON."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return error
 
 
-def _structure_error(text: str, node: SchemaNode, flag: str, error: ValueError) -> CommandError:
+def _structure_error(text: str, node: SchemaNode, flag: str, error: Exception) -> CommandError:
     """Return the error for a field that accepts only objects and lists, which must be JSON."""
     parts = [f"`{flag}.{option_name(name)} ...`" for name in list(node.fields)[:2]]
     hint = f" Or set its fields one by one ({', '.join(parts)})." if parts else ""

@@ -104,6 +104,9 @@ class Spec:
         """The settings for descriptions and missing values in XML, in the format of the XML encoder."""
         return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
 
+    def __post_init__(self) -> None:
+        _ = self.sampling, self.xml  # Compute them with the spec, so that the first call does not.
+
     @cached_property
     def sampling(self) -> Sampling:
         """The settings for requests of a run whose hooks have not changed them."""

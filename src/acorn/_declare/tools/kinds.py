@@ -44,7 +44,7 @@ class ArgumentError(Exception):
     """
 
 
-class Named(Protocol):
+class HasToolOptions(Protocol):
     """A tool with a name and options."""
 
     @property
@@ -53,7 +53,7 @@ class Named(Protocol):
     def options(self) -> ToolOptions: ...
 
 
-class Tool(Named, Protocol):
+class Tool(HasToolOptions, Protocol):
     """The interface of a tool that a run offers to the model."""
 
     @property
@@ -85,7 +85,9 @@ class Tool(Named, Protocol):
         ...
 
 
-def tool_definition(tool: Named, description: str, parameters: JsonObject, *, is_fixed: bool = False) -> JsonObject:
+def tool_definition(
+    tool: HasToolOptions, description: str, parameters: JsonObject, *, is_fixed: bool = False
+) -> JsonObject:
     """Return the name, description and parameters of a tool in OpenAI's format.
 
     `description` is used if the options have none. The parameters of a strict tool forbid additional properties, unless

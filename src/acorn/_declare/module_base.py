@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -71,15 +70,6 @@ class CachedSpec(NamedTuple):
     contents: list[Any]
     """Copies of the containers."""
     spec: Spec
-
-    def is_current(self, source: object, values: list[Any]) -> bool:
-        """Return whether the values are still the same objects, and their content has not changed."""
-        return (
-            self.source is source
-            and len(values) == len(self.values)
-            and all(map(is_, values, self.values))
-            and self.containers == self.contents
-        )
 
 
 class LastRuns:

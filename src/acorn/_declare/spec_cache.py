@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
@@ -56,7 +57,7 @@ def spec_of(agent: AgentBase) -> Spec:
         return spec
     values = [alias, *settings, *settings.values()]
     cached = agent.__acorn_spec__
-    if cached is None or not cached.is_current(spec, values):
+    if cached is None or not _is_current(cached, spec, values):
         if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
         revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
@@ -71,11 +72,21 @@ def class_spec(cls: type[AgentBase]) -> Spec:
     """Return the current spec of a class."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
     cached = cls.__acorn_class_spec__
-    if cached is None or not cached.is_current(cls, values):
+    if cached is None or not _is_current(cached, cls, values):
         settings = dict(zip(SETTINGS, values, strict=True))
         spec = check_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
         cached = cls.__acorn_class_spec__ = _cached_spec(cls, values, spec)
     return cached.spec
+
+
+def _is_current(cached: CachedSpec, source: object, values: list[Any]) -> bool:
+    """Return whether the values of a cached spec are still the same objects, and their content has not changed."""
+    return (
+        cached.source is source
+        and len(values) == len(cached.values)
+        and all(map(is_, values, cached.values))
+        and cached.containers == cached.contents
+    )
 
 
 def _cached_spec(source: object, values: list[Any], spec: Spec) -> CachedSpec:

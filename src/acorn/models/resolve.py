@@ -103,9 +103,9 @@ def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -
         raise DeclarationError(
             f"`{owner}.model` is not set. Set it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
         )
-    if is_model(declared):
-        return apply_limits(declared, add_limits)
-    if is_list_or_tuple(declared):
+    if not isinstance(declared, str | dict):  # The rules of the setting allow only a model or a list of models.
+        if not is_list_or_tuple(declared) or is_model(declared):
+            return apply_limits(declared, add_limits)
         return FallbackChain([_link(member, resolve(member, owner, add_limits)) for member in declared])
     config = declared if is_json_object(declared) else {"model": declared}
     name = str(config.get("model") or config.get("id"))

@@ -1,4 +1,4 @@
-"""Asynchronous HTTP for the native lanes, with aiohttp. acorn's LiteLLM adapter uses the same aiohttp sessions.
+"""Asynchronous HTTP for the native lanes, with aiohttp.
 
 The rules for proxies, TLS, redirects and timeouts are the same as in `http.py`. Each event loop has one aiohttp
 session, which is created on first use and closed when the event loop ends. aiohttp is imported on first use, so that

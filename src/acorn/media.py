@@ -42,23 +42,15 @@ _SIGNATURES = (
 )
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _SUFFIXES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
     ".webp": "image/webp",
     ".wav": "audio/wav",
-    ".mp3": "audio/mpeg",
     ".m4a": "audio/mp4",
     ".flac": "audio/flac",
     ".ogg": "audio/ogg",
-    ".pdf": "application/pdf",
-    ".txt": "text/plain",
     ".md": "text/markdown",
     ".csv": "text/csv",
-    ".json": "application/json",
 }
-"""The media types of common file extensions. acorn finds other types in the tables of the operating system."""
+"""The media types of common file extensions that `mimetypes` does not know, or not the same on all systems."""
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
 _FIELDS = ("data", "url", "media_type", "name")
 _KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
@@ -95,16 +87,14 @@ class Media(ContentPart):
         raw, name = Path(path).read_bytes(), name or Path(path).name
         suffix = Path(path).suffix.lower()
         by_name = _SUFFIXES.get(suffix) or mimetypes.guess_type(f"x{suffix}")[0]
-        where = f"`{os.fspath(path)}`"
-        return cls._from_data(raw, media_type or cls._guess_type(raw, by_name, where), name, where)
+        return cls._from_data(raw, media_type, name, f"`{os.fspath(path)}`", by_name)
 
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str | None = None, name: str | None = None) -> Self:
         """Create an instance from bytes. If you do not pass `media_type`, the first bytes determine it."""
-        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would return five zero bytes.
+        if not isinstance(data, _BYTES):  # `bytes(5)` would return five zero bytes.
             raise cls._wrong_argument("bytes", data)
-        raw, where = bytes(data), "the data"
-        return cls._from_data(raw, media_type or cls._guess_type(raw, None, where), name, where)
+        return cls._from_data(bytes(data), media_type, name, "the data")
 
     @classmethod
     def from_url(cls, url: str, media_type: str | None = None, name: str | None = None) -> Self:
@@ -124,10 +114,17 @@ class Media(ContentPart):
         return cls._create(None, url, checked, name)
 
     @classmethod
-    def _from_data(cls, raw: bytes, media_type: str, name: str | None, where: str) -> Self:
-        media_type = cls._check_type(media_type, where)
+    def _from_data(
+        cls, raw: bytes, media_type: str | None, name: str | None, where: str, type_by_name: str | None = None
+    ) -> Self:
         if not raw:
             raise ValueError(f"{where} is empty")
+        found = [kind for kind in (_signature_type(raw), type_by_name) if kind is not None]
+        if not media_type and not found:
+            hint = f"Set `media_type`, such as `{cls._example()}`"
+            raise UnknownMediaTypeError(f"the type of {where} is unknown", hint)
+        media_type = media_type or next((kind for kind in found if kind.startswith(cls._family)), found[0])
+        media_type = cls._check_type(media_type, where)
         return cls._create(Blob.from_bytes(raw, cls._head(media_type)), None, media_type, name)
 
     @classmethod
@@ -138,18 +135,6 @@ class Media(ContentPart):
         for field, value in (("_data", data), ("_url", url), ("_media_type", media_type), ("_name", name)):
             object.__setattr__(media, field, value)
         return media
-
-    @classmethod
-    def _guess_type(cls, raw: bytes, by_name: str | None, where: str) -> str:
-        if not raw:
-            raise ValueError(f"{where} is empty")
-        for media_type in (_signature_type(raw), by_name):
-            if media_type is not None and media_type.startswith(cls._family):
-                return media_type
-        other_type = _signature_type(raw) or by_name
-        if other_type is not None:
-            raise ValueError(f"{where} is {other_type}, but must be {cls._noun}")
-        raise UnknownMediaTypeError(f"the type of {where} is unknown", f"Set `media_type`, such as `{cls._example()}`")
 
     @classmethod
     def _check_type(cls, media_type: Any, where: str) -> str:
@@ -272,19 +257,12 @@ class Media(ContentPart):
             return value
         if isinstance(value, _BYTES):
             return cls.from_bytes(bytes(value))
-        if isinstance(value, str):
-            return cls._from_text(value)
+        if isinstance(value, str) and re.match(r"(?i)(data:|https?://)", value):
+            return cls.from_url(value)
         if is_mapping(value) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
             return cls._from_saved(value)
-        hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
+        hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, str | os.PathLike) else ""
         raise ValueError(f"expected {cls._noun}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
-
-    @classmethod
-    def _from_text(cls, text: str) -> Self:
-        if re.match(r"(?i)(data:|https?://)", text):
-            return cls.from_url(text)
-        hint = f"For a file, use `acorn.{cls.__name__}.from_path(...)`"
-        raise ValueError(f"expected {cls._noun}: bytes, a data URL or an http(s) URL. {hint}")
 
     @classmethod
     def _from_saved(cls, saved: Mapping[str, Any]) -> Self:
@@ -293,12 +271,10 @@ class Media(ContentPart):
             raise ValueError(f"the fields of {cls._noun} must be strings: {', '.join(_FIELDS)}")
         if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head(media_type):
             return cls._create(data, None, cls._check_type(media_type, "the data"), name)
-        if isinstance(data, str):
-            if data[:5].lower() == "data:":
-                return cls.from_url(data, media_type, name)
+        if isinstance(data, str) and data[:5].lower() != "data:":
             return cls.from_bytes(_decode_base64(data), media_type, name)
-        if isinstance(url, str):
-            return cls.from_url(url, media_type, name)
+        if (source := data or url) is not None:
+            return cls.from_url(source, media_type, name)
         raise ValueError("the data is missing: the value has only its hash and size")
 
 

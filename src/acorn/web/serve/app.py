@@ -38,7 +38,14 @@ from acorn.web.guard import (
     path_below_mount,
 )
 from acorn.web.page.agent import Agent, secrets_of
-from acorn.web.serve.openai_api import CompletionEvents, completion_response, model_list, read_completion
+from acorn.web.serve.openai_api import (
+    CompletionEvents,
+    completion_response,
+    model_list,
+    read_completion,
+    to_history,
+    to_input,
+)
 from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.responses import (
     ChunkBatches,
@@ -299,11 +306,13 @@ class ServiceRoutes:
 
     async def _chat(self, request: Request, body: object, deadline: float) -> Response:
         service, spec = self._service, self._service.spec
-        chat = read_completion(body, service.name, spec.input, spec.output)
-        agent: Agent = service.agent.using(history=chat.history) if chat.history else service.agent
-        arguments = self._arguments(chat.input)
-        if chat.is_stream:
-            events = CompletionEvents(service.name, spec.output, service.redactor, includes_usage=chat.includes_usage)
+        chat = read_completion(body, service.name, spec.output)
+        *earlier, last = chat.messages
+        agent: Agent = service.agent.using(history=to_history(earlier)) if earlier else service.agent
+        arguments = self._arguments(to_input(last.text, spec.input))
+        if chat.stream:
+            includes_usage = chat.stream_options is not None and chat.stream_options.include_usage is True
+            events = CompletionEvents(service.name, spec.output, service.redactor, includes_usage=includes_usage)
             return await self._event_stream(request, agent.astream(*arguments), events, deadline)
         run = await service.perform(agent.arun(*arguments), deadline, request)
         status = 202 if isinstance(run.output, Paused) else 200

@@ -12,73 +12,96 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool, ValidationError
 
 from acorn import Paused, Run, StreamChunk
 from acorn._inside import Redactor, Shape, excerpt, to_json_text
 from acorn.chunk import has_answer_part
-from acorn.types import JsonObject, is_json_list, is_json_object
+from acorn.types import JsonObject, is_json_object
 from acorn.web.serve.responses import RejectedRequestError, check_finished, encode_event, paused_json
 
-_ROLES = ("system", "developer", "user", "assistant")
 _UNSUPPORTED = ("tools", "functions", "tool_choice", "function_call", "audio", "modalities", "logprobs", "top_logprobs")
-
-
-class CompletionRequest(NamedTuple):
-    """The values of a chat completion request after validation."""
-
-    input: object
-    """The input of the agent as JSON data."""
-    history: list[JsonObject]
-    is_stream: bool
-    includes_usage: bool
 
 
 # Requests
 
 
-def read_completion(body: object, name: str, input_shape: Shape, output_shape: Shape) -> CompletionRequest:
-    """Validate the body of a chat completion request and return its values.
+def _to_parts(content: object) -> object:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class TextPart(BaseModel):
+    """A content part of a chat message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """A message of a chat completion request, without the fields that acorn ignores."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[TextPart], BeforeValidator(_to_parts, json_schema_input_type=str | list[TextPart])]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
+
+
+class ResponseFormat(BaseModel):
+    """The output format that a client requests."""
+
+    type: str
+
+
+class StreamOptions(BaseModel):
+    """The options of a streamed chat completion."""
+
+    include_usage: bool | None = None
+
+
+class CompletionRequest(BaseModel):
+    """The body of a chat completion request, without the fields that acorn ignores or rejects."""
+
+    model: str | None = None
+    messages: list[ChatMessage] = Field(min_length=1)
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    n: Literal[1] | None = None
+
+
+def read_completion(body: object, name: str, output_shape: Shape) -> CompletionRequest:
+    """Validate the body of a chat completion request.
 
     Raise `RejectedRequestError` if the body is invalid. `name` is the name of the agent. The request must use it as the
     model name.
     """
-    if not is_json_object(body):
-        raise _invalid("body", "The body must be a JSON object with `messages`.")
-    if body.get("model", name) != name:
-        message = f"The model {excerpt(body['model'])} does not exist. Use `{name}`."
+    try:
+        request = CompletionRequest.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])[1:] or "body"
+        hint = " Send other media as data URLs in the JSON of the input." if path.endswith("].type") else ""
+        raise _invalid(path, f"`{path}` is wrong: {problem['msg']}.{hint}") from None
+    if request.model not in (None, name):
+        message = f"The model {excerpt(request.model)} does not exist. Use `{name}`."
         raise RejectedRequestError(404, "model_not_found", message, param="model", code="model_not_found")
+    options: JsonObject = body if is_json_object(body) else {}
     for option in _UNSUPPORTED:
-        if body.get(option) not in (None, False, [], ["text"], "none", "auto"):
+        if options.get(option) not in (None, False, [], ["text"], "none", "auto"):
             reason = "because the agent has its own tools and answers in text"
             raise _invalid(option, f"`{option}` is not supported, {reason}. Remove `{option}`.")
-    if body.get("n") not in (None, 1):
-        raise _invalid("n", "`n` must be 1, because a run has one answer.")
-    if body.get("stream") not in (None, False, True):
-        raise _invalid("stream", "`stream` must be true or false.")
-    _check_format(body.get("response_format"), output_shape)
-    messages = body.get("messages")
-    if not is_json_list(messages) or not messages:
-        raise _invalid("messages", "`messages` must be a list of messages that ends with a user message.")
-    for index, message in enumerate(messages):
-        _check_message(f"messages[{index}]", message)
-    *earlier, last = messages
-    if last["role"] != "user":
-        raise _invalid("messages", f"The last message must have the role `user`, but its role is `{last['role']}`.")
-    options = body.get("stream_options") or JsonObject()
-    if not is_json_object(options):
-        raise _invalid("stream_options", '`stream_options` must be an object, such as `{"include_usage": true}`.')
-    text = _text_of(last["content"], f"messages[{len(earlier)}].content")
-    return CompletionRequest(
-        _input(text, input_shape),
-        _history(earlier),
-        body.get("stream") is True,
-        options.get("include_usage") is True,
-    )
+    _check_format(request.response_format, output_shape)
+    if (role := request.messages[-1].role) != "user":
+        raise _invalid("messages", f"The last message must have the role `user`, but its role is `{role}`.")
+    return request
 
 
-def _check_format(response_format: object, output_shape: Shape) -> None:
-    kind = response_format.get("type") if is_json_object(response_format) else None if response_format is None else ""
+def _check_format(response_format: ResponseFormat | None, output_shape: Shape) -> None:
+    kind = None if response_format is None else response_format.type
     has_one_text = len(output_shape.schema.model_fields) == 1 and text_field(output_shape) is not None
     is_object = not output_shape.wrapped and not has_one_text
     if kind in (None, "text") or (kind == "json_object" and is_object):
@@ -87,65 +110,37 @@ def _check_format(response_format: object, output_shape: Shape) -> None:
     raise _invalid("response_format", message)
 
 
-def _check_message(path: str, message: object) -> None:
-    if not is_json_object(message) or message.get("role") not in _ROLES:
-        roles = ", ".join(_ROLES)
-        raise _invalid(path, f"`{path}` must be an object with one of the roles {roles}, but is {excerpt(message)}.")
-    content = message.get("content")
-    is_parts = is_json_list(content) and all(is_json_object(part) for part in content)
-    if not isinstance(content, str) and not is_parts:
-        text = f"`{path}.content` must be a string or a list of content parts, but is {excerpt(content)}."
-        raise _invalid(f"{path}.content", text)
-
-
-def _text_of(content: str | list[JsonObject], path: str) -> str:
-    if isinstance(content, str):
-        return content
-    for index, part in enumerate(content):
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            message = f"`{path}[{index}]` must be a text part. Send other media as data URLs in the JSON of the input."
-            raise _invalid(f"{path}[{index}]", message)
-    return "".join(part["text"] for part in content)
-
-
-def _history(messages: Sequence[JsonObject]) -> list[JsonObject]:
+def to_history(messages: Sequence[ChatMessage]) -> list[JsonObject]:
     """Return the earlier messages with only their roles and texts.
 
     Other fields are removed, because a provider might fetch their URLs or treat a message as a tool call. acorn uses
     the prompt of the agent instead of a system message at the start of a history. If the first message of the client is
     a system message, an empty system message is added before it, so that acorn does not drop the client's message.
     """
-    earlier: list[JsonObject] = [
-        {"role": message["role"], "content": _text_of(message["content"], f"messages[{index}].content")}
-        for index, message in enumerate(messages)
-    ]
-    if earlier and earlier[0]["role"] in ("system", "developer"):
-        return [{"role": "system", "content": ""}, *earlier]
-    return earlier
+    history: list[JsonObject] = [{"role": message.role, "content": message.text} for message in messages]
+    if messages and messages[0].role in ("system", "developer"):
+        return [{"role": "system", "content": ""}, *history]
+    return history
 
 
-def _input(text: str, shape: Shape) -> object:
+def to_input(text: str, shape: Shape) -> object:
     """Convert the text of the last message to the input of the agent, as JSON data."""
+    fields, field = shape.schema.model_fields, text_field(shape)
     if shape.is_empty:
         return {}
-    field = text_field(shape)
-    if shape.wrapped:
-        value = text if field is not None else _read_json(text)
-        if value is None:
-            raise _invalid(
-                "messages", "The last message must contain the input of the agent as valid JSON (see `/openapi.json`)."
-            )
-        return value
-    value = _read_json(text) if field is None or len(shape.schema.model_fields) > 1 else None
-    if is_json_object(value) and (field is None or set(value) <= shape.accepted_names):
-        return value
-    if field is None:
-        names = ", ".join(f"`{name}`" for name in shape.schema.model_fields)
-        raise _invalid(
-            "messages",
-            f"The last message must contain the input of the agent as a JSON object with the fields {names}.",
-        )
-    return {field: text}
+    if field is not None and len(fields) == 1:
+        return text if shape.wrapped else {field: text}
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if field is not None:
+        return value if is_json_object(value) and set(value) <= shape.accepted_names else {field: text}
+    if value is None or not (shape.wrapped or is_json_object(value)):
+        names = ", ".join(f"`{name}`" for name in fields)
+        kind = "valid JSON (see `/openapi.json`)" if shape.wrapped else f"a JSON object with the fields {names}"
+        raise _invalid("messages", f"The last message must contain the input of the agent as {kind}.")
+    return value
 
 
 def text_field(shape: Shape) -> str | None:
@@ -164,13 +159,6 @@ def text_field(shape: Shape) -> str | None:
 def _is_text(annotation: object) -> bool:
     kinds = set(get_args(annotation)) or {annotation}
     return str in kinds and kinds <= {str, type(None)}
-
-
-def _read_json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _invalid(param: str, message: str) -> RejectedRequestError:

@@ -261,7 +261,9 @@ class Media(ContentPart):
             return cls.from_url(value)
         if is_mapping(value) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
             return cls._from_saved(value)
-        hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, str | os.PathLike) else ""
+        hint = (
+            f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, str | os.PathLike) else ""
+        )
         raise ValueError(f"expected {cls._noun}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
 
     @classmethod

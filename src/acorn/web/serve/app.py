@@ -311,7 +311,7 @@ class ServiceRoutes:
         agent: Agent = service.agent.using(history=to_history(earlier)) if earlier else service.agent
         arguments = self._arguments(to_input(last.text, spec.input))
         if chat.stream:
-            includes_usage = chat.stream_options is not None and chat.stream_options.include_usage is True
+            includes_usage = bool(chat.stream_options and chat.stream_options.include_usage)
             events = CompletionEvents(service.name, spec.output, service.redactor, includes_usage=includes_usage)
             return await self._event_stream(request, agent.astream(*arguments), events, deadline)
         run = await service.perform(agent.arun(*arguments), deadline, request)

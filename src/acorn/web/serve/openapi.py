@@ -2,63 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import TypeAdapter
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode
 
 import acorn
 from acorn import Request
-from acorn._inside import RESULT, Shape, component_schema, describe_agent
+from acorn._inside import RESULT, component_schema, describe_agent
 from acorn.types import JsonObject
 from acorn.web.page.agent import Agent
+from acorn.web.serve.openai_api import CompletionRequest
 
-_ERRORS = {
-    "400": "The request is invalid.",
-    "401": "The key is missing or wrong.",
-    "403": "The Host header or the Origin header is not allowed.",
-    "413": "The request body is too large.",
-    "415": "The content type of the request is not `application/json`.",
-    "422": "The input is invalid. `problems` lists the invalid fields.",
-    "429": "Too many runs are in progress.",
-    "500": "The agent failed.",
-    "502": "The provider failed, or the model never returned a valid answer.",
-    "503": "The server is stopping.",
-    "504": "The provider did not respond in time, or the run took too long.",
-}
-_ERROR: JsonObject = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["type", "message"],
-            "properties": {
-                "type": {"type": "string"},
-                "message": {"type": "string"},
-                "problems": {"type": "array", "items": {"$ref": "#/components/schemas/Problem"}},
-            },
-        }
-    },
-}
-_PROBLEM: JsonObject = {
-    "type": "object",
-    "required": ["path", "message"],
-    "properties": {name: {"type": "string"} for name in ("path", "expected", "received", "message")},
-}
-_REQUEST = {**TypeAdapter(Request).json_schema(), "description": "A question or an approval."}
-_PAUSED: JsonObject = {
-    "type": "object",
-    "description": "The run waits for human input.",
-    "required": ["run_id", "requests", "answer"],
-    "properties": {
-        "run_id": {"type": "string"},
-        "answer": {"type": "string", "description": "The path to which the client posts the answer."},
-        "requests": {
-            "type": "array",
-            "items": {**TypeAdapter(Request).json_schema(), "description": "A question or an approval."},
-        },
-    },
-}
+
+class InputProblem(BaseModel):
+    """A wrong field of an input."""
+
+    path: str
+    expected: str | None = None
+    received: str | None = None
+    message: str
+
+
+class ErrorDescription(BaseModel):
+    """The reason why a request failed. `problems` lists the wrong fields of an input."""
+
+    type: str
+    message: str
+    problems: list[InputProblem] = []
+
+
+class ErrorBody(BaseModel):
+    """The body of every error response."""
+
+    error: ErrorDescription
+
+
+class PausedBody(BaseModel):
+    """The body of a response about a run that waits for human input. The client posts answers to the path `answer`."""
+
+    run_id: str
+    requests: list[Request]
+    answer: str
+
+
 _ANSWER: JsonObject = {
     "type": "object",
     "properties": {
@@ -67,26 +52,26 @@ _ANSWER: JsonObject = {
     },
     "additionalProperties": False,
 }
-_COMPLETION: JsonObject = {
-    "type": "object",
-    "required": ["messages"],
-    "properties": {
-        "model": {"type": "string"},
-        "messages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["role", "content"]}},
-        "stream": {"type": "boolean"},
-        "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
-    },
-}
+_EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}
 
 
 def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
     description = describe_agent(agent)
-    schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
-    _add_schema("Input", description.input, schemas)
-    _add_schema("Output", description.output, schemas)
-    results = {"200": _response("The output.", "Output"), "202": _response("The run waits for human input.", "Paused")}
-    has_no_input = description.input.is_empty
+    schemas: JsonObject = {"Answer": _ANSWER}
+    _add_schema("Error", ErrorBody, "serialization", schemas)
+    _add_schema("Paused", PausedBody, "serialization", schemas)
+    _add_schema("Completion", CompletionRequest, "validation", schemas)
+    _add_schema("Input", description.input.schema, "validation", schemas)
+    _add_schema("Output", description.output.schema, "serialization", schemas)
+    for name, shape in (("Input", description.input), ("Output", description.output)):
+        if shape.wrapped:
+            schemas[name] = schemas[name]["properties"][RESULT]
+    if description.output.is_empty:
+        schemas["Output"] = {"type": "null"}
+    needs_input = not description.input.is_empty
+    output, paused, json_object = _json(_ref("Output")), _json(_ref("Paused")), _json({"type": "object"})
+    run_id: JsonObject = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     document: JsonObject = {
         "openapi": "3.1.0",
         "info": {
@@ -95,29 +80,29 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
             "description": " ".join(description.docstring.split()),
         },
         "paths": {
-            "/run": {"post": _operation("run", "Run the agent.", _ref("Input"), results, optional=has_no_input)},
+            "/run": {
+                "post": _operation("run", "Run the agent.", output, paused) | _body("Input", is_required=needs_input)
+            },
             "/stream": {
-                "post": _operation(
-                    "stream", "Run the agent and stream its chunks.", _ref("Input"), _EVENTS, optional=has_no_input
-                )
+                "post": _operation("stream", "Run the agent and stream its chunks.", _EVENTS)
+                | _body("Input", is_required=needs_input)
             },
             "/runs/{id}/answer": {
-                "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}],
-                "post": _operation(
-                    "answer", "Answer the requests of a paused run and resume the run.", _ANSWER, results, "404", "409"
-                ),
+                "parameters": [run_id],
+                "post": _operation("answer", "Answer the requests of a paused run and resume the run.", output, paused)
+                | _body("Answer"),
             },
             "/v1/chat/completions": {
                 "post": _operation(
-                    "chat", "Create a chat completion in OpenAI's format.", _COMPLETION, _COMPLETED, "404"
+                    "chat", "Create a chat completion in OpenAI's format.", json_object | _EVENTS, json_object
                 )
+                | _body("Completion")
             },
-            "/v1/models": {"get": _operation("models", "Return the agent in OpenAI's list of models.", None, _OBJECT)},
-            "/openapi.json": {"get": _operation("describe", "Return this document.", None, _OBJECT)},
+            "/v1/models": {"get": _operation("models", "Return the agent in OpenAI's list of models.", json_object)},
+            "/openapi.json": {"get": _operation("describe", "Return this document.", json_object)},
             "/health": {
-                "get": _operation(
-                    "health", "Return whether the server is running or stopping.", None, _OBJECT, security=False
-                )
+                "get": _operation("health", "Return whether the server is running or stopping.", json_object)
+                | {"security": []}
             },
         },
         "components": {"schemas": schemas},
@@ -128,65 +113,35 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     return document
 
 
-def _add_schema(name: Literal["Input", "Output"], shape: Shape, schemas: JsonObject) -> None:
-    """Add the schema of the input or the output of the agent, and the definitions in it, to the component schemas."""
-    if shape.is_empty and name == "Output":
-        schemas[name] = {"type": "null"}
-        return
-    schema = component_schema(shape.schema, f"{name}.", "validation" if name == "Input" else "serialization")
+def _add_schema(name: str, source: type[BaseModel], mode: JsonSchemaMode, schemas: JsonObject) -> None:
+    """Add the schema of a Pydantic class, and the definitions in it, to the component schemas."""
+    schema = component_schema(source, f"{name}.", mode)
     schemas |= {f"{name}.{key}": definition for key, definition in schema.pop("$defs", {}).items()}
-    schemas[name] = schema["properties"][RESULT] if shape.wrapped else schema
+    schemas[name] = schema
 
 
 def _ref(name: str) -> JsonObject:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _response(description: str, name: str) -> JsonObject:
-    return {"description": description, "content": {"application/json": {"schema": _ref(name)}}}
+def _json(schema: JsonObject) -> JsonObject:
+    return {"application/json": {"schema": schema}}
 
 
-_EVENTS: JsonObject = {
-    "200": {
-        "description": "A stream of chunks, with one JSON object in each event.",
-        "content": {"text/event-stream": {"schema": {}}},
+def _body(name: str, *, is_required: bool = True) -> JsonObject:
+    return {"requestBody": {"required": is_required, "content": _json(_ref(name))}}
+
+
+def _operation(name: str, summary: str, result: JsonObject, paused: JsonObject | None = None) -> JsonObject:
+    """Return the OpenAPI description of one endpoint and its responses.
+
+    `result` is the content of a successful response. `paused` is the content of a response about a paused run.
+    """
+    responses: JsonObject = {
+        "200": {"description": "The result.", "content": result},
+        "4XX": {"description": "The request was rejected.", "content": _json(_ref("Error"))},
+        "5XX": {"description": "The agent, its model or the server failed.", "content": _json(_ref("Error"))},
     }
-}
-_OBJECT: JsonObject = {
-    "200": {"description": "A JSON object.", "content": {"application/json": {"schema": {"type": "object"}}}}
-}
-_COMPLETED: JsonObject = {
-    "200": {
-        "description": "The complete answer, or a stream of the answer.",
-        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}},
-    },
-    "202": {
-        "description": "The run waits for human input. The answer contains its questions.",
-        "content": {"application/json": {"schema": {"type": "object"}}},
-    },
-}
-_MORE_ERRORS = {"404": "The run or the model does not exist.", "409": "The run cannot be resumed."}
-
-
-def _operation(
-    name: str,
-    summary: str,
-    body: JsonObject | None,
-    responses: JsonObject,
-    *more_errors: str,
-    optional: bool = False,
-    security: bool = True,
-) -> JsonObject:
-    """Return the OpenAPI description of one endpoint and its responses."""
-    errors = {**_ERRORS, **{status: _MORE_ERRORS[status] for status in more_errors}} if body is not None else {}
-    operation: JsonObject = {
-        "operationId": name,
-        "summary": summary,
-        "responses": {
-            **responses,
-            **{status: _response(description, "Error") for status, description in sorted(errors.items())},
-        },
-    }
-    if body is not None:
-        operation["requestBody"] = {"required": not optional, "content": {"application/json": {"schema": body}}}
-    return operation if security else {**operation, "security": []}
+    if paused is not None:
+        responses["202"] = {"description": "The run waits for human input.", "content": paused}
+    return {"operationId": name, "summary": summary, "responses": responses}

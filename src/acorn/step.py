@@ -87,20 +87,10 @@ class Step(Generic[Deps]):
         branches: Collection[str],
         before: Mapping[str, Any],
     ) -> None:
-        # This sets all fields at once, because `__setattr__` would treat each assignment as a change by the hook.
-        fields = {
-            "run": run,
-            "counter": run.steps,
-            "tool_calls": tool_calls,
-            "tool_results": tool_results,
-            "_spec": spec,
-            "_response": response,
-            "_before": before,
-            "_known": tools,
-            "_listed": tools,
-            "_branches": branches,
-        }
-        object.__setattr__(self, "__dict__", fields)
+        # `__setattr__` would treat these assignments as changes by the hook.
+        vars(self).update(run=run, counter=run.steps, tool_calls=tool_calls, tool_results=tool_results)
+        vars(self).update(_spec=spec, _response=response, _before=before, _known=tools, _listed=tools)
+        self._branches = branches
 
     if not TYPE_CHECKING:  # With `__setattr__`, a type checker would accept any name.
 

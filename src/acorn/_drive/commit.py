@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from acorn._base.clock import current_clock
 from acorn._base.interrupts import is_signal
-from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
+from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import describe_error, shorten
 from acorn._history.saved_form import FORMAT, encode_record, fields_of
 from acorn._machine.machine import Machine
@@ -200,7 +200,7 @@ class RunCommitter:
     def _texts(self, values: Sequence[object]) -> list[str]:
         """Return each value as JSON text, and add the binary data of the values to the next commit."""
         texts: list[str] = []
-        for text, blobs in save_texts(values):
+        for text, blobs in map(save_text, values):
             texts.append(text)
             for blob in blobs:
                 if blob.sha256 not in self._media:

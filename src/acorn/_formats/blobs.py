@@ -18,10 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import SerializationInfo
 from pydantic_core import SchemaSerializer, core_schema, to_json
+from typing_extensions import TypeIs
 
 from acorn._formats.json import map_json, to_json_data
 from acorn.errors import StoreError
-from acorn.types import JsonValue
+from acorn.types import JsonObject, JsonValue
 
 _MEDIA = "__media__"
 """The JSON key that marks a saved text with placeholders. Its value lists the blobs of the text."""
@@ -105,10 +106,12 @@ class BlobCollector:
     short description (for example, logging).
     """
 
-    __slots__ = ("_prefix", "blobs")
+    __slots__ = ("_indexes", "_prefix", "blobs")
 
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
+        self._indexes: dict[int, int] = {}
+        """Maps the `id` of each blob to its index in `blobs`."""
         self._prefix = ""
 
     @property
@@ -119,9 +122,8 @@ class BlobCollector:
 
     def placeholder(self, blob: Blob) -> str:
         """Collect a blob, unless it is collected already, and return the placeholder text that replaces it."""
-        index = next((index for index, known in enumerate(self.blobs) if known is blob), None)
-        if index is None:
-            index = len(self.blobs)
+        index = self._indexes.setdefault(id(blob), len(self.blobs))
+        if index == len(self.blobs):
             self.blobs.append(blob)
         return f"{self.prefix}{index}"
 
@@ -166,31 +168,20 @@ class SavedText(NamedTuple):
     blobs: Sequence[Blob]
 
 
-def save_texts(values: Sequence[object]) -> list[SavedText]:
-    """Convert several JSON values to saved texts, in the same order.
-
-    Most values have no blobs. Therefore the function first serializes all values with one collector. Only if this
-    collector receives a blob, the function serializes each value again with a separate collector.
-    """
-    collector = BlobCollector()
-    texts = [_json_text(value, collector) for value in values]
-    if collector.blobs or any(type(value) is dict and _MEDIA in value for value in values):
-        return [save_text(value) for value in values]
-    return [SavedText(text, ()) for text in texts]
-
-
 def save_text(data: object) -> SavedText:
     """Convert JSON data to a saved text, which `BlobReader.read` converts back to the data."""
     collector = BlobCollector()
     text = _json_text(data, collector)
-    if not collector.blobs and not (isinstance(data, dict) and _MEDIA in data):
-        return SavedText(text, ())
-    index = json.dumps([collector.prefix, _index(collector.blobs)])
-    return SavedText(f'{{"{_MEDIA}":{index},"{_CONTENT}":{text}}}', collector.blobs)
+    return SavedText(_add_index(text, collector) if collector.blobs or _has_index(data) else text, collector.blobs)
 
 
-def _index(blobs: Sequence[Blob]) -> list[list[str]]:
-    return [[blob.sha256, blob.head] for blob in blobs]
+def _add_index(text: str, collector: BlobCollector, *contents: object) -> str:
+    index = [[blob.sha256, blob.head] for blob in collector.blobs]
+    return f'{{"{_MEDIA}":{json.dumps([collector.prefix, index, *contents])},"{_CONTENT}":{text}}}'
+
+
+def _has_index(data: object) -> TypeIs[JsonObject]:
+    return isinstance(data, dict) and _MEDIA in data
 
 
 def _json_text(data: object, collector: BlobCollector) -> str:
@@ -214,7 +205,7 @@ class BlobReader:
     def read(self, text: str) -> Any:
         """Parse a saved text and return its JSON data, with the blobs in place of the placeholders."""
         data: JsonValue = json.loads(text)
-        if not isinstance(data, dict) or _MEDIA not in data:
+        if not _has_index(data):
             return data
         prefix, index = data[_MEDIA]
         return _restore(data[_CONTENT], prefix, list(self._load(index)))
@@ -236,7 +227,7 @@ class BlobReader:
 def read_without_blobs(text: str) -> Any:
     """Parse a saved text and return its JSON data, with placeholders in place of the blobs."""
     data: JsonValue = json.loads(text)
-    return data[_CONTENT] if isinstance(data, dict) and _MEDIA in data else data
+    return data[_CONTENT] if _has_index(data) else data
 
 
 # Saved texts that contain their blobs.
@@ -249,17 +240,14 @@ def to_single_text(data: object) -> str:
     """
     collector = BlobCollector()
     text = _json_text(data, collector)
-    if not collector.blobs:
-        return text
     contents = {blob.sha256: blob[len(blob.head) :] for blob in collector.blobs}
-    index = json.dumps([collector.prefix, _index(collector.blobs), contents])
-    return f'{{"{_MEDIA}":{index},"{_CONTENT}":{text}}}'
+    return _add_index(text, collector, contents) if contents else text
 
 
 def from_single_text(text: str) -> Any:
     """Parse a text that `to_single_text` returned, and return the JSON data with its blobs."""
     data: JsonValue = json.loads(text)
-    if not isinstance(data, dict) or _MEDIA not in data:
+    if not _has_index(data):
         return data
     prefix, index, contents = data[_MEDIA]
     return _restore(data[_CONTENT], prefix, [Blob(head + contents[sha256]) for sha256, head in index])

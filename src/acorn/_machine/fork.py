@@ -25,7 +25,6 @@ from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
     ErrorEvent,
-    Event,
     MessageEvent,
     ThreadEvents,
     ToolCallEvent,
@@ -158,31 +157,23 @@ def fork_of(thread: object, before: object, owner: str) -> Fork:
 
 def _read_events(source: object, owner: str) -> list[AgentEvent]:
     expected = f"`thread` of `{owner}.using` must be the events of a run, such as `run.thread`, or its record"
-    if isinstance(source, str | bytes):
-        raise _error("thread", f"{expected}, got text. `acorn.thread.parse_events` reads events from JSON.", source)
-    if is_mapping(source):
-        raise _error("thread", f"{expected}, got a dict. `acorn.Run.from_json(text)` reads a saved run.", source)
     if not is_list_or_tuple(source):
-        raise _error("thread", f"{expected}, got {excerpt(source)}.", source)
+        got = excerpt(source)
+        if isinstance(source, str | bytes):
+            got = "text. `acorn.thread.parse_events` reads events from JSON"
+        elif is_mapping(source):
+            got = "a dict. `acorn.Run.from_json(text)` reads a saved run"
+        raise _error("thread", f"{expected}, got {got}.", source)
     if not source:
         raise _error("thread", f"`thread` of `{owner}.using` has no events, so there is nothing to fork.", source)
-    for index, event in enumerate(source):
-        if isinstance(event, Event):
-            continue
-        if not is_json_object(event) or "type" not in event:
-            hint = " Pass messages as `history`." if is_json_object(event) and "role" in event else ""
-            message = f"`thread[{index}]` of `{owner}.using` is not an event: {excerpt(event)}.{hint}"
-            raise _error(f"thread[{index}]", message, event)
-    if all(isinstance(event, Event) for event in source):
-        return list(source)
     try:
         return parse_events(source)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        position, *path = first["loc"]
-        field = ".".join(map(str, path))
-        message = f"`thread[{position}]` of `{owner}.using` is not an event: {field}: {first['msg']}."
-        raise _error(f"thread[{position}]", message, source[int(position)]) from error
+        where, event = f"thread[{first['loc'][0]}]", source[int(first["loc"][0])]
+        hint = " Pass messages as `history`." if is_json_object(event) and "role" in event else ""
+        message = f"`{where}` of `{owner}.using` is not an event: {_describe(error)}.{hint}"
+        raise _error(where, message, event) from error
 
 
 def _check_step(before: object, events: Sequence[AgentEvent], owner: str) -> int:

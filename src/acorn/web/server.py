@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -49,23 +50,18 @@ def bind_socket(host: str, port: int, *, is_exact: bool) -> socket.socket:
 
     If the port is in use, try the next ports. With `is_exact`, raise an error instead.
     """
-    ports = [port] if is_exact or port == 0 else [port + offset for offset in range(_PORT_TRIES)] + [0]
-    failure: OSError | None = None
+    ports = [] if is_exact or port == 0 else [port + offset for offset in range(_PORT_TRIES)]
     for number in ports:
-        # asyncio sets TCP_NODELAY only if the protocol of the socket is IPPROTO_TCP.
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, number))
-            listener.listen(128)
-        except OSError as error:
-            listener.close()
-            failure = error
-            continue
-        return listener
-    assert failure is not None
-    raise failure
+        with suppress(OSError):
+            return _listen(host, number)
+    return _listen(host, port if is_exact else 0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=128)
+    # asyncio sets TCP_NODELAY only if the protocol of the socket is IPPROTO_TCP.
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listener.detach())
 
 
 def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: int = GRACE) -> None:

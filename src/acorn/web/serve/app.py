@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -151,26 +151,14 @@ class Service:
             if end.done():
                 message = "The server is stopping and cancelled the run. Try again later."
                 raise RejectedRequestError(503, "stopping", message, retry_after=1)
-            raise self._timeout_error()
+            message = f"The run took longer than {self.timeout:g} seconds, so the server cancelled it."
+            raise RejectedRequestError(504, "timeout", message)
         finally:
             if disconnect is not None:
                 disconnect.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
-
-    def _timeout_error(self) -> RejectedRequestError:
-        message = f"The run took longer than {self.timeout:g} seconds, so the server cancelled it."
-        return RejectedRequestError(504, "timeout", message)
-
-    def log_error(self, error: BaseException) -> None:
-        """Log an error and its traceback, with secrets redacted."""
-        text = "".join(traceback.format_exception(error)).rstrip()
-        logging.getLogger("acorn").error("%s", self.error_redactor.text(text))
-
-    def error_body(self, reply: ErrorReply) -> bytes:
-        """Return the encoded body of an error response. Secrets are redacted."""
-        return encode_json(self.redactor, reply._replace(message=self.error_redactor.text(reply.message)).to_json())
 
     # Shutdown of the server
 
@@ -186,10 +174,7 @@ class Service:
         """
         self.is_closing = True
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._close_later)
-
-    def _close_later(self) -> None:
-        asyncio.get_running_loop().call_later(self._grace, self._close_now)
+            self._loop.call_soon_threadsafe(self._loop.call_later, self._grace, self._close_now)
 
     def _close_now(self) -> None:
         if self._end is not None and not self._end.done():
@@ -233,13 +218,16 @@ class ServiceRoutes:
     async def error_response(self, request: Request, error: Exception) -> Response:
         """Return the response for an error. Log an error whose message the client does not receive."""
         reply = self._refusal(request, error) if isinstance(error, HTTPException) else reply_for_error(error)
-        if reply.is_logged:
-            self._service.log_error(error)
+        service = self._service
+        if reply.kind == "internal":
+            text = "".join(traceback.format_exception(error)).rstrip()
+            logging.getLogger("acorn").error("%s", service.error_redactor.text(text))
         if reply.status == 401 and "text/html" in request.headers.get("accept", ""):
             hint = _BROWSER_HINT.format(home=str(request.base_url).rstrip("/"))
             return PlainTextResponse(hint, reply.status, reply.headers)
-        body = self._service.error_body(reply)
-        return Response(body, reply.status, reply.headers, media_type="application/json")
+        message = service.error_redactor.text(reply.message)
+        body = {"error": {"type": reply.kind, "message": message, **reply.details}}
+        return self._json(body, reply.status, reply.headers)
 
     def _refusal(self, request: Request, error: HTTPException) -> ErrorReply:
         """Return the response to a request that the guard or the router rejects."""
@@ -316,7 +304,7 @@ class ServiceRoutes:
             return await self._event_stream(request, agent.astream(*arguments), events, deadline)
         run = await service.perform(agent.arun(*arguments), deadline, request)
         status = 202 if isinstance(run.output, Paused) else 200
-        return self._json(completion_response(run, service.name, spec.output), status, run)
+        return self._json(completion_response(run, service.name, spec.output), status, {"x-run-id": run.id})
 
     def _arguments(self, values: object) -> tuple[object, ...]:
         """Return the positional arguments with which the agent is called.
@@ -331,13 +319,13 @@ class ServiceRoutes:
         return parse_input(self._service.agent, values)
 
     def _run_response(self, run: Run) -> Response:
+        headers = {"x-run-id": run.id}
         if isinstance(run.output, Paused):
-            return self._json(paused_json(run.output), 202, run)
+            return self._json(paused_json(run.output), 202, headers)
         check_finished(run)
-        return self._json(run.output, run=run)
+        return self._json(run.output, headers=headers)
 
-    def _json(self, value: object, status: int = 200, run: Run | None = None) -> Response:
-        headers = {} if run is None else {"x-run-id": run.id}
+    def _json(self, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
         body = encode_json(self._service.redactor, value)
         return Response(body, status, headers, media_type="application/json")
 

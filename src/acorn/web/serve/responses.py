@@ -51,16 +51,8 @@ class ErrorReply(NamedTuple):
     status: int
     kind: str
     message: str
-    details: JsonObject
+    details: JsonObject = {}
     headers: Mapping[str, str] = {}
-
-    def to_json(self) -> JsonObject:
-        return {"error": {"type": self.kind, "message": self.message, **self.details}}
-
-    @property
-    def is_logged(self) -> bool:
-        """Whether the server logs the error: True for internal errors, whose message the client does not receive."""
-        return self.kind == "internal"
 
 
 def _retry_header(seconds: float | None) -> dict[str, str]:
@@ -104,11 +96,11 @@ def reply_for_error(error: BaseException) -> ErrorReply:
         case ParseError():
             return ErrorReply(502, "parse", str(cause), {"attempts": cause.attempts})
         case LimitError():
-            return ErrorReply(500, "limit", str(cause), {})
+            return ErrorReply(500, "limit", str(cause))
         case StoreError():
-            return ErrorReply(409, "store", str(cause), {})
+            return ErrorReply(409, "store", str(cause))
         case _:
-            return ErrorReply(500, "internal", "The agent failed. The log of the server contains the details.", {})
+            return ErrorReply(500, "internal", "The agent failed. The log of the server contains the details.")
 
 
 def check_finished(run: Run) -> None:

@@ -21,7 +21,7 @@ from acorn._declare.settings import (
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import PartCollector
+from acorn._formats.json import PartCollector, copy_json
 from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
@@ -114,7 +114,8 @@ class Step(Generic[Deps]):
             if not (is_json_object(model) or is_list_or_tuple(model)) or is_model(model):
                 return model
             # The hook may change the dict in place, so it receives a copy of the class attribute.
-            self._settings = {**self._settings, "model": _copy_model(model)}
+            copied = copy_json(list(model) if is_list_or_tuple(model) else model)
+            self._settings = {**self._settings, "model": copied}
         return self._settings["model"]
 
     @model.setter
@@ -322,13 +323,6 @@ class StepChanges(NamedTuple):
 def changes_of(step: Step) -> StepChanges:
     """Return the changes that a hook made to a step."""
     return step._changes()  # pyright: ignore[reportPrivateUsage]  # Hooks do not need it, so it is not public.
-
-
-def _copy_model(model: Any) -> Any:
-    """Return a copy of a model dict. For a list of models, return a new list with copies of the model dicts."""
-    if is_list_or_tuple(model):
-        return [_copy_model(member) if is_json_object(member) else member for member in model]
-    return dict(model)
 
 
 def _read_only_message(name: str) -> str:

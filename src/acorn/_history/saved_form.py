@@ -67,13 +67,6 @@ def decode_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
     `make` is the class `Run`. `agent` is the agent class that declares the input and output types. If it is None, input
     and output stay JSON data.
     """
-    try:
-        saved = from_single_text(text)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise StoreError(
-            f"Cannot read the saved run: the text is not valid JSON ({describe_error(error)}). Use text from "
-            f"`run.to_json()`."
-        ) from error
     # A generic alias such as `Extract[Person]` has no shapes of its type arguments, but its instance has.
     module = agent() if get_origin(agent) is not None else agent
     shapes = None if module is None else getattr(module, SHAPES, None)
@@ -82,11 +75,12 @@ def decode_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
             f"Cannot read the saved run: the second argument must be a module class, got {excerpt(agent)}."
         )
     try:
+        saved = from_single_text(text)
         check_format(saved)
         return decode_record(make, saved, _check_class(shapes, saved["module"]))
     except AcornError:
         raise
-    except Exception as error:  # The text may contain any JSON data, which can raise any error here.
+    except Exception as error:  # The text may be no JSON, or contain any JSON data, which can raise any error here.
         raise StoreError(
             f"Cannot read the saved run: the text is damaged ({shorten(describe_error(error))}). Use text from "
             f"`run.to_json()`."
@@ -110,7 +104,7 @@ def _check_class(shapes: Shapes | None, module: str | None) -> Shapes | None:
 
     Only the class names are compared, because the name of the file may have changed, for example to `__main__`.
     """
-    if shapes is None or module is None or _class_name(shapes.module) == _class_name(module):
+    if shapes is None or module is None or shapes.module.partition(":")[2] == module.partition(":")[2]:
         return shapes
     raise StoreError(
         f"Cannot read the saved run as a run of `{shapes.module}`: it is a run of `{module}`. Pass that class, or no "
@@ -118,11 +112,19 @@ def _check_class(shapes: Shapes | None, module: str | None) -> Shapes | None:
     )
 
 
-def _class_name(module: str) -> str:
-    return module.partition(":")[2]
-
-
 # Records
+
+
+_PLAIN_FIELDS: dict[str, Any] = {
+    "id": str,
+    "branch": str | None,
+    "model": str | None,
+    "steps": int,
+    "stop_reason": str | None,
+    "seconds": int | float,
+    "cost": int | float | None,
+}
+"""Maps the names of the fields of a run that are saved unchanged to their types."""
 
 
 def encode_record(run: Any) -> JsonObject:
@@ -130,19 +132,13 @@ def encode_record(run: Any) -> JsonObject:
     output: Any = run.output
     is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
     return {
-        "id": run.id,
-        "branch": run.branch,
+        **{name: getattr(run, name) for name in _PLAIN_FIELDS},
         "input": to_saved_data(run.input),
         "output": None if is_unfinished or is_paused else to_saved_data(output),
         **({"unfinished": _encode_unfinished(output)} if is_unfinished else {}),
         **({"requests": [encode_request(request) for request in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
-        "cost": run.cost,
-        "model": run.model,
-        "steps": run.steps,
-        "stop_reason": run.stop_reason,
         "started": None if run.started is None else run.started.isoformat(),
-        "seconds": run.seconds,
         "error": None if run.error is None else _encode_error(run.error, _last_error(run.journal.entries)),
         **({} if run.forked_from is None else {"forked_from": run.forked_from._asdict()}),
     }
@@ -152,20 +148,14 @@ def decode_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Sh
     """Return the run record for saved JSON data, including the branches if the data contains them."""
     fields, entries = saved["run"], decode_entries(saved["journal"])
     run = make(
-        _expect(str, fields["id"]),
-        fields["input"] if shapes is None else decode_instance(shapes.input.schema, fields["input"], "input"),
+        input=fields["input"] if shapes is None else decode_instance(shapes.input.schema, fields["input"], "input"),
         output=decode_output(fields, None if shapes is None else shapes.output),
         history=_expect(list, saved["history"]) if "history" in saved else history_of(entries),
         usage=Usage(**fields["usage"]),
-        cost=_expect((int, float, type(None)), fields["cost"]),
-        model=_expect((str, type(None)), fields["model"]),
-        steps=_expect(int, fields["steps"]),
-        stop_reason=_expect((str, type(None)), fields["stop_reason"]),
         started=None if fields["started"] is None else datetime.fromisoformat(fields["started"]),
-        seconds=_expect((int, float), fields["seconds"]),
         error=None if fields["error"] is None else decode_error(fields["error"]),
-        branch=_expect((str, type(None)), fields["branch"]),
         forked_from=decode_fork(fields),
+        **{name: _expect(kinds, fields[name]) for name, kinds in _PLAIN_FIELDS.items()},
     )
     if run.error is not None:
         run.error.run = run
@@ -191,9 +181,7 @@ def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | 
 def decode_fork(fields: Mapping[str, Any]) -> ForkedFrom | None:
     """Return the run and step that a saved run was forked from, or None if the run is not a fork."""
     origin = fields.get("forked_from")
-    if origin is None:
-        return None
-    return ForkedFrom(_expect((str, type(None)), origin["run"]), _expect(int, origin["before"]))
+    return None if origin is None else ForkedFrom(_expect(str | None, origin["run"]), _expect(int, origin["before"]))
 
 
 def _expect(kinds: Any, value: Any) -> Any:

@@ -212,17 +212,15 @@ def _check_calls(events: Sequence[AgentEvent], owner: str) -> None:
     """Raise `InputError` for a call without a result or a result without a call, because providers reject both."""
     open_calls: dict[str, ToolCallEvent] = {}
     for event in events:
-        if isinstance(event, ToolCallEvent) and event.tool_call_id not in open_calls:
-            open_calls[event.tool_call_id] = event
-        elif isinstance(event, ToolResultEvent | ErrorEvent):
-            call = open_calls.pop(event.tool_call_id or "", None)
-            if call is None:
-                raise _error(
-                    "thread",
-                    f"The thread for `{owner}.using` has a result in step {event.iteration} of `{event.tool_call_id}`, "
-                    f"which was not called before it. Keep the call, or leave both out.",
-                    event.tool_call_id,
-                )
+        if isinstance(event, ToolCallEvent):
+            open_calls.setdefault(event.tool_call_id, event)
+        elif isinstance(event, ToolResultEvent | ErrorEvent) and not open_calls.pop(event.tool_call_id or "", None):
+            raise _error(
+                "thread",
+                f"The thread for `{owner}.using` has a result in step {event.iteration} of `{event.tool_call_id}`, "
+                f"which was not called before it. Keep the call, or leave both out.",
+                event.tool_call_id,
+            )
     for call_id, call in open_calls.items():
         raise _error(
             "thread",

@@ -47,8 +47,6 @@ ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 class AccessRules:
     """The rules of access that differ between the page and the service."""
 
-    kind: str
-    """The word for the application in error messages."""
     hosts: Collection[str]
     keys: Sequence[str]
     """The access keys. Without keys, everyone who can reach the application can use it."""
@@ -76,7 +74,7 @@ def check_request(request: Request, rules: AccessRules) -> None:
     if not host or host_name(host) not in rules.hosts:
         raise HTTPException(
             403,
-            f"This {rules.kind} does not allow the host name `{_printable(host)}`. To allow the host name, start the "
+            f"The server does not allow the host name `{_printable(host)}`. To allow the host name, start the "
             f"server with `--allow-host {_printable(host_name(host or ''))}`.",
         )
     origin, is_write = _header(request, "origin"), request.method not in _READ_METHODS

@@ -74,7 +74,6 @@ def page_rules(hosts: Collection[str], key: str | None, body_timeout: float) -> 
     if key is not None:
         check_key(key, "`acorn.web.app`")
     return AccessRules(
-        kind="page",
         hosts=normalize_hosts(hosts, "`acorn.web.app`"),
         keys=() if key is None else (key,),
         find_keys=_cookie_keys,

@@ -38,14 +38,7 @@ from acorn.web.guard import (
     path_below_mount,
 )
 from acorn.web.page.agent import Agent, secrets_of
-from acorn.web.serve.openai_api import (
-    CompletionEvents,
-    completion_response,
-    model_list,
-    read_completion,
-    to_history,
-    to_input,
-)
+from acorn.web.serve import openai_api
 from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.responses import (
     ChunkBatches,
@@ -253,7 +246,7 @@ class ServiceRoutes:
         return self._json(self._document)
 
     async def _models(self, request: Request) -> Response:
-        return self._json(model_list(self._service.name, self._created))
+        return self._json(openai_api.model_list(self._service.name, self._created))
 
     # Endpoints that run the agent
 
@@ -294,17 +287,19 @@ class ServiceRoutes:
 
     async def _chat(self, request: Request, body: object, deadline: float) -> Response:
         service, spec = self._service, self._service.spec
-        chat = read_completion(body, service.name, spec.output)
+        chat = openai_api.read_completion(body, service.name, spec.output)
         *earlier, last = chat.messages
-        agent: Agent = service.agent.using(history=to_history(earlier)) if earlier else service.agent
-        arguments = self._arguments(to_input(last.text, spec.input))
+        agent: Agent = service.agent.using(history=openai_api.to_history(earlier)) if earlier else service.agent
+        arguments = self._arguments(openai_api.to_input(last.text, spec.input))
         if chat.stream:
             includes_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-            events = CompletionEvents(service.name, spec.output, service.redactor, includes_usage=includes_usage)
+            events = openai_api.CompletionEvents(
+                service.name, spec.output, service.redactor, includes_usage=includes_usage
+            )
             return await self._event_stream(request, agent.astream(*arguments), events, deadline)
         run = await service.perform(agent.arun(*arguments), deadline, request)
         status = 202 if isinstance(run.output, Paused) else 200
-        return self._json(completion_response(run, service.name, spec.output), status, {"x-run-id": run.id})
+        return self._json(openai_api.completion_response(run, service.name, spec.output), status, {"x-run-id": run.id})
 
     def _arguments(self, values: object) -> tuple[object, ...]:
         """Return the positional arguments with which the agent is called.
@@ -377,7 +372,6 @@ def service_app(service: Service, hosts: Collection[str], keys: Collection[str])
     """Return an application that serves an agent and rejects unauthorized requests."""
     routes = ServiceRoutes(service, has_key=bool(keys))
     rules = AccessRules(
-        kind="service",
         hosts=normalize_hosts(hosts, "`acorn.web.service`"),
         keys=tuple(keys),
         find_keys=_bearer_keys,

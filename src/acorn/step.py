@@ -241,18 +241,15 @@ class Step(Generic[Deps]):
         """Return the tools for the next steps, with the tools that the hook added and without those that it removed."""
         if self._tools is None or self._tools == [tool.function for tool in self._listed]:
             return self._listed
-        chosen: list[Tool] = []
+        chosen: dict[str, Tool] = {}
         for index, function in enumerate(self.tools):
             known = next((tool for tool in self._known if tool.function == function), None)
             tool = known or make_tool(function, f"step.tools[{index}]", self._spec.owner, {})
-            if tool.name in [other.name for other in chosen]:
-                if any(other is tool for other in chosen):
-                    continue
+            if chosen.setdefault(tool.name, tool) is not tool:
                 raise ToolConflictError(
                     f"`step.tools` contains two tools named '{tool.name}'. Remove one of the tools."
                 )
-            chosen.append(tool)
-        return tuple(chosen)
+        return tuple(chosen.values())
 
     def _named_tools(self) -> dict[str, Tool]:
         return {tool.name: tool for tool in self._chosen_tools()}

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from acorn import errors
 from acorn._formats.blobs import from_single_text, to_saved_data, to_single_text
 from acorn._formats.json import describe_error, excerpt, restore_parts, save_parts, shorten, to_json_data
 from acorn._formats.redact import Redactor, find_secrets
@@ -350,16 +351,12 @@ def _encode_error(error: BaseException, journal_text: str | None = None, depth: 
     }
 
 
-def _error_classes(base: type[AcornError]) -> dict[str, type[AcornError]]:
-    """Return a dict that maps class names in saved errors to `base` and its subclasses in `errors.py`."""
-    classes = {f"{base.__module__}:{base.__qualname__}": base}
-    for subclass in base.__subclasses__():
-        if subclass.__module__ == AcornError.__module__:
-            classes |= _error_classes(subclass)
-    return classes
-
-
-_ERROR_CLASSES = _error_classes(AcornError)
+_ERROR_CLASSES = {
+    f"{errors.__name__}:{name}": kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, AcornError)
+}
+"""Maps the class names in saved errors to the classes in `errors.py`."""
 
 
 def decode_error(saved: Any) -> AcornError:

@@ -78,11 +78,8 @@ def check_request(request: Request, rules: AccessRules) -> None:
             f"server with `--allow-host {_printable(host_name(host or ''))}`.",
         )
     origin, is_write = _header(request, "origin"), request.method not in _READ_METHODS
-    if (origin is None and is_write and rules.needs_origin) or origin not in (
-        None,
-        f"http://{host}",
-        f"https://{host}",
-    ):
+    is_own = origin in (f"http://{host}", f"https://{host}")
+    if not is_own and (origin is not None or (is_write and rules.needs_origin)):
         message = f"Requests from `{_printable(origin)}` are not allowed. Use the page to send requests."
         raise HTTPException(403, message)
     # A local file may open the login address, although browsers treat the file as another site.

@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -97,30 +96,10 @@ class Service:
         self.error_redactor = Redactor(secrets)
         self.timeout = timeout
         self.is_closing = False
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._grace = grace
-        self._run_count = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.run_count = 0
         self._end: asyncio.Future[None] | None = None
-
-    @contextmanager
-    def reserve_run(self) -> Generator[None]:
-        """Count a run toward the limit of concurrent runs inside the `with` block.
-
-        Raise `RejectedRequestError` if the limit is reached or the server is stopping. Enter the block before you read
-        the request body, because this also limits the number of request bodies in memory.
-        """
-        if self.is_closing:
-            raise RejectedRequestError(503, "stopping", "The server is stopping. Try again later.", retry_after=1)
-        if self._run_count >= self._concurrency:
-            runs = "1 run is" if self._concurrency == 1 else f"{self._concurrency} runs are"
-            message = f"{runs} in progress, which is the limit of this server. Try again later."
-            raise RejectedRequestError(429, "busy", message, retry_after=1)
-        self._run_count += 1
-        try:
-            yield
-        finally:
-            self._run_count -= 1
 
     async def perform(
         self, work: Coroutine[Any, Any, Result], deadline: float, request: Request | None = None
@@ -156,8 +135,8 @@ class Service:
     # Shutdown of the server
 
     def _end_future(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        if self._end is None or self._loop is not loop:
-            self._loop, self._end = loop, loop.create_future()
+        if self._end is None or self._end.get_loop() is not loop:
+            self._end = loop.create_future()
         return self._end
 
     def close(self) -> None:
@@ -166,8 +145,8 @@ class Service:
         Any thread may call this method.
         """
         self.is_closing = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.call_later, self._grace, self._close_now)
+        if self._end is not None and not (loop := self._end.get_loop()).is_closed():
+            loop.call_soon_threadsafe(loop.call_later, self._grace, self._close_now)
 
     def _close_now(self) -> None:
         if self._end is not None and not self._end.done():
@@ -187,8 +166,18 @@ class _RunSlot:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._service.reserve_run():
+        service = self._service
+        if service.is_closing:
+            raise RejectedRequestError(503, "stopping", "The server is stopping. Try again later.", retry_after=1)
+        if service.run_count >= service.concurrency:
+            runs = "1 run is" if service.concurrency == 1 else f"{service.concurrency} runs are"
+            message = f"{runs} in progress, which is the limit of this server. Try again later."
+            raise RejectedRequestError(429, "busy", message, retry_after=1)
+        service.run_count += 1
+        try:
             await self._app(scope, receive, send)
+        finally:
+            service.run_count -= 1
 
 
 class ServiceRoutes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic.json_schema import JsonSchemaMode
 
 import acorn
@@ -44,21 +44,23 @@ class PausedBody(BaseModel):
     answer: str
 
 
-_ANSWER: JsonObject = {
-    "type": "object",
-    "properties": {
-        "answer": {"description": "The answer to the only open request of the run."},
-        "answers": {"type": "object", "description": "An object that maps request ids to answers."},
-    },
-    "additionalProperties": False,
-}
+class AnswerBody(BaseModel):
+    """An answer to the only open request of a run, or an object that maps request ids to answers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    answer: JsonValue = None
+    answers: dict[str, JsonValue] = {}
+
+
 _EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}
 
 
 def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
     description = describe_agent(agent)
-    schemas: JsonObject = {"Answer": _ANSWER}
+    schemas: JsonObject = {}
+    _add_schema("Answer", AnswerBody, "validation", schemas)
     _add_schema("Error", ErrorBody, "serialization", schemas)
     _add_schema("Paused", PausedBody, "serialization", schemas)
     _add_schema("Completion", CompletionRequest, "validation", schemas)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
 from pydantic_core import core_schema
@@ -29,6 +29,7 @@ from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_mapping
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+_WEB_URL = re.compile(r"https?://[^\s\x00-\x1f/?#:][^\s\x00-\x1f]*", re.IGNORECASE)
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -104,11 +105,7 @@ class Media(ContentPart):
         if url[:5].lower() == "data:":
             url_type, raw = _parse_data_url(url)
             return cls._from_data(raw, media_type or url_type, name, "the data URL")
-        try:
-            is_web = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
-        except ValueError:
-            is_web = False
-        if not is_web or re.search(r"[\s\x00-\x1f]", url):
+        if not _WEB_URL.fullmatch(url):
             raise ValueError(f"expected an http(s) URL or a data URL, got {_shorten_url(url)}")
         checked = None if media_type is None else cls._check_type(media_type, "the URL")
         return cls._create(None, url, checked, name)

@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import SerializationInfo
@@ -38,9 +39,6 @@ def _serialize(blob: Blob, info: SerializationInfo) -> str:
 class Blob(str):
     """A string of base64 text that encodes binary data, with an optional head such as `data:image/png;base64,`."""
 
-    __slots__ = ("_sha256",)
-    _sha256: str
-
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
         core_schema.any_schema(
             serialization=core_schema.plain_serializer_function_ser_schema(_serialize, info_arg=True)
@@ -62,14 +60,10 @@ class Blob(str):
         """The number of bytes that the base64 text encodes."""
         return (len(self) - len(self.head)) // 4 * 3 - self.count("=", -2)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """The SHA-256 hash of the encoded bytes, in hexadecimal."""
-        try:
-            return self._sha256
-        except AttributeError:
-            self._sha256 = hashlib.sha256(self.raw()).hexdigest()
-            return self._sha256
+        return hashlib.sha256(self.raw()).hexdigest()
 
     def raw(self) -> bytes:
         """Decode the base64 text and return the bytes."""

@@ -47,10 +47,6 @@ class Fork:
     """The input of the original run as JSON data or as an instance, or None if it is unknown."""
 
     @property
-    def before(self) -> int:
-        return self.origin.before
-
-    @property
     def prompt(self) -> str:
         """The system prompt of the original run, or an empty string if the run had no prompt."""
         return text_of(join_events([system])["content"]) if (system := self._system) is not None else ""
@@ -83,7 +79,8 @@ class Fork:
         reason = "" if failure is None else f" ({_describe(failure)})"
         message = (
             f"The input of the thread does not fit `{spec.owner}`{reason}. Pass the input in the call, as in "
-            f"`{spec.owner}().using(thread=events, before={self.before})(...)`, or fork with the class of the run."
+            f"`{spec.owner}().using(thread=events, before={self.origin.before})(...)`, or fork with the class of the "
+            f"run."
         )
         problem = input_problem("", "an input of the module", "the thread", message)
         raise InputError(message, problems=[problem]) from failure

@@ -310,7 +310,7 @@ class Machine:
         entries = fork.entries(run.id, now, prompt)
         self.journal.entries += entries
         self.transcript.history.start(history_of(entries))
-        run.steps = self.journal.step = fork.before - 1
+        run.steps = self.journal.step = fork.origin.before - 1
         self.state.turns = sum(isinstance(entry, ModelResponded) for entry in entries)
         self.state.meter.step_began = now
         self._prepare_request(now)

@@ -41,7 +41,6 @@ from acorn.web.serve import openai_api
 from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.responses import (
     ChunkBatches,
-    ChunkEncoder,
     ChunkEvents,
     ErrorReply,
     RejectedRequestError,
@@ -72,6 +71,7 @@ To use the agent in a browser, run `acorn web agent.py`.
 _REFUSAL_KINDS = {401: "key", 403: "refused", 404: "address", 405: "method", 413: "body", 415: "body"}
 _HEARTBEAT = b": here\n\n"
 
+EventEncoder = ChunkEvents | openai_api.CompletionEvents
 RunHandler = Callable[[Request, object, float], Awaitable[Response]]
 """A function that receives the request, its parsed body and the deadline of the run."""
 
@@ -314,7 +314,7 @@ class ServiceRoutes:
         return Response(body, status, headers, media_type="application/json")
 
     async def _event_stream(
-        self, request: Request, chunks: AsyncGenerator[StreamChunk], encoder: ChunkEncoder, deadline: float
+        self, request: Request, chunks: AsyncGenerator[StreamChunk], encoder: EventEncoder, deadline: float
     ) -> Response:
         """Return a stream of events. Wait for the first event, because an error before it has its own HTTP status."""
         batches = ChunkBatches(chunks)

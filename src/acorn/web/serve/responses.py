@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 
@@ -225,12 +225,6 @@ def _merge_key(chunk: StreamChunk) -> str | int | None:
     )
 
 
-class ChunkEncoder(Protocol):
-    """An encoder that converts chunks to server-sent events in the format of one endpoint."""
-
-    def encode(self, chunks: Sequence[StreamChunk]) -> bytes: ...
-
-
 def encode_json(redactor: Redactor, value: object) -> bytes:
     """Redact the secrets in a value, and encode the value as JSON."""
     return to_json_text(redactor.data(to_json_data(value))).encode()
@@ -286,7 +280,10 @@ def _end_event(run: Run) -> JsonObject:
     if isinstance(run.output, Paused):
         return {"paused": paused_json(run.output)}
     check_finished(run)
-    return {"result": run.output, "run": _run_facts(run)}
+    facts: JsonObject = {
+        name: getattr(run, name) for name in ("id", "model", "steps", "stop_reason", "seconds", "cost")
+    }
+    return {"result": run.output, "run": {**facts, "usage": record_to_json(run.usage)}}
 
 
 def paused_json(output: Paused) -> JsonObject:
@@ -296,8 +293,3 @@ def paused_json(output: Paused) -> JsonObject:
         "requests": [record_to_json(request) for request in output.requests],
         "answer": f"/runs/{output.run_id}/answer",
     }
-
-
-def _run_facts(run: Run) -> JsonObject:
-    names = ("id", "model", "steps", "stop_reason", "seconds", "cost")
-    return {**{name: getattr(run, name) for name in names}, "usage": record_to_json(run.usage)}

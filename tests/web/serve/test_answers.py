@@ -22,7 +22,7 @@ from acorn.errors import DeclarationError, ModelError
 from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.web.guard import LOOPBACK
-from acorn.web.serve.app import Service, ServiceRoutes, service_app
+from acorn.web.serve.app import Service, service_app
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ ASKED: dict[tuple[str, str], list[Any]] = {
 
 
 def test_secret_test_table_contains_each_service_route() -> None:
-    routes = ServiceRoutes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).all
+    routes = Service(Greeter(), [KEY], 1.0, 1).routes
     found = [(method, route.path) for route in routes for method in route.methods or () if method != "HEAD"]
     assert sorted(ASKED) == sorted(found)
 

@@ -77,7 +77,7 @@ RunHandler = Callable[[Request, object, float], Awaitable[Response]]
 
 
 class Service:
-    """The state of a service: its agent, the number of runs in progress, and whether the service is stopping."""
+    """A service: its agent, the number of runs in progress, its endpoints and its error responses."""
 
     def __init__(
         self, agent: object, keys: Collection[str], timeout: float, concurrency: int, grace: float = GRACE
@@ -100,6 +100,17 @@ class Service:
         self._grace = grace
         self.run_count = 0
         self._end: asyncio.Future[None] | None = None
+        self._created = int(time.time())
+        self._document = openapi_document(agent, has_key=bool(keys))
+        self.routes = [
+            self._run_route("/run", self._run),
+            self._run_route("/stream", self._stream),
+            self._run_route("/v1/chat/completions", self._chat),
+            self._run_route("/runs/{id}/answer", self._answer),
+            Route("/health", self._health),
+            Route("/openapi.json", self._openapi),
+            Route("/v1/models", self._models),
+        ]
 
     async def perform(
         self, work: Coroutine[Any, Any, Result], deadline: float, request: Request | None = None
@@ -152,6 +163,146 @@ class Service:
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
 
+    # Error responses
+
+    async def error_response(self, request: Request, error: Exception) -> Response:
+        """Return the response for an error. Log an error whose message the client does not receive."""
+        reply = self._refusal(request, error) if isinstance(error, HTTPException) else reply_for_error(error)
+        if reply.kind == "internal":
+            text = "".join(traceback.format_exception(error)).rstrip()
+            logging.getLogger("acorn").error("%s", self.error_redactor.text(text))
+        if reply.status == 401 and "text/html" in request.headers.get("accept", ""):
+            hint = _BROWSER_HINT.format(home=str(request.base_url).rstrip("/"))
+            return PlainTextResponse(hint, reply.status, reply.headers)
+        message = self.error_redactor.text(reply.message)
+        body = {"error": {"type": reply.kind, "message": message, **reply.details}}
+        return self._json(body, reply.status, reply.headers)
+
+    def _refusal(self, request: Request, error: HTTPException) -> ErrorReply:
+        """Return the response to a request that the guard or the router rejects."""
+        status, message, headers = error.status_code, error.detail, dict(error.headers or {})
+        path = path_below_mount(request.scope)
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
+        elif status == 404:
+            known = ", ".join(f"`{route.path}`" for route in self.routes)
+            message = f"The path `{path}` does not exist. Use one of {known}."
+        elif status == 405 and "Allow" in headers:  # The router rejects the method for this path.
+            headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+            message = f"`{path}` does not support the method `{request.method}`. Allowed methods: {headers['Allow']}."
+        return ErrorReply(status, _REFUSAL_KINDS[status], message, {}, headers)
+
+    # Endpoints without a run
+
+    async def _health(self, request: Request) -> Response:
+        is_closing = self.is_closing
+        return self._json({"status": "stopping" if is_closing else "ok"}, 503 if is_closing else 200)
+
+    async def _openapi(self, request: Request) -> Response:
+        return self._json(self._document)
+
+    async def _models(self, request: Request) -> Response:
+        return self._json(openai_api.model_list(self.name, self._created))
+
+    # Endpoints that run the agent
+
+    def _run_route(self, path: str, handle: RunHandler) -> Route:
+        """Return the route of an endpoint that runs the agent.
+
+        The route counts the run toward the limit before it reads the request body, because this also limits the number
+        of request bodies in memory.
+        """
+
+        async def respond(request: Request) -> Response:
+            deadline = asyncio.get_running_loop().time() + self.timeout
+            body = await self.perform(read_json(request), deadline)
+            return await handle(request, body, deadline)
+
+        return Route(path, respond, methods=["POST"], middleware=[Middleware(_RunSlot, self)])
+
+    async def _run(self, request: Request, body: object, deadline: float) -> Response:
+        work = self.agent.arun(*self._arguments(body))
+        return self._run_response(await self.perform(work, deadline, request))
+
+    async def _stream(self, request: Request, body: object, deadline: float) -> Response:
+        chunks = self.agent.astream(*self._arguments(body))
+        return await self._event_stream(request, chunks, ChunkEvents(self.redactor), deadline)
+
+    async def _answer(self, request: Request, body: object, deadline: float) -> Response:
+        run_id = request.path_params["id"]
+        answer, is_single = _read_answer(body)
+        if self.spec.store is None:
+            message = "This service cannot resume runs, because it has no store. Start the service with `--store`."
+            raise RejectedRequestError(409, "store", message)
+        store = open_store(self.spec.store, "`acorn serve`")
+        if not await asyncio.to_thread(store.read, run_id):
+            raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist.")
+        work = aresume(self.agent, run_id, answer, is_single=is_single)
+        return self._run_response(await self.perform(work, deadline, request))
+
+    async def _chat(self, request: Request, body: object, deadline: float) -> Response:
+        spec = self.spec
+        chat = openai_api.read_completion(body, self.name, spec.output)
+        *earlier, last = chat.messages
+        agent: Agent = self.agent.using(history=openai_api.to_history(earlier)) if earlier else self.agent
+        arguments = self._arguments(openai_api.to_input(last.text, spec.input))
+        if chat.stream:
+            includes_usage = bool(chat.stream_options and chat.stream_options.include_usage)
+            events = openai_api.CompletionEvents(self.name, spec.output, self.redactor, includes_usage=includes_usage)
+            return await self._event_stream(request, agent.astream(*arguments), events, deadline)
+        run = await self.perform(agent.arun(*arguments), deadline, request)
+        status = 202 if isinstance(run.output, Paused) else 200
+        return self._json(openai_api.completion_response(run, self.name, spec.output), status, {"x-run-id": run.id})
+
+    def _arguments(self, values: object) -> tuple[object, ...]:
+        """Return the positional arguments with which the agent is called.
+
+        Raise `InputError` with a list of all invalid fields if the values do not match the input schema.
+        """
+        shape = self.spec.input
+        if shape.wrapped:
+            values = {RESULT: values}
+        elif shape.is_empty and values is None:
+            values = {}
+        return parse_input(self.agent, values)
+
+    def _run_response(self, run: Run) -> Response:
+        headers = {"x-run-id": run.id}
+        if isinstance(run.output, Paused):
+            return self._json(paused_json(run.output), 202, headers)
+        check_finished(run)
+        return self._json(run.output, headers=headers)
+
+    def _json(self, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+        body = encode_json(self.redactor, value)
+        return Response(body, status, headers, media_type="application/json")
+
+    async def _event_stream(
+        self, request: Request, chunks: AsyncGenerator[StreamChunk], encoder: EventEncoder, deadline: float
+    ) -> Response:
+        """Return a stream of events. Wait for the first event, because an error before it has its own HTTP status."""
+        batches = ChunkBatches(chunks)
+
+        async def next_event() -> bytes | None:
+            batch = await batches.next()
+            return None if batch is None else encoder.encode(batch) if batch else _HEARTBEAT
+
+        async def events(event: bytes | None) -> AsyncGenerator[bytes]:
+            try:
+                while event is not None:
+                    yield event
+                    event = await self.perform(next_event(), deadline)
+            except Exception as error:
+                reply = await self.error_response(request, error)
+                yield b"data: " + bytes(reply.body) + b"\n\n"
+
+        try:
+            first = await self.perform(next_event(), deadline, request)
+        except BaseException:
+            await batches.close()
+            raise
+        return EventStream(events(first), batches.close)
+
 
 async def _disconnect(request: Request) -> None:
     """Wait until the client of a request disconnects."""
@@ -180,166 +331,6 @@ class _RunSlot:
             service.run_count -= 1
 
 
-class ServiceRoutes:
-    """The endpoints of a service, and its error responses."""
-
-    def __init__(self, service: Service, *, has_key: bool) -> None:
-        self._service = service
-        self._created = int(time.time())
-        self._document = openapi_document(service.agent, has_key=has_key)
-        self.all = [
-            self._run_route("/run", self._run),
-            self._run_route("/stream", self._stream),
-            self._run_route("/v1/chat/completions", self._chat),
-            self._run_route("/runs/{id}/answer", self._answer),
-            Route("/health", self._health),
-            Route("/openapi.json", self._openapi),
-            Route("/v1/models", self._models),
-        ]
-
-    async def error_response(self, request: Request, error: Exception) -> Response:
-        """Return the response for an error. Log an error whose message the client does not receive."""
-        reply = self._refusal(request, error) if isinstance(error, HTTPException) else reply_for_error(error)
-        service = self._service
-        if reply.kind == "internal":
-            text = "".join(traceback.format_exception(error)).rstrip()
-            logging.getLogger("acorn").error("%s", service.error_redactor.text(text))
-        if reply.status == 401 and "text/html" in request.headers.get("accept", ""):
-            hint = _BROWSER_HINT.format(home=str(request.base_url).rstrip("/"))
-            return PlainTextResponse(hint, reply.status, reply.headers)
-        message = service.error_redactor.text(reply.message)
-        body = {"error": {"type": reply.kind, "message": message, **reply.details}}
-        return self._json(body, reply.status, reply.headers)
-
-    def _refusal(self, request: Request, error: HTTPException) -> ErrorReply:
-        """Return the response to a request that the guard or the router rejects."""
-        status, message, headers = error.status_code, error.detail, dict(error.headers or {})
-        path = path_below_mount(request.scope)
-        if status == 401:
-            headers["www-authenticate"] = "Bearer"
-        elif status == 404:
-            known = ", ".join(f"`{route.path}`" for route in self.all)
-            message = f"The path `{path}` does not exist. Use one of {known}."
-        elif status == 405 and "Allow" in headers:  # The router rejects the method for this path.
-            headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
-            message = f"`{path}` does not support the method `{request.method}`. Allowed methods: {headers['Allow']}."
-        return ErrorReply(status, _REFUSAL_KINDS[status], message, {}, headers)
-
-    # Endpoints without a run
-
-    async def _health(self, request: Request) -> Response:
-        is_closing = self._service.is_closing
-        return self._json({"status": "stopping" if is_closing else "ok"}, 503 if is_closing else 200)
-
-    async def _openapi(self, request: Request) -> Response:
-        return self._json(self._document)
-
-    async def _models(self, request: Request) -> Response:
-        return self._json(openai_api.model_list(self._service.name, self._created))
-
-    # Endpoints that run the agent
-
-    def _run_route(self, path: str, handle: RunHandler) -> Route:
-        """Return the route of an endpoint that runs the agent.
-
-        The route counts the run toward the limit before it reads the request body, because this also limits the number
-        of request bodies in memory.
-        """
-
-        async def respond(request: Request) -> Response:
-            service = self._service
-            deadline = asyncio.get_running_loop().time() + service.timeout
-            body = await service.perform(read_json(request), deadline)
-            return await handle(request, body, deadline)
-
-        return Route(path, respond, methods=["POST"], middleware=[Middleware(_RunSlot, self._service)])
-
-    async def _run(self, request: Request, body: object, deadline: float) -> Response:
-        work = self._service.agent.arun(*self._arguments(body))
-        return self._run_response(await self._service.perform(work, deadline, request))
-
-    async def _stream(self, request: Request, body: object, deadline: float) -> Response:
-        chunks = self._service.agent.astream(*self._arguments(body))
-        return await self._event_stream(request, chunks, ChunkEvents(self._service.redactor), deadline)
-
-    async def _answer(self, request: Request, body: object, deadline: float) -> Response:
-        service, run_id = self._service, request.path_params["id"]
-        answer, is_single = _read_answer(body)
-        if service.spec.store is None:
-            message = "This service cannot resume runs, because it has no store. Start the service with `--store`."
-            raise RejectedRequestError(409, "store", message)
-        store = open_store(service.spec.store, "`acorn serve`")
-        if not await asyncio.to_thread(store.read, run_id):
-            raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist.")
-        work = aresume(service.agent, run_id, answer, is_single=is_single)
-        return self._run_response(await service.perform(work, deadline, request))
-
-    async def _chat(self, request: Request, body: object, deadline: float) -> Response:
-        service, spec = self._service, self._service.spec
-        chat = openai_api.read_completion(body, service.name, spec.output)
-        *earlier, last = chat.messages
-        agent: Agent = service.agent.using(history=openai_api.to_history(earlier)) if earlier else service.agent
-        arguments = self._arguments(openai_api.to_input(last.text, spec.input))
-        if chat.stream:
-            includes_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-            events = openai_api.CompletionEvents(
-                service.name, spec.output, service.redactor, includes_usage=includes_usage
-            )
-            return await self._event_stream(request, agent.astream(*arguments), events, deadline)
-        run = await service.perform(agent.arun(*arguments), deadline, request)
-        status = 202 if isinstance(run.output, Paused) else 200
-        return self._json(openai_api.completion_response(run, service.name, spec.output), status, {"x-run-id": run.id})
-
-    def _arguments(self, values: object) -> tuple[object, ...]:
-        """Return the positional arguments with which the agent is called.
-
-        Raise `InputError` with a list of all invalid fields if the values do not match the input schema.
-        """
-        shape = self._service.spec.input
-        if shape.wrapped:
-            values = {RESULT: values}
-        elif shape.is_empty and values is None:
-            values = {}
-        return parse_input(self._service.agent, values)
-
-    def _run_response(self, run: Run) -> Response:
-        headers = {"x-run-id": run.id}
-        if isinstance(run.output, Paused):
-            return self._json(paused_json(run.output), 202, headers)
-        check_finished(run)
-        return self._json(run.output, headers=headers)
-
-    def _json(self, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-        body = encode_json(self._service.redactor, value)
-        return Response(body, status, headers, media_type="application/json")
-
-    async def _event_stream(
-        self, request: Request, chunks: AsyncGenerator[StreamChunk], encoder: EventEncoder, deadline: float
-    ) -> Response:
-        """Return a stream of events. Wait for the first event, because an error before it has its own HTTP status."""
-        batches = ChunkBatches(chunks)
-
-        async def next_event() -> bytes | None:
-            batch = await batches.next()
-            return None if batch is None else encoder.encode(batch) if batch else _HEARTBEAT
-
-        async def events(event: bytes | None) -> AsyncGenerator[bytes]:
-            try:
-                while event is not None:
-                    yield event
-                    event = await self._service.perform(next_event(), deadline)
-            except Exception as error:
-                reply = await self.error_response(request, error)
-                yield b"data: " + bytes(reply.body) + b"\n\n"
-
-        try:
-            first = await self._service.perform(next_event(), deadline, request)
-        except BaseException:
-            await batches.close()
-            raise
-        return EventStream(events(first), batches.close)
-
-
 def _read_answer(body: object) -> tuple[object, bool]:
     """Return the answers in a request body, and a flag.
 
@@ -359,7 +350,6 @@ def _read_answer(body: object) -> tuple[object, bool]:
 
 def service_app(service: Service, hosts: Collection[str], keys: Collection[str]) -> Starlette:
     """Return an application that serves an agent and rejects unauthorized requests."""
-    routes = ServiceRoutes(service, has_key=bool(keys))
     rules = AccessRules(
         hosts=normalize_hosts(hosts, "`acorn.web.service`"),
         keys=tuple(keys),
@@ -370,7 +360,7 @@ def service_app(service: Service, hosts: Collection[str], keys: Collection[str])
         needs_origin=False,
         max_body=_max_body,
     )
-    return guarded_app(routes.all, rules, routes.error_response)
+    return guarded_app(service.routes, rules, service.error_response)
 
 
 def _bearer_keys(request: Request) -> list[str]:

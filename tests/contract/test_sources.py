@@ -26,7 +26,8 @@ from tests.cases import case
 
 from acorn import AcornError, Run, current_run, tool
 from acorn._declare.tools.collect import make_tool
-from acorn._drive.bridge import ASYNC, SYNC, call_sync, run_inline
+from acorn._drive.bridge import ASYNC, SYNC, call_sync
+from acorn._drive.driver import run_inline
 from acorn._drive.sources import OpenSources, raise_first
 from acorn.record import CallSite
 
@@ -899,7 +900,8 @@ def test_current_run_inside_tool_source_is_run_that_opened_source(driver: Driver
 def test_forked_child_process_opens_its_own_tool_sources() -> None:
     program = """
         import asyncio, os, threading
-        from acorn._drive.bridge import SYNC, call_sync, run_inline
+        from acorn._drive.bridge import SYNC, call_sync
+        from acorn._drive.driver import run_inline
         from acorn._drive.sources import OpenSources, raise_first
 
         class Source:

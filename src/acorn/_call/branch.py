@@ -12,7 +12,8 @@ from acorn._call.plan import plan_for
 from acorn._declare.module_base import AgentBase
 from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
 from acorn._drive.async_driver import adrive
-from acorn._drive.bridge import ASYNC, SYNC, Bridge, run_concurrently, run_inline
+from acorn._drive.bridge import ASYNC, SYNC, Bridge, run_concurrently
+from acorn._drive.driver import run_inline
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree, current_machine, tree_of
 from acorn._formats.json import describe_error, excerpt

@@ -42,8 +42,9 @@ from acorn._declare.generics import Deps, Out, check_deps, deps_type
 from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
-from acorn._drive.bridge import ASYNC, SYNC, iterate_inline, run_inline
+from acorn._drive.bridge import ASYNC, SYNC
 from acorn._drive.commit import RunCommitter
+from acorn._drive.driver import iterate_inline, run_inline
 from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_tree, stored_failure
 from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream

@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from acorn._drive.bridge import SYNC, Bridge, iterate_inline
+from acorn._drive.bridge import SYNC, Bridge
 from acorn._drive.commit import to_saved_run, translate_read_errors
+from acorn._drive.driver import iterate_inline
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
 from acorn._history.saved_form import decode_entries, decode_record

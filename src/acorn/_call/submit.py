@@ -21,8 +21,9 @@ from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.module_base import AgentBase, BatchItem, Queueing
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
-from acorn._drive.bridge import ASYNC, SYNC, Bridge, iterate_inline, run_inline
+from acorn._drive.bridge import ASYNC, SYNC, Bridge
 from acorn._drive.commit import to_saved_run, translate_read_errors
+from acorn._drive.driver import iterate_inline, run_inline
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt

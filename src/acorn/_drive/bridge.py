@@ -18,7 +18,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
@@ -150,7 +150,8 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
 class Bridge(Protocol):
     """The calls that one implementation needs in sync and in async code. The implementation is an async function.
 
-    In sync code, `run_inline` or `iterate_inline` executes the async function, and the methods of `SYNC` block.
+    In sync code, `run_inline` or `iterate_inline` of `driver.py` executes the async function, and the methods of `SYNC`
+    block.
     """
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -188,33 +189,6 @@ class _AsyncBridge:
 
 SYNC: Bridge = _SyncBridge()
 ASYNC: Bridge = _AsyncBridge()
-_SUSPENDED = "A coroutine was suspended, although no event loop executes it."
-
-
-def run_inline(work: Coroutine[Any, Any, T]) -> T:
-    """Execute a coroutine that never suspends in the calling thread, without an event loop, and return its result."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return cast(T, end.value)
-    raise AssertionError(_SUSPENDED)
-
-
-def iterate_inline(items: AsyncGenerator[T]) -> Generator[T]:
-    """Yield the items of an async generator that never suspends, without an event loop."""
-    try:
-        while True:
-            try:
-                items.__anext__().send(None)
-            except StopIteration as end:
-                item = cast(T, end.value)
-            except StopAsyncIteration:
-                return
-            else:
-                raise AssertionError(_SUSPENDED)
-            yield item
-    finally:
-        run_inline(items.aclose())
 
 
 # Threads

@@ -11,12 +11,13 @@ import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from acorn._base.clock import current_clock
 from acorn._base.interrupts import is_signal
-from acorn._formats.blobs import BlobReader, save_text, to_saved_data
+from acorn._formats.blobs import BlobReader, save_text
 from acorn._formats.json import describe_error, shorten
 from acorn._history.saved_form import FORMAT, encode_record, fields_of
 from acorn._machine.machine import Machine
@@ -186,11 +187,11 @@ class RunCommitter:
             entries=texts,
             state=None if state is None else state_text,
             record=None if record is None else record_text,
-            header=self._header(machine) if is_new else None,
+            header=self._header(machine, record["run"]["input"]) if record is not None and is_new else None,
             status=status,
             model=run.model,
             steps=run.steps,
-            usage=run.usage.copy(),
+            usage=replace(run.usage),
             cost=run.cost,
             seconds=run.journal.now,
             stop_reason=run.stop_reason,
@@ -208,12 +209,12 @@ class RunCommitter:
                     self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
         return texts
 
-    def _header(self, machine: Machine) -> RunHeader:
+    def _header(self, machine: Machine, saved_input: object) -> RunHeader:
         run, context, origin = machine.run, machine.context, self._origin
         notes: JsonObject = {"settings": origin.overrides, "file": origin.file}
         if self.first_span is not None:
             notes["span"] = self.first_span
-        values = [to_saved_data(run.input), notes if context is None else context.to_json()]
+        values = [saved_input, notes if context is None else context.to_json()]
         input_text, text = self._texts(values)
         started = run.started or datetime.now(UTC)
         if context is not None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never, cast
 
 from acorn._drive.bridge import Bridge
 from acorn._drive.schedule import RunningAsk, Schedule
@@ -30,6 +30,8 @@ from acorn.models.request import ModelRequest
 from acorn.record import CallSite
 from acorn.stores.port import PendingCommit
 from acorn.types import ToolResult
+
+T = TypeVar("T")
 
 
 class Driver(ABC):
@@ -298,10 +300,7 @@ class Driver(ABC):
         pending = self.tree.commit()
         if pending is not None:
             await self._wait_until_stored(pending)
-            try:
-                pending.result()
-            except Exception as error:
-                self.tree.fail_commit(error)
+            self.tree.wait_for_commit(pending)
 
     async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk | None:
         result = self.schedule.end_branch(run_id, await self._close_sources(run_id) or error)
@@ -389,3 +388,34 @@ class Driver(ABC):
     @abstractmethod
     async def _stop(self) -> None:
         """Cancel the operations in progress."""
+
+
+# Executing the core in sync code
+
+_SUSPENDED = "A coroutine was suspended, although no event loop executes it."
+
+
+def run_inline(work: Coroutine[Any, Any, T]) -> T:
+    """Execute a coroutine that never suspends in the calling thread, without an event loop, and return its result."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise AssertionError(_SUSPENDED)
+
+
+def iterate_inline(items: AsyncGenerator[T]) -> Generator[T]:
+    """Yield the items of an async generator that never suspends, without an event loop."""
+    try:
+        while True:
+            try:
+                items.__anext__().send(None)
+            except StopIteration as end:
+                item = cast(T, end.value)
+            except StopAsyncIteration:
+                return
+            else:
+                raise AssertionError(_SUSPENDED)
+            yield item
+    finally:
+        run_inline(items.aclose())

@@ -23,12 +23,10 @@ from acorn._drive.bridge import (
     SYNC,
     await_value,
     is_async,
-    iterate_inline,
-    run_inline,
     start_on_loop,
     start_thread,
 )
-from acorn._drive.driver import Driver
+from acorn._drive.driver import Driver, iterate_inline, run_inline
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
 from acorn._machine.asks import Ask, AskHook, AskModel, AskSource, AskTool
@@ -108,8 +106,8 @@ class SyncDriver(Driver):
         tree, run_id = self.tree, self.root
         count = 0
         while (ask := tree.begin_only_ask(run_id, kinds)) is not None:
-            if tree.committer is not None:
-                run_inline(self._commit())
+            if tree.committer is not None and (pending := tree.commit()) is not None:
+                tree.wait_for_commit(pending)
             try:
                 # The most frequent asks do not need the code for all drivers.
                 if isinstance(ask, AskTool):

@@ -418,6 +418,13 @@ class Tree:
             except Exception as error:  # The store may be user code.
                 self.fail_commit(error)
 
+    def wait_for_commit(self, pending: PendingCommit) -> None:
+        """Wait until a commit is stored. If it fails, abort the run and its branches, and raise a `StoreError`."""
+        try:
+            pending.result()
+        except Exception as error:  # The store may be user code.
+            self.fail_commit(error)
+
     def fail_commit(self, error: Exception) -> NoReturn:
         """Abort the run and its branches because a commit failed, and raise the store's error as a `StoreError`."""
         failure = error if self.committer is None else self.committer.failure(error)

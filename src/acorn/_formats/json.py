@@ -428,10 +428,12 @@ def text_of(content: object) -> str:
     """Return the text in message content, without images, audio and files."""
     if isinstance(content, str):
         return content
+    if content is None:
+        return ""
     if is_json_list(content):
         texts = [part.get("text") if is_mapping(part) else part for part in content]
         return "\n".join(text for text in texts if isinstance(text, str))
-    return "" if content is None else to_json_text(content)
+    return to_json_text(content)
 
 
 # Values with content parts in a saved run.

@@ -87,6 +87,8 @@ class Transcript:
 
     def record_edits(self) -> None:
         """Add journal entries for all edits by user code, including changes inside messages."""
+        if self.history.shown is None:  # No user code has received the list.
+            return
         for edit in self.history.take_edits():
             self.add_entry(journal.HistoryEdited, *edit)
 
@@ -257,8 +259,7 @@ class Transcript:
 
     def finish(self, output: object, reason: str) -> None:
         """Add the output of the run to the journal."""
-        if self.history.shown is not None:
-            self.record_edits()
+        self.record_edits()
         form: Form = "json"
         if isinstance(output, str):
             form, text = "text", str.__str__(output)

@@ -26,7 +26,7 @@ from acorn._history.saved_form import (
     decode_output,
     decode_record,
     decode_result,
-    encode_entry,
+    encode_entries,
     encode_record,
     encode_result,
     fill_journal,
@@ -77,16 +77,23 @@ def save_new(
     """Return the journal entries from index `since`, the saved state, and the state to pass to the next call.
 
     `before` is the state that was returned before. The saved state is None if the entries describe all changes since
-    then.
+    then. An entry with the result of a call that contains media also contains the result.
     """
     if not machine.is_over:
         machine.transcript.record_edits()
     entries = machine.journal.entries
-    new, state = entries[since:], machine.state.copy(machine.transcript.turn_index)
+    new = entries[since:]
     if before is not None:
         _apply_entries(before, new)
+    state = machine.state.copy(machine.transcript.turn_index)
     plain_state = None if state == before else {**state.to_json(), ENTRY_COUNT: len(entries)}
-    return [_entry_with_result(entry, machine.state) for entry in new], plain_state, state
+    plain_entries = encode_entries(new)
+    for entry, plain in zip(new, plain_entries, strict=True):
+        if isinstance(entry, ToolFinished | BranchFinished) and not isinstance(entry.content, str):
+            result = machine.state.results.get(entry.call_id or "")
+            if result is not None:
+                plain[_RESULT] = encode_result(result)
+    return plain_entries, plain_state, state
 
 
 def _apply_entries(state: State, entries: Iterable[Entry]) -> None:
@@ -101,16 +108,6 @@ def _apply_entries(state: State, entries: Iterable[Entry]) -> None:
         elif isinstance(entry, BranchFinished) and entry.call_id is not None:
             state.open_asks.pop(f"branch {entry.step} {entry.call_id}", None)
             state.branches.pop(entry.call_id, None)
-
-
-def _entry_with_result(entry: Entry, state: State) -> JsonObject:
-    """Return a journal entry as JSON data. If it is the result of a call and contains media, add the result."""
-    plain = encode_entry(entry)
-    if isinstance(entry, ToolFinished | BranchFinished) and not isinstance(entry.content, str):
-        result = state.results.get(entry.call_id or "")
-        if result is not None:
-            plain[_RESULT] = encode_result(result)
-    return plain
 
 
 def save_record(machine: Machine) -> JsonObject:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -202,20 +202,19 @@ class BlobReader:
         if not _has_index(data):
             return data
         prefix, index = data[_MEDIA]
-        return _restore(data[_CONTENT], prefix, list(self._load(index)))
+        return _restore(data[_CONTENT], prefix, self._load(index))
 
-    def _load(self, index: Sequence[Sequence[str]]) -> Iterator[Blob]:
-        unknown = [sha256 for sha256, head in index if (sha256, head) not in self._known]
-        raw: Mapping[str, bytes] = self._fetch(unknown) if unknown else {}
-        for sha256, head in index:
-            if (sha256, head) not in self._known:
-                if sha256 not in raw:
-                    raise StoreError(
-                        f"Cannot load an image or a file: the store has no data with the SHA-256 hash `{sha256}`. "
-                        f"Restore the data from a backup, or delete the run."
-                    )
-                self._known[sha256, head] = Blob.from_bytes(raw[sha256], head)
-            yield self._known[sha256, head]
+    def _load(self, index: Sequence[Sequence[str]]) -> list[Blob]:
+        unknown = [(sha256, head) for sha256, head in index if (sha256, head) not in self._known]
+        raw: Mapping[str, bytes] = self._fetch([sha256 for sha256, _ in unknown]) if unknown else {}
+        for sha256, head in unknown:
+            if sha256 not in raw:
+                raise StoreError(
+                    f"Cannot load an image or a file: the store has no data with the SHA-256 hash `{sha256}`. "
+                    f"Restore the data from a backup, or delete the run."
+                )
+            self._known[sha256, head] = Blob.from_bytes(raw[sha256], head)
+        return [self._known[sha256, head] for sha256, head in index]
 
 
 def read_without_blobs(text: str) -> Any:

@@ -82,8 +82,7 @@ class Fork:
             f"`{spec.owner}().using(thread=events, before={self.origin.before})(...)`, or fork with the class of the "
             f"run."
         )
-        problem = input_problem("", "an input of the module", "the thread", message)
-        raise InputError(message, problems=[problem]) from failure
+        raise _error("", message, "the thread", "an input of the module") from failure
 
     def with_input(self, spec: Spec, run_input: BaseModel) -> Fork:
         """Return a copy of the fork in which a new input replaces the original input."""
@@ -94,8 +93,7 @@ class Fork:
                 f"The thread has no message that holds an input of `{spec.owner}`, so the input of the call cannot "
                 f"replace it. Call the module without an input."
             )
-            problem = input_problem("", "no input", excerpt(to_json_data(run_input), 200), message)
-            raise InputError(message, problems=[problem])
+            raise _error("", message, to_json_data(run_input), "no input")
         events = list(self.events)
         events[indexes[0] : indexes[0] + 1] = events_of(input_message(spec, run_input), 0)
         return replace(self, events=events, source_input=run_input)
@@ -239,6 +237,5 @@ def _depth(event: AgentEvent) -> int:
     return 0 if event.branch is None else event.branch.count("/") + 1
 
 
-def _error(path: str, message: str, value: object) -> InputError:
-    problem = input_problem(path, "the part of a run to keep", excerpt(value, 200), message)
-    return InputError(message, problems=[problem])
+def _error(path: str, message: str, value: object, expected: str = "the part of a run to keep") -> InputError:
+    return InputError(message, problems=[input_problem(path, expected, excerpt(value, 200), message)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
 import acorn
@@ -44,13 +44,11 @@ class PausedBody(BaseModel):
     answer: str
 
 
-class AnswerBody(BaseModel):
+class RunAnswers(BaseModel, extra="forbid"):
     """An answer to the only open request of a run, or an object that maps request ids to answers."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    answer: JsonValue = None
-    answers: dict[str, JsonValue] = {}
+    answer: object = None
+    answers: dict[str, object] = {}
 
 
 _EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}
@@ -60,7 +58,7 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
     description = describe_agent(agent)
     schemas: JsonObject = {}
-    _add_schema("Answer", AnswerBody, "validation", schemas)
+    _add_schema("Answer", RunAnswers, "validation", schemas)
     _add_schema("Error", ErrorBody, "serialization", schemas)
     _add_schema("Paused", PausedBody, "serialization", schemas)
     _add_schema("Completion", CompletionRequest, "validation", schemas)

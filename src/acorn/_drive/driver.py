@@ -124,11 +124,11 @@ class Driver(ABC):
                 chunk = await self._tell(running)
                 if chunk is not None:
                     yield chunk
-            if started:
+            if started or schedule.running:  # A finished result must not wait for the asks that continue.
                 await self._commit()
-                for running in started:
-                    schedule.running[running.key] = running
-                    self._start(running)
+            for running in started:
+                schedule.running[running.key] = running
+                self._start(running)
             if schedule.running:
                 async with aclosing(self._handle_events()) as chunks:
                     async for chunk in chunks:

@@ -272,9 +272,10 @@ async def adrive_tree(tree: Tree, run_id: str) -> Run:
 def _is_finished(tree: Tree, run_id: str) -> bool:
     """Return whether a loaded run has already finished, and set `agent.last` to a finished run."""
     machine = tree.machines[run_id]
-    if machine.is_over:
-        remember_run(machine.run, machine.plan.agent, current_places())
-    return machine.is_over
+    if machine.run.stop_reason is None:
+        return False
+    remember_run(machine.run, machine.plan.agent, current_places())
+    return True
 
 
 def resume_stream(agent: AgentBase, run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk]:

@@ -79,7 +79,7 @@ def save_new(
     `before` is the state that was returned before. The saved state is None if the entries describe all changes since
     then. An entry with the result of a call that contains media also contains the result.
     """
-    if not machine.is_over:
+    if machine.run.stop_reason is None:
         machine.transcript.record_edits()
     entries = machine.journal.entries
     new = entries[since:]

@@ -173,9 +173,9 @@ class RunCommitter:
 
     def _change(self, machine: Machine) -> Change:
         run, since = machine.run, self._entry_counts.get(machine.run.id)
+        status = status_of(machine)
         entries, state, self._states[run.id] = save_new(machine, since or 0, self._states.get(run.id))
         self._entry_counts[run.id] = (since or 0) + len(entries)
-        status = status_of(machine)
         # While a run continues, the other fields of `Change` contain all changes of its record.
         record = save_record(machine) if since is None or status != "running" else None
         error = None if record is None else record["run"]["error"]

@@ -135,7 +135,7 @@ def encode_record(run: Any) -> JsonObject:
     return {
         **{name: getattr(run, name) for name in _PLAIN_FIELDS},
         "input": to_saved_data(run.input),
-        "output": None if is_unfinished or is_paused else to_saved_data(output),
+        "output": None if output is None or is_unfinished or is_paused else to_saved_data(output),
         **({"unfinished": _encode_unfinished(output)} if is_unfinished else {}),
         **({"requests": [encode_request(request) for request in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),

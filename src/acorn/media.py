@@ -23,7 +23,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationIn
 from pydantic_core import core_schema
 
 from acorn._formats.blobs import Blob, BlobCollector, format_size
-from acorn._formats.json import ContentPart, part_schema
+from acorn._formats.json import ContentPart, collector_of, part_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_mapping
@@ -240,7 +240,7 @@ class Media(ContentPart):
         hash and the size of the bytes.
         """
         content: JsonObject = {"url": self._url} if self._data is None else {}
-        if self._data is not None and isinstance(info.context, BlobCollector):
+        if self._data is not None and isinstance(collector_of(info), BlobCollector):
             content = {"data": self._data}
         elif self._data is not None:
             content = {"sha256": self._data.sha256, "bytes": self.size}

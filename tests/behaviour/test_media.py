@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_serializer
 from tests.behaviour.conftest import Call, Script
 from tests.behaviour.schemas import Answer
 from tests.cases import each_case
@@ -332,6 +332,42 @@ def test_interrupted_run_with_media_is_resumed(store: Any) -> None:
     assert agent.using(run_id="r")(photo=PNG).answer == "an oak"
     with pytest.raises(acorn.StoreError, match="another input"):
         agent.using(run_id="r")(photo=ELM)
+
+
+class Page(BaseModel):
+    photo: Image
+
+
+class Document(BaseModel):
+    page: Page
+
+    @field_serializer("page")
+    def dump_page(self, page: Page) -> dict[str, Any]:
+        """Dump the page without the context of the serialization."""
+        return page.model_dump(mode="json")
+
+
+def test_image_in_value_that_user_serializer_dumps_is_sent_and_stored(store: Any) -> None:
+    @tool
+    def scan() -> Document:
+        """Scan a document."""
+        return Document(page=Page(photo=Image.from_bytes(ELM)))
+
+    class Reader(module):
+        initial_input = Document
+        final_output = ["answer"]
+        tools = [scan, acorn.ask_human]
+        max_steps = 9
+
+    model = ScriptedModel([calling("scan"), calling("ask_human", question="Which?")])
+    waiting = Reader(model=model, store=store)(page=Page(photo=Image.from_bytes(PNG)))
+    resumed = ScriptedModel([DONE])
+    Reader(model=resumed, store=store).resume(waiting.run_id, answer="fine")
+    assert urls(model.requests[0].messages) == [by_path_url(PNG)]
+    assert urls(model.requests[1].messages) == [by_path_url(PNG), by_path_url(ELM)]
+    assert urls(resumed.requests[0].messages) == [by_path_url(PNG), by_path_url(ELM)]
+    stored: Any = acorn.runs(store).get(waiting.run_id)
+    assert stored.input["page"]["photo"]["data"] == by_path_url(PNG)
 
 
 def test_input_that_looks_like_stored_media_reference_is_stored_unchanged(store: Any) -> None:

@@ -21,7 +21,7 @@ from pydantic import SerializationInfo
 from pydantic_core import SchemaSerializer, core_schema, to_json
 from typing_extensions import TypeIs
 
-from acorn._formats.json import map_json, to_json_data
+from acorn._formats.json import active_collector, collector_of, map_json, to_json_data
 from acorn.errors import StoreError
 from acorn.types import JsonObject, JsonValue
 
@@ -33,7 +33,8 @@ _DATA_URL = re.compile(r"data:[^,;\s]+;base64,")
 
 
 def _serialize(blob: Blob, info: SerializationInfo) -> str:
-    return info.context.placeholder(blob) if isinstance(info.context, BlobCollector) else str.__str__(blob)
+    collector = collector_of(info)
+    return collector.placeholder(blob) if isinstance(collector, BlobCollector) else str.__str__(blob)
 
 
 class Blob(str):
@@ -180,7 +181,8 @@ def _has_index(data: object) -> TypeIs[JsonObject]:
 
 def _json_text(data: object, collector: BlobCollector) -> str:
     try:
-        return to_json(data, inf_nan_mode="constants", context=collector).decode()
+        with active_collector(collector):
+            return to_json(data, inf_nan_mode="constants", context=collector).decode()
     except ValueError:  # A model's response may contain a lone surrogate, which Pydantic rejects.
         plain = map_json(data, lambda text: collector.placeholder(text) if isinstance(text, Blob) else text)
         return json.dumps(plain, separators=(",", ":"))

@@ -11,7 +11,9 @@ part itself follows the text:
     <photo media="1" kind="image" />             in the XML of an input
     {"photo": {"media": 1, "kind": "image"}}     in the JSON of a tool result
 
-A `PartCollector` is the `context` of a conversion. The serializer of each content part adds the part to it.
+A `PartCollector` is the `context` of a conversion. The serializer of each content part adds the part to it. The
+serializer of a user may dump a nested value itself, with `value.model_dump()` and without the context. Therefore a
+`ContextVar` also contains the collector during the conversion.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -46,6 +50,23 @@ _KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
 
+_active_collector: ContextVar[object] = ContextVar("acorn_collector", default=None)
+
+
+@contextmanager
+def active_collector(collector: object) -> Generator[None]:
+    """Make the collector available to serializers that a user's serializer calls without the serialization context."""
+    token = _active_collector.set(collector)
+    try:
+        yield
+    finally:
+        _active_collector.reset(token)
+
+
+def collector_of(info: SerializationInfo) -> object:
+    """Return the `PartCollector` or `BlobCollector` of the current conversion, or None if there is no collector."""
+    return _active_collector.get() if info.context is None else info.context
+
 
 class _Options(TypedDict):
     """The arguments of Pydantic's serializers that are the same for a value and all its parts."""
@@ -63,16 +84,17 @@ def to_json_data(value: object, unserializable: list[object] | None = None, cont
     function appends each object that it can only represent as a memory address, such as `<object at 0x7f...>`, to this
     list. `context` is a `PartCollector` or a `BlobCollector`.
     """
-    if unserializable is None:
-        return _convert(value, (), {"fallback": _fallback, "context": context})
-    collected = unserializable
 
     def fallback(part: object) -> object:
-        if _ADDRESS.search(safe_repr(part)):
-            collected.append(part)
+        if unserializable is not None and _ADDRESS.search(safe_repr(part)):
+            unserializable.append(part)
         return _fallback(part)
 
-    return _convert(value, (), {"fallback": fallback, "context": context})
+    options: _Options = {"fallback": _fallback if unserializable is None else fallback, "context": context}
+    if context is None:
+        return _convert(value, (), options)
+    with active_collector(context):
+        return _convert(value, (), options)
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
@@ -113,6 +135,13 @@ def to_json_text(value: object, context: PartCollector | None = None) -> str:
     The function adds the content parts in the value to `context`, and writes their placeholders.
     """
     options: _Options = {"fallback": _fallback, "context": context}
+    if context is None:
+        return _to_text(value, options)
+    with active_collector(context):
+        return _to_text(value, options)
+
+
+def _to_text(value: object, options: _Options) -> str:
     try:
         if isinstance(value, BaseModel):
             return type(value).__pydantic_serializer__.to_json(value, warnings=False, **options).decode()
@@ -324,8 +353,9 @@ PLACEHOLDER_KEY = "media"
 def _serialize(part: ContentPart, info: SerializationInfo) -> object:
     """Return the placeholder of a content part if the context is a `PartCollector`, and otherwise its JSON data."""
     kind: Any = type(part)
-    if isinstance(info.context, PartCollector):
-        return info.context.placeholder(part)
+    collector = collector_of(info)
+    if isinstance(collector, PartCollector):
+        return collector.placeholder(part)
     return _adapter(kind).dump_python(part, mode="json", context=info.context)
 
 
@@ -374,7 +404,8 @@ def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core
     def serialize(part: object, handler: Callable[[object], object], info: SerializationInfo) -> object:
         if not isinstance(part, kind):  # Pydantic calls the serializers of a union in turn until one does not raise.
             raise PydanticSerializationUnexpectedValue(f"The value is not an instance of `{kind.__name__}`.")
-        return info.context.placeholder(part) if isinstance(info.context, PartCollector) else handler(part)
+        collector = collector_of(info)
+        return collector.placeholder(part) if isinstance(collector, PartCollector) else handler(part)
 
     changed: Any = dict(schema)
     # A `ref` may occur only once in a schema.

@@ -239,8 +239,15 @@ def test_model_argument_for_run_parameter_or_bound_partial_parameter_returns_too
         return f"{key} {arguments}"
 
     keyed = tool(schema=fields("a"), name="keyed")(functools.partial(fetch, key="secret"))
-    reply = calling("loose", a="x", run=1) & calling("keyed", a="x", key="mine") & calling("keyed", a="x")
-    assert use(call, script, [loose, keyed], reply) == [
+
+    @tool(schema={**fields("a"), "additionalProperties": False})
+    def named(a: str, run: Run) -> None:
+        raise AssertionError("not called")
+
+    reply = calling("loose", a="x", run=1) & calling("named", run=1)
+    reply &= calling("keyed", a="x", key="mine") & calling("keyed", a="x")
+    assert use(call, script, [loose, named, keyed], reply) == [
+        "Tool error: argument `run` is filled in already and cannot be set",
         "Tool error: argument `run` is filled in already and cannot be set",
         "Tool error: argument `key` is filled in already and cannot be set",
         "secret {'a': 'x'}",

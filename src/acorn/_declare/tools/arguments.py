@@ -63,8 +63,6 @@ class Binding:
     """A function that builds the schema and the reader. It is called once, when they are needed."""
     injected: tuple[str, ...]
     """The parameters that are annotated `acorn.Run` and receive the run."""
-    filled: frozenset[str]
-    """The keywords that a partial or the run sets. The model must not set them, even with `**kwargs`."""
     positional: tuple[str, ...] = ()
     """The parameters that can only be passed by position."""
 
@@ -79,13 +77,17 @@ class Binding:
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Return the validated positional and keyword arguments from JSON text."""
         named = self._built[1](arguments or "{}")
-        if self.filled and (taken := self.filled & named.keys()):
-            raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
         if self.injected:
             named.update(dict.fromkeys(self.injected, run))
         if not self.positional:
             return (), named
         return tuple([named.pop(name) for name in self.positional if name in named]), named
+
+
+def _check_filled(named: JsonObject, filled: frozenset[str]) -> None:
+    """Raise `ArgumentError` if the model passes a keyword that a partial or the run sets already."""
+    if taken := filled & named.keys():
+        raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
 
 
 def _not_an_object(arguments: str) -> str:
@@ -113,8 +115,8 @@ def signature_binding(
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
     injected = tuple(p.name for p in parameters if _is_run_hint(hints[p.name]))
     parameters = [p for p in parameters if p.name not in injected]
-    build = functools.partial(_build, parameters, hints, label, descriptions)
-    binding = Binding(build, injected, filled | frozenset(injected), positional)
+    build = functools.partial(_build, parameters, hints, label, descriptions, filled | frozenset(injected))
+    binding = Binding(build, injected, positional)
     if not all(_is_simple_parameter(hints[p.name], p.default) for p in parameters):
         binding.schema  # noqa: B018 - Raise the error of a type without a JSON Schema when the class is defined.
     return binding
@@ -125,6 +127,7 @@ def _build(
     hints: JsonObject,
     label: str,
     descriptions: Callable[[], Mapping[str, str]],
+    filled: frozenset[str],
 ) -> tuple[JsonSchema, _Reader]:
     try:
         validator: TypeAdapter[Any] = TypeAdapter(_make_collector(parameters, hints))
@@ -144,17 +147,21 @@ def _build(
     for name, description in descriptions().items():
         if (key := keys.get(name, name)) in schema["properties"]:
             schema["properties"][key].setdefault("description", description)
-    return schema, functools.partial(_read_by_types, schema, validator.validator.validate_json)
+    return schema, functools.partial(_read_by_types, schema, validator.validator.validate_json, filled)
 
 
-def _read_by_types(schema: JsonSchema, validate: Callable[[str], JsonObject], arguments: str) -> JsonObject:
+def _read_by_types(
+    schema: JsonSchema, validate: Callable[[str], JsonObject], filled: frozenset[str], arguments: str
+) -> JsonObject:
     """Return the named arguments from JSON text, converted by the type hints."""
     if arguments.lstrip().startswith("["):  # Pydantic would accept a list as positional arguments.
         raise ArgumentError(_not_an_object(arguments))
     try:
-        return validate(arguments)
+        named = validate(arguments)
     except ValidationError as error:
         raise ArgumentError(_describe(error, schema, arguments)) from error
+    _check_filled(named, filled)  # A function with `**kwargs` accepts any keyword.
+    return named
 
 
 def _describe(error: ValidationError, schema: JsonSchema, arguments: str) -> str:
@@ -374,14 +381,13 @@ def schema_binding(
             f"Remove it from one of them."
         )
     known = _check_call(schema, [p for p in parameters if p.name not in injected], label)
-    return Binding(
-        lambda: (schema, functools.partial(_read_by_schema, schema, validator, known)),
-        injected,
-        filled | frozenset(injected),
-    )
+    read = functools.partial(_read_by_schema, schema, validator, known, filled | frozenset(injected))
+    return Binding(lambda: (schema, read), injected)
 
 
-def _read_by_schema(schema: JsonSchema, validator: Any, known: frozenset[str] | None, arguments: str) -> JsonObject:
+def _read_by_schema(
+    schema: JsonSchema, validator: Any, known: frozenset[str] | None, filled: frozenset[str], arguments: str
+) -> JsonObject:
     """Return the named arguments from JSON text without conversion, so that "5" does not become 5.
 
     `known` contains the keywords that the function accepts, or None if it accepts any keyword.
@@ -393,6 +399,7 @@ def _read_by_schema(schema: JsonSchema, validator: Any, known: frozenset[str] | 
         raise ArgumentError(f"The arguments are not valid JSON: {shorten(str(error))}") from error
     if not is_json_object(received):
         raise ArgumentError(_not_an_object(arguments))
+    _check_filled(received, filled)
     try:
         errors = dict.fromkeys(describe_errors(validator.iter_errors(received), schema))
     except Exception as error:  # The user's schema may raise any error, and deeply nested arguments too.

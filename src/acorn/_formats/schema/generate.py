@@ -253,14 +253,13 @@ def _key_schema(keys: JsonSchemaValue) -> JsonSchemaValue:
         return {"enum": [str(value) for value in keys["enum"]]}
     if kind == "boolean":
         return {"enum": ["true", "false"]}
+    low, high = keys.get("minimum", keys.get("exclusiveMinimum")), keys.get("maximum")
     if kind == "integer":
-        low, high = keys.get("minimum"), keys.get("maximum")
         low = keys["exclusiveMinimum"] + 1 if "exclusiveMinimum" in keys else low
         high = keys["exclusiveMaximum"] - 1 if "exclusiveMaximum" in keys else high
         if low is not None and high is not None and 0 <= high - low < _MAX_LISTED_KEYS and "multipleOf" not in keys:
             return {"enum": [str(value) for value in range(low, high + 1)]}
     if kind in ("integer", "number"):
-        low = keys.get("minimum", keys.get("exclusiveMinimum"))
         sign = "-?" if low is None or low < 0 else ""
         return {"pattern": rf"^{sign}\d+$" if kind == "integer" else rf"^{sign}\d+(\.\d+)?$"}
     texts = [member["pattern"] for member in keys.get("anyOf", ()) if set(member) == {"type", "pattern"}]

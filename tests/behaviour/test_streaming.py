@@ -1992,3 +1992,79 @@ def test_chunks_of_two_runs_of_one_branch_have_different_run_ids(way: str) -> No
     assert of_branches == {("check", branch.id) for branch in run.branches}
     assert len(of_branches) == 2
     assert {chunk.run_id for chunk in chunks if not chunk.branch} == {None}
+
+
+# Sync streams of stored runs, and streams that begin in an event loop
+
+
+@pytest.mark.parametrize("store", [None, "memory"])
+def test_on_stream_is_called_before_caller_receives_each_chunk(store: str | None) -> None:
+    order: list[str] = []
+    threads: set[int] = set()
+
+    class Letters(module):
+        """Answer."""
+
+        final_output = [("text", str)]
+
+        def on_stream(self, chunk: StreamChunk) -> None:
+            order.append("hook")
+            threads.add(threading.get_ident())
+
+    model = ScriptedModel(finish(text="abcdefgh" * 5), chunk_size=4)
+    order.extend("caller" for _ in Letters(model=model, store=store).stream())
+    assert len(order) > 20
+    assert order == ["hook", "caller"] * (len(order) // 2) + ["caller"]
+    assert threads == {threading.get_ident()}
+
+
+def test_stored_sync_stream_closed_early_stops_reading_model() -> None:
+    read: list[int] = []
+    is_closed: list[bool] = []
+
+    class Endless(RawModel):
+        def stream(self, request: ModelRequest) -> Iterator[Delta]:
+            try:
+                for number in range(10**9):
+                    read.append(number)
+                    yield Delta(content="word ")
+            finally:
+                is_closed.append(True)
+
+        def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            raise AssertionError("This test is synchronous.")
+
+    class Talker(module):
+        """Answer."""
+
+        model = Endless([])
+        store = "memory"
+        final_output = str
+
+    agent = Talker()
+    chunks = agent.stream()
+    next(chunks)
+    next(chunks)
+    assert len(read) <= 3
+    chunks.close()
+    assert is_closed == [True]
+    assert agent.last is not None
+    assert agent.last.stop_reason == "cancelled"
+
+
+def test_sync_stream_begun_in_event_loop_continues_after_loop() -> None:
+    class Letters(module):
+        """Answer."""
+
+        model = ScriptedModel(finish(text="abcdefgh" * 5), chunk_size=4)
+        final_output = [("text", str)]
+
+    async def begin() -> Iterator[StreamChunk]:
+        chunks = Letters().stream()
+        next(chunks)
+        return chunks
+
+    last = list(asyncio.run(begin()))[-1]
+    assert last.run is not None
+    assert last.result is not None
+    assert (last.run.stop_reason, last.result.text) == ("finish", "abcdefgh" * 5)

@@ -1461,3 +1461,27 @@ def test_tool_result_seconds_equal_duration_of_tool(call: Call, script: Script) 
     assert took["none"] is None
     told = [event for event in run.thread if event.type in ("tool_result", "error")][:3]
     assert [event.seconds for event in told] == list(took.values())
+
+
+def test_async_tool_that_blocks_its_event_loop_exceeds_its_time_limit() -> None:
+    released = threading.Event()
+
+    @tool(timeout=0.05)
+    async def blocking() -> str:
+        """Block the event loop."""
+        released.wait(PATIENCE)
+        return "late"
+
+    class Impatient(module):
+        """Answer."""
+
+        model = ScriptedModel([calling("blocking"), finish(result="done")])
+        tools = [blocking]
+        final_output = str
+        max_steps = 3
+
+    agent = Impatient()
+    assert agent() == "done"
+    released.set()
+    assert agent.last is not None
+    assert "Tool error: TimeoutError: it took longer than 0.05 s" in str(agent.last.history)

@@ -39,7 +39,8 @@ async def adrive(tree: Tree, run_id: str) -> None:
             async for _ in chunks:
                 pass
     except RuntimeError as error:
-        raise_original(error, tree.machines[run_id])
+        if not isinstance(error.__cause__, StopIteration):  # It cannot leave a coroutine.
+            raise_original(error, tree.machines[run_id])
         raise
 
 

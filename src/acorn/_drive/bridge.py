@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from acorn._base.forks import call_in_child
-from acorn._base.interrupts import cancel_token, next_item
+from acorn._base.interrupts import CancelToken, cancel_token, next_item
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -235,6 +235,68 @@ def _resolve(future: Future[T], returned: T | None, error: BaseException | None)
         future.set_exception(error)
     else:
         future.set_result(cast(T, returned))
+
+
+class WorkerThread:
+    """A thread that executes calls for a driver, one after the other, so that the driver can stop waiting for a call.
+
+    If another process cancels the run, the driver abandons the current call and ignores its result. This would be
+    impossible if the driver executed the call in its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] | None = None
+        self._events: queue.SimpleQueue[tuple[Any, BaseException | None] | BaseException] = queue.SimpleQueue()
+        self._is_abandoned = False
+
+    def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in the worker thread with the context variables of the caller, and return its result.
+
+        If another thread calls `wake(error)` meanwhile, abandon the call and raise that error.
+        """
+        if self._jobs is None:
+            self._jobs = queue.SimpleQueue()
+            start_thread(_work, self._jobs)
+        token, context, events = CancelToken(), contextvars.copy_context(), self._events
+        context.run(cancel_token.set, token)
+        self._jobs.put(lambda: events.put(context.run(_outcome, function, *args, **kwargs)))
+        try:
+            outcome = next_item(events)
+            if isinstance(outcome, BaseException):
+                raise outcome
+        except BaseException:
+            self._is_abandoned = True
+            token.cancel()
+            raise
+        returned, error = outcome
+        if error is not None:
+            raise error
+        return cast(T, returned)
+
+    def wake(self, error: BaseException) -> None:
+        """Make the current `call`, or else the next `call`, raise an error instead of waiting for its result."""
+        self._events.put(error)
+
+    def finish(self, function: Callable[[], object]) -> None:
+        """Call a cleanup function, but not while an abandoned call is still running.
+
+        After an abandoned call, the worker thread calls the function when that call has returned. Otherwise the
+        caller's thread calls it.
+        """
+        if self._is_abandoned and self._jobs is not None:
+            self._jobs.put(function)
+        else:
+            function()
+
+    def close(self) -> None:
+        """Stop the worker thread after it has executed all its calls."""
+        if self._jobs is not None:
+            self._jobs.put(None)
+
+
+def _work(jobs: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
 
 
 # Private event loops

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import aclosing
@@ -392,30 +393,31 @@ class Driver(ABC):
 
 # Executing the core in sync code
 
-_SUSPENDED = "A coroutine was suspended, although no event loop executes it."
-
 
 def run_inline(work: Coroutine[Any, Any, T]) -> T:
     """Execute a coroutine that never suspends in the calling thread, without an event loop, and return its result."""
+    hooks = sys.get_asyncgen_hooks()
+    if hooks.firstiter is not None:  # An event loop of the caller would close the async generators when it ends.
+        sys.set_asyncgen_hooks(None, None)
     try:
         work.send(None)
     except StopIteration as end:
         return cast(T, end.value)
-    raise AssertionError(_SUSPENDED)
+    finally:
+        if hooks.firstiter is not None:
+            sys.set_asyncgen_hooks(*hooks)
+    raise AssertionError("A coroutine was suspended, although no event loop executes it.")
 
 
 def iterate_inline(items: AsyncGenerator[T]) -> Generator[T]:
     """Yield the items of an async generator that never suspends, without an event loop."""
+    end: Any = object()
     try:
-        while True:
-            try:
-                items.__anext__().send(None)
-            except StopIteration as end:
-                item = cast(T, end.value)
-            except StopAsyncIteration:
-                return
-            else:
-                raise AssertionError(_SUSPENDED)
+        while (item := run_inline(_next_item(items, end))) is not end:
             yield item
     finally:
         run_inline(items.aclose())
+
+
+async def _next_item(items: AsyncGenerator[T], end: T) -> T:
+    return await anext(items, end)  # The first call must be inside `run_inline`, because it reads the hooks.

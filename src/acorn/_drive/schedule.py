@@ -7,6 +7,7 @@ branches. A branch that user code starts has its own driver and schedule, but is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class RunningAsk:
     run_id: str
     ask: Ask
     canceller: _Cancellable | None = None
+    deadline: float = math.inf
+    """The time at which a sync driver stops waiting for a tool."""
     value: Any = None
     error: BaseException | None = None
     has_ended: bool = False

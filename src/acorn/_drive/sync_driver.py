@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 import queue
+import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from acorn._base.interrupts import CancelToken, cancel_token, next_item
@@ -21,6 +24,7 @@ from acorn._drive.async_driver import acall_tool, collect_items, error_result
 from acorn._drive.bridge import (
     NOT_AWAITABLE,
     SYNC,
+    WorkerThread,
     await_value,
     is_async,
     start_on_loop,
@@ -69,31 +73,45 @@ class SyncDriver(Driver):
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         super().__init__(tree, run_id, self._queue, iterates=iterates)
+        self._worker: WorkerThread | None = None
+        """The thread that performs model requests and tool calls, if another process may cancel the run."""
+        self._thread = 0
+        """The thread that executes this driver. The caller may request each chunk in another thread."""
         if self.can_be_woken:
-            tree.wake = self._wake
+            self._worker = WorkerThread()
+            tree.wake = partial(self._wake, self._worker)
 
-    def _wake(self) -> None:
+    def _wake(self, worker: WorkerThread) -> None:
         assert self.tree.fatal_error is not None
         self._queue.put(self.tree.fatal_error)
+        worker.wake(self.tree.fatal_error)
+
+    def _resume(self) -> None:
+        self._thread = threading.get_ident()
+
+    def _own_worker(self) -> WorkerThread | None:
+        """Return the worker thread if the driver itself performs an ask, and None in the threads of concurrent asks."""
+        return self._worker if self._thread == threading.get_ident() else None
 
     # A run without branches and stream
 
     def _perform_alone(self) -> bool:
         """Perform the operations of a run without branches and stream, while the run requests one at a time.
 
-        Most runs need only this method. If another process may cancel the run, another thread performs model requests
-        and tool calls, because the driver can stop waiting for it. The thread performs all of them up to the next hook,
-        because each change of threads costs more time than a step.
+        Most runs need only this method. If another process may cancel the run, the worker thread performs model
+        requests and tool calls, because the driver can stop waiting for it. The worker thread performs all of them up
+        to the next hook, because each change of threads costs more time than a step.
         """
         tree, schedule, machine = self.tree, self.schedule, self.tree.machines[self.root]
         if len(schedule.active) > 1 or schedule.running or schedule.paused:
             return False
         if self.iterates or machine.plan.on_stream is not None:
             return False
-        if not self.can_be_woken:
+        worker = self._worker
+        if worker is None:
             self._perform_each(_LONG_ASKS + _SHORT_ASKS)
         elif not tree.is_listened_to(self.root):  # Listeners are called in the thread of the driver.
-            while self._perform_long_asks() is not None and self._perform_each(_SHORT_ASKS):
+            while worker.call(self._perform_each, _LONG_ASKS) is not None and self._perform_each(_SHORT_ASKS):
                 pass
         schedule.unchecked[self.root] = None
         return machine.run.stop_reason is not None and machine.run.error is None
@@ -128,41 +146,24 @@ class SyncDriver(Driver):
             count += 1
         return count
 
-    def _perform_long_asks(self) -> int | None:
-        """Call `_perform_each` for model requests and tool calls in another thread, and return its result."""
-        token = CancelToken()
-
-        def work() -> int | None:
-            cancel_token.set(token)
-            return self._perform_each(_LONG_ASKS)
-
-        try:
-            future = start_thread(work)
-            future.add_done_callback(self._queue.put)
-            event: Future[int | None] | Exception = next_item(self._queue)
-            if isinstance(event, Exception):
-                raise event
-        except BaseException:
-            token.cancel()
-            raise
-        return future.result()
-
     # Asks in threads
 
     def _is_concurrent(self, ask: Ask, *, is_alone: bool) -> bool:
         if isinstance(ask, AskSource):  # Open tool sources in this thread, because it closes them too.
             return False
-        has_time_limit = isinstance(ask, AskTool) and ask.seconds != math.inf
-        return not is_alone or has_time_limit or (self.can_be_woken and isinstance(ask, _LONG_ASKS))
+        return not is_alone or (isinstance(ask, AskTool) and ask.seconds != math.inf)
 
     def _start(self, running: RunningAsk) -> None:
         ask = running.ask
-        if isinstance(ask, AskTool) and (is_async(ask.tool.function) or ask.seconds != math.inf):
+        if isinstance(ask, AskTool):
+            running.deadline = time.monotonic() + ask.seconds
+        if isinstance(ask, AskTool) and is_async(ask.tool.function):
             future: Future[ToolResult] = Future()
             running.canceller = future
             future.add_done_callback(partial(self._receive, running))
             with CallSite(self.tree, *running.key):
-                start_on_loop(acall_tool(ask), future)
+                # The driver itself limits the time, because other code may block the private event loop.
+                start_on_loop(acall_tool(replace(ask, seconds=math.inf)), future)
         else:
             token = CancelToken() if isinstance(ask, AskModel) else None
             running.canceller = token  # Python cannot end the thread of a sync tool.
@@ -182,7 +183,15 @@ class SyncDriver(Driver):
         self._queue.put(chunk)
 
     async def _next_event(self) -> RunningAsk | StreamChunk:
-        event: RunningAsk | StreamChunk | Exception = next_item(self._queue)
+        first = min(self.schedule.running.values(), key=attrgetter("deadline"))
+        try:
+            event: RunningAsk | StreamChunk | Exception = next_item(self._queue, first.deadline - time.monotonic())
+        except queue.Empty:
+            first.cancel()
+            assert isinstance(first.ask, AskTool)
+            late = TimeoutError(f"it took longer than {first.ask.seconds:g} s")
+            first.value = error_result(first.ask, late, time.monotonic() - first.deadline + first.ask.seconds)
+            return first
         if isinstance(event, Exception):
             raise event
         return event
@@ -190,20 +199,37 @@ class SyncDriver(Driver):
     # Performing an ask
 
     async def _complete(self, ask: AskModel) -> ModelResponse:
-        return ask.model.complete(ask.request)
+        worker = self._own_worker()
+        return ask.model.complete(ask.request) if worker is None else worker.call(ask.model.complete, ask.request)
 
     async def _open_stream(self, model: StreamingModel, request: ModelRequest) -> AsyncGenerator[Delta]:
+        worker = self._own_worker()
         stream: Iterable[Delta] = model.stream(request)
         try:
-            for delta in stream:
-                yield delta
+            if worker is None:
+                for delta in stream:
+                    yield delta
+            else:
+                deltas = iter(stream)
+                while (received := worker.call(_next_delta, deltas)) is not None:
+                    yield received
         finally:
             close: Callable[[], object] | None = getattr(stream, "close", None)
-            if close is not None:
+            if close is not None and worker is not None:
+                worker.finish(close)
+            elif close is not None:
                 close()
 
     async def _call_tool(self, ask: AskTool) -> ToolResult:
-        return call_tool(ask)
+        worker = self._own_worker()
+        return call_tool(ask) if worker is None else worker.call(call_tool, ask)
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            if self._worker is not None:
+                self._worker.close()
 
     async def _wait_until_stored(self, pending: PendingCommit) -> None:
         """Do nothing, because `pending.result()` waits."""
@@ -212,6 +238,10 @@ class SyncDriver(Driver):
         if self.schedule.running:
             time.sleep(0.001)  # A tool that returns at this moment needs time to report its outcome.
         self.schedule.start_ending()
+
+
+def _next_delta(deltas: Iterator[Delta]) -> Delta | None:
+    return next(deltas, None)
 
 
 def call_tool(ask: AskTool) -> ToolResult:

@@ -66,7 +66,9 @@ class QueuedRequest(ModelAttempt):
     max_response_tokens: int | None = None
     """The maximum tokens of the response, or None if the user did not set a maximum."""
     clock: Clock = field(default_factory=current_clock)
-    in_progress: threading.Lock = field(default_factory=threading.Lock)
+    in_progress: threading.Lock = field(  # pyright: ignore[reportIncompatibleVariableOverride] - it is never replaced
+        default_factory=threading.Lock
+    )
     waits_for: Limiter | None = None
     notify: Callable[[], object] = _do_nothing
     """The function that wakes the sender."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from acorn._declare.settings import settings_in
 from acorn.errors import DeclarationError
@@ -14,7 +14,7 @@ from acorn.models.fallback import CIRCUITS, FallbackChain, FallbackLink, reasoni
 from acorn.models.limits import LimitWrapper
 from acorn.models.port import Model, is_model
 from acorn.models.retry import RetryingModel, RetryPolicy
-from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import JsonObject, is_list_or_tuple, is_mapping
 
 
 class _Adapter(NamedTuple):
@@ -107,7 +107,7 @@ def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -
         if not is_list_or_tuple(declared) or is_model(declared):
             return apply_limits(declared, add_limits)
         return FallbackChain([_link(member, resolve(member, owner, add_limits)) for member in declared])
-    config = declared if is_json_object(declared) else {"model": declared}
+    config: JsonObject = {"model": declared} if isinstance(declared, str) else cast(JsonObject, declared)
     name = str(config.get("model") or config.get("id"))
     try:
         adapter = next(adapter for adapter in _ADAPTERS if adapter.handles(name, config))

@@ -42,7 +42,7 @@ REASONING_KEYS = ("thinking_blocks", "reasoning_items", BLOCKS_KEY, ITEMS_KEY)
 class StreamReader(ABC):
     """The base class of decoders that convert the events of one streamed response to deltas."""
 
-    called_names = ""
+    called_names: str = ""
     """The names of the called tools, joined without a separator."""
     stop_reason = ""
     """The reason why the model stopped, or "" before the event that contains it."""
@@ -97,7 +97,7 @@ class Lane(ABC):
         self.config = config
         self.name = self.model_name(config)
         """The model name without the provider prefix."""
-        self.settings = {key: config[key] for key in self.setting_keys if config.get(key) is not None}
+        self.settings: JsonObject = {key: config[key] for key in self.setting_keys if config.get(key) is not None}
 
     @classmethod
     def model_name(cls, config: JsonObject) -> str:

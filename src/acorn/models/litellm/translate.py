@@ -144,7 +144,8 @@ class LiteLLMStreamReader(ChatReader):
         delta = self.read(chunk)
         if delta is not None:
             self._text.append(delta.content)
-            cost = (chunk.get("usage") or {}).get("cost")
+            usage: JsonObject = chunk.get("usage") or {}
+            cost = usage.get("cost")
             delta.cost = cost if self._has_cost and isinstance(cost, float) else None
         return delta
 

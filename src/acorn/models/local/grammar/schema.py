@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType]
 
 from acorn._formats.json import shorten
 from acorn._formats.schema.generate import find_target
@@ -21,7 +21,7 @@ from acorn.types import JsonObject, is_json_list, is_mapping
 
 Schema = JsonObject
 
-_METASCHEMA = Draft202012Validator(Draft202012Validator.META_SCHEMA)
+_METASCHEMA: Any = Draft202012Validator(Draft202012Validator.META_SCHEMA)
 _MAX_MINIMUM = 20_000
 """The maximum value of `minLength` and `minItems`. No response is longer."""
 
@@ -41,7 +41,7 @@ def normalize(schema: object, path: str = "#") -> Schema | bool:
         raise InvalidSchemaError(f"the schema `{path}` is not a JSON value ({error})") from error
     try:
         normal: Schema | bool = _normalize(schema)
-        problem = best_match(_METASCHEMA.iter_errors(normal))
+        problem = cast(Any, best_match)(_METASCHEMA.iter_errors(normal))
     except RecursionError as error:
         raise InvalidSchemaError(f"the schema `{path}` is nested too deeply") from error
     if problem is not None:

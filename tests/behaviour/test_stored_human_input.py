@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import acorn
 from acorn import InputError, Paused, StoreError, ask_human, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore, PostgresStore
+from acorn.stores.port import StoredAnswer
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 
@@ -159,6 +160,27 @@ def test_several_human_input_requests_answered_one_by_one_resume_run(store: Any)
     assert agent.last is not None
     results = [message["content"] for message in agent.last.history if message["role"] == "tool"]
     assert results[:2] == ["the blue one", '["because"]']
+
+
+def test_answer_that_arrives_after_resumed_run_read_answers_is_used_on_next_resume() -> None:
+    class AnsweredLate(MemoryStore):
+        late: dict[str, Any]
+
+        def answers(self, run_id: str) -> Sequence[StoredAnswer]:
+            answers = super().answers(run_id)
+            while self.late:
+                self.answer(*self.late.popitem())
+            return answers
+
+    store = AnsweredLate()
+    store.late = {}
+    script = [call("ask_human", question="Which?") & call("ask_human", question="Why?"), finish("done")]
+    paused: Any = desk(store, script)(order="17")
+    one, two = paused.requests
+    store.late = {two.id: "because"}
+    still: Any = desk(store, script).resume(paused.run_id, answers={one.id: "the blue one"})
+    assert [each.id for each in still.requests] == [two.id]
+    assert desk(store, script).resume(paused.run_id) == "done"
 
 
 def test_human_input_request_of_branch_is_answered_on_resume(store: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.commits import begin, birth
+from tests.commits import begin, birth, go_on, request
 from tests.fleet.fleet import LEASE, Fleet, Worker
 from tests.fleet.worker_agents import Deadly, Desk, Lingering, Minding, Scout
 from tests.postgres_server import OwnServer
@@ -76,8 +76,8 @@ def people(store: str) -> Iterator[None]:
 
     def answer() -> None:
         while not over.wait(0.05):
-            for request in runs.requests():
-                runs.answer(request.id, True)
+            for asked in runs.requests():
+                runs.answer(asked.id, True)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -451,6 +451,31 @@ def test_run_released_to_queue_has_exactly_one_job_also_after_failure(postgres: 
     assert store.fail_undriven(handle.run_id, "It fits no worker.")
     release()
     release()
+
+
+def test_answer_that_process_has_not_read_queues_run_when_it_pauses(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store, run_id = PostgresStore(postgres), handle.run_id
+    first, second, third = (request(name, run_id, after=at) for at, name in enumerate(("first", "second", "third")))
+
+    def receive() -> list[Any]:
+        assert store.next_delivery(["worker_agents:Desk"]) == run_id
+        assert store.claim(run_id, this_process())
+        return [answer.value for answer in store.answers(run_id)]
+
+    receive()
+    go_on(store, run_id, 0, status="waiting", requests=[first, second, third])
+    store.answer("first", 1)
+    assert receive() == [1]
+    store.answer("second", 2)
+    go_on(store, run_id, 1)
+    go_on(store, run_id, 2, status="waiting", requests=[second, third])
+    assert handle.status() == "queued"
+    assert receive() == [1, 2]
+    go_on(store, run_id, 3, status="waiting", requests=[third])
+    assert handle.status() == "waiting"
+    assert jobs(postgres) == []
+    assert [each.id for each in store.requests()] == ["third"]
 
 
 def jobs(postgres: str) -> list[str]:

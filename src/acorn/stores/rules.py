@@ -147,11 +147,18 @@ class DatabaseStore(ABC):
         is_cancelled = root is not None and root.cancel_requested
         # After a cancel request, any other commit is stored and raises `RunCancelledError`.
         is_end = of_root is not None and of_root.status in ("done", "failed", "cancelled", "stopped")
+        needs_worker = False
+        if of_root is not None and root is not None and root.is_delivered and not is_cancelled:
+            # Users may have answered some of the requests after the process had read the answers.
+            is_answered = of_root.status == "waiting" and _has_answer(transaction, commit.requests)
+            needs_worker = of_root.status == "queued" or is_answered
         for change in commit.changes:
             status, process = change.status, None
             if change.run_id == commit.root:
                 if is_cancelled:  # The process keeps its claim until it has stored the end of the run.
                     status = status_after_cancel(status) if is_end else "running"
+                elif needs_worker:
+                    status = "queued"
                 process = commit.process.id if status == "running" else None
             if change.header is None:
                 values = (*_values(change, status), change.run_id, process)
@@ -165,7 +172,7 @@ class DatabaseStore(ABC):
         if commit.requests or (root is not None and root.open_requests):
             _set_open_requests(transaction, commit.root, () if is_cancelled else commit.requests)
         if root is not None:
-            if root.is_delivered and of_root is not None and of_root.status == "queued" and not is_cancelled:
+            if needs_worker:
                 transaction.execute(sql.ADD_JOBS, [[commit.root]])
             _notify_watchers(transaction, root)
         if is_cancelled and not is_end:
@@ -493,6 +500,11 @@ def _set_open_requests(transaction: Transaction, root: str, requests: Sequence[R
         )  # fmt: skip
         transaction.execute(sql.INSERT_REQUEST, values)
     transaction.execute(sql.COUNT_REQUESTS, [root])
+
+
+def _has_answer(transaction: Transaction, requests: Sequence[Request]) -> bool:
+    """Return True if a user has answered one of the requests."""
+    return transaction.execute(sql.HAS_ANSWER, [[request.id for request in requests]]).fetchone() is not None
 
 
 def _store_media(transaction: Transaction, media: Sequence[tuple[MediaBlob, str]]) -> None:

@@ -202,6 +202,7 @@ COUNT_REQUESTS = """
     ) WHERE id = $1
 """
 READ_REQUEST = f"SELECT {REQUEST_COLUMNS}, answered FROM requests WHERE id = $1"
+HAS_ANSWER = "SELECT 1 FROM requests WHERE id = ANY($1::text[]) AND answered IS NOT NULL LIMIT 1"
 SET_ANSWER = """
     UPDATE requests SET answer = $1, answered = clock_timestamp(),
       answer_order = (SELECT coalesce(max(answer_order), 0) + 1 FROM requests WHERE root = $2) WHERE id = $3

@@ -478,6 +478,24 @@ def test_answer_that_process_has_not_read_queues_run_when_it_pauses(postgres: st
     assert [each.id for each in store.requests()] == ["third"]
 
 
+def test_released_run_is_queued_if_its_last_request_was_answered_during_claim(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store, run_id = PostgresStore(postgres), handle.run_id
+    assert store.next_delivery(["worker_agents:Desk"]) == run_id
+    assert store.claim(run_id, this_process())
+    go_on(store, run_id, 0, status="waiting", requests=[request("first", run_id), request("second", run_id)])
+
+    def answer_during_claim(request_id: str) -> None:
+        assert store.claim(run_id, this_process())
+        store.answer(request_id, 1)
+        store.release(run_id, this_process(), "waiting")
+
+    answer_during_claim("first")
+    assert (handle.status(), jobs(postgres)) == ("waiting", [])
+    answer_during_claim("second")
+    assert (handle.status(), jobs(postgres)) == ("queued", [run_id])
+
+
 def jobs(postgres: str) -> list[str]:
     """Return the runs that are on their way to a worker."""
     with psycopg.connect(postgres) as connection:

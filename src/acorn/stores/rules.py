@@ -236,10 +236,15 @@ class DatabaseStore(ABC):
             return
         if run.cancel_requested:
             status = status_after_cancel(status)
+        # Users may have answered all requests while the process had its claim.
+        is_answered = status == "waiting" and run.is_delivered and run.open_requests == 0
+        if is_answered:
+            status = "queued"
         set_status(transaction, run_id, run, status, None if status == "queued" else run.error)
-        # A failed run that is tried again has lost its job and needs a new job. A run without an error still has its
-        # job, and a second job would deliver the run again immediately.
-        if status == "queued" and run.error is not None and run.is_delivered:
+        # A failed run that is tried again, and a run whose requests are answered, need a new job. Any other run returns
+        # to the queue without progress. If its delivery has deleted its job, `requeue_lost` adds a job after a lease,
+        # because an immediate delivery could fail again immediately.
+        if status == "queued" and run.is_delivered and (is_answered or run.error is not None):
             transaction.execute(sql.ADD_JOBS, [[run_id]])
 
     @in_snapshot

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 from tests.clock import FakeClock
+from tests.commits import begin
 from tests.long_version import IS_LONG
-from tests.waiting import AGES, comes_true, waiting_for_nothing
+from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 import acorn
 from acorn import Run, module, tool
 from acorn._base.clock import use_clock
+from acorn._drive.commit import Origin, RunCommitter
 from acorn.models import Delta, ModelRequest
 from acorn.stores import MemoryStore
+from acorn.stores.lease import wake_heartbeat
 from acorn.stores.open import open_store
 from acorn.stores.port import RunCancelledError, Store
 from acorn.testing import ScriptedModel, call, finish
@@ -298,3 +301,17 @@ def test_cancel_through_store_from_other_process_ends_run(
         way(agent.using(run_id="a", store=store))
     other.join()
     check(caught.value, store)
+
+
+def test_end_of_earlier_call_keeps_cancel_requests_of_later_call() -> None:
+    store = MemoryStore()
+    begin(store, "r")
+    earlier, later = (RunCommitter(store, "r", Origin("desk:Desk")) for _ in range(2))
+    is_cancelled = threading.Event()
+    earlier.begin(threading.Event().set)
+    later.begin(is_cancelled.set)
+    earlier.end(None)
+    store.cancel("r")
+    wake_heartbeat(store)
+    assert is_cancelled.wait(PATIENCE)
+    later.end(None)

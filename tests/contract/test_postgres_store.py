@@ -445,7 +445,7 @@ def test_cancel_request_is_delivered_before_next_heartbeat(
     with closing(PostgresStore(cleared_postgres)) as other:
         other.cancel("r")
         assert told.wait(PATIENCE)
-        stop_heartbeat(store, "r")
+        stop_heartbeat(store, "r", told.set)
         begin(store, "s")
         other.cancel("s")  # Let it check whether it still has a lease to renew.
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))

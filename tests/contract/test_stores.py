@@ -713,7 +713,7 @@ def test_lease_is_renewed_until_process_stops_executing_its_runs(store: Store, m
     store.cancel("r")
     wake_heartbeat(store)
     assert told.wait(PATIENCE)
-    stop_heartbeat(store, "r")
+    stop_heartbeat(store, "r", told.set)
     stop_heartbeat(store, "s")
     wake_heartbeat(store)
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))

@@ -79,6 +79,8 @@ class RunCommitter:
         self._new_media: list[MediaBlob] = []
         self._first: PendingCommit | None = None
         """The first commit, which creates the run if the run is new."""
+        self._on_cancel: Callable[[], None] | None = None
+        """The function that the heartbeat of the run calls. None before the heartbeat has started."""
         self._is_over = False
         self._is_claimed = bool(stored)
         self._claim = shared_claim(store, root)
@@ -94,6 +96,7 @@ class RunCommitter:
 
         The heartbeat calls `on_cancel` when another process cancels the run.
         """
+        self._on_cancel = on_cancel
         start_heartbeat(self.store, self._root, on_cancel)
 
     def commit(self, machines: Mapping[str, Machine]) -> PendingCommit | None:
@@ -124,7 +127,8 @@ class RunCommitter:
         After a fatal error the end of the run was not committed, so the store still reports the run as running.
         """
         self._is_over = True
-        stop_heartbeat(self.store, self._root)
+        if self._on_cancel is not None:
+            stop_heartbeat(self.store, self._root, self._on_cancel)
         if fatal_error is not None:  # The end was not committed, so the store still reports the run as running.
             self.release("cancelled" if isinstance(fatal_error, RunCancelledError) else None)
 

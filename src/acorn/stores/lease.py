@@ -185,16 +185,18 @@ def is_driven_through_other_store(store: Store, run_id: str) -> bool:
         return any(run_id in heartbeat.runs for heartbeat in _heartbeats.values() if heartbeat.store is not store)
 
 
-def stop_heartbeat(store: Store, run_id: str) -> None:
-    """Stop the heartbeat for a run.
+def stop_heartbeat(store: Store, run_id: str, on_cancel: _OnCancel | None = None) -> None:
+    """Stop the heartbeat of one call for a run. `on_cancel` is the function that the call passed to `start_heartbeat`.
 
     A store has one heartbeat thread. The thread ends soon after the heartbeat of its last run has stopped.
     """
     with _guard:
         heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
-            heartbeat.runs[run_id].pop()
-            if not heartbeat.runs[run_id]:
+            calls = heartbeat.runs[run_id]
+            with suppress(ValueError):  # In a forked child, the call of the parent has no heartbeat.
+                calls.remove(on_cancel if on_cancel in calls else None)
+            if not calls:
                 del heartbeat.runs[run_id]
 
 
@@ -212,9 +214,9 @@ class _Heartbeat:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.runs: dict[str, list[_OnCancel | None]] = {}
-        """A dict that maps run ids to the `on_cancel` functions of the calls.
+        """A dict that maps run ids to the `on_cancel` functions of the calls, or None after the function was called.
 
-        Two calls may start the same run. The store then accepts only one of the calls.
+        Two calls may start the same run, and a call may resume a run while an earlier call still ends.
         """
         self.wake = threading.Event()
 

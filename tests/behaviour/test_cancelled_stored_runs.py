@@ -315,3 +315,22 @@ def test_end_of_earlier_call_keeps_cancel_requests_of_later_call() -> None:
     wake_heartbeat(store)
     assert is_cancelled.wait(PATIENCE)
     later.end(None)
+
+
+def test_heartbeats_continue_after_error_of_cancel_function() -> None:
+    store = MemoryStore()
+    begin(store, "r")
+    begin(store, "s")
+
+    def fail() -> None:
+        raise RuntimeError("It cannot be cancelled.")
+
+    failing, other = (RunCommitter(store, run_id, Origin("desk:Desk")) for run_id in ("r", "s"))
+    is_cancelled = threading.Event()
+    failing.begin(fail)
+    other.begin(is_cancelled.set)
+    store.cancel("r")
+    store.cancel("s")
+    assert is_cancelled.wait(PATIENCE)
+    failing.end(None)
+    other.end(None)

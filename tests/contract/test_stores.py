@@ -684,6 +684,18 @@ def test_commit_continues_after_its_waiting_task_is_cancelled(store: Store) -> N
     assert list(store.read("r")[0].entries) == ["0", "1", "2"]
 
 
+def test_commits_are_stored_after_error_of_done_callback(store: Store) -> None:
+    def fail(_: PendingCommit) -> None:
+        raise RuntimeError("The event loop is closed.")
+
+    begin(store, "r")
+    store.commit(Commit("r", this_process(), [change("r", ["1"], since=1)])).add_done_callback(fail)
+    pending, is_stored = store.commit(Commit("r", this_process(), [change("r", ["2"], since=2)])), threading.Event()
+    pending.add_done_callback(lambda _: is_stored.set())
+    assert is_stored.wait(PATIENCE)
+    assert list(store.read("r")[0].entries) == ["0", "1", "2"]
+
+
 def test_closed_store_is_reopened_by_next_call(store: Store) -> None:
     begin(store, "r")
     late = store.commit(Commit("r", this_process(), [change("r", ["1"], since=1)]))

@@ -21,6 +21,7 @@ from copy import copy
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acorn._base.forks import close_at_fork
+from acorn._base.log import logger
 from acorn.errors import StoreError
 from acorn.stores.port import Commit
 from acorn.stores.statements import Transaction
@@ -261,7 +262,10 @@ class GroupCommitWriter(ABC, Generic[C]):
             else:
                 with suppress(Exception):  # The function reads the error.
                     job.result()
-                call(job)
+                try:
+                    call(job)
+                except Exception:  # Other callers wait for this thread.
+                    logger.exception("Cannot report a commit to %s", self._name)
                 del job, call  # They may have the last reference to large objects.
 
     def _write_oldest(self) -> None:

@@ -263,7 +263,10 @@ class _Heartbeat:
             calls = self.runs.get(run_id, [])
             pending, calls[:] = [call for call in calls if call is not None], [None] * len(calls)
         for call in pending:
-            call()
+            try:
+                call()
+            except Exception:  # The heartbeat of the other runs must continue.
+                logger.exception("Cannot cancel run %s", run_id)
 
 
 def _reset_after_fork() -> None:

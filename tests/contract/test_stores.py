@@ -27,7 +27,9 @@ from acorn.stores.port import (
     Store,
 )
 from acorn.stores.postgres import PostgresStore
+from acorn.stores.rules import DatabaseStore
 from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.statements import Transaction
 
 STORES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
     "memory": lambda _: MemoryStore(),
@@ -53,6 +55,19 @@ def status_of(store: Store, run_id: str) -> Status | None:
 
 
 # Stored data
+
+
+def test_read_after_store_error_in_read_transaction_returns_later_commits(store: DatabaseStore) -> None:
+    begin(store, "r")
+
+    def read_and_fail(transaction: Transaction) -> None:
+        assert transaction.execute("SELECT id FROM runs").fetchall()
+        raise StoreError("The read failed.")
+
+    with pytest.raises(StoreError, match="The read failed"):
+        store.read_transaction(read_and_fail)
+    go_on(store, "r", 1)
+    assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
 def test_committed_run_is_returned_by_read(store: Store) -> None:

@@ -299,7 +299,11 @@ class PostgresConnection(SharedConnection[Connection[TupleRow]]):
         def execute(connection: Connection[TupleRow]) -> T:
             transaction = PostgresTransaction(connection)
             transaction.control(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            result = operation(transaction)
+            try:
+                result = operation(transaction)
+            except StoreError:  # The connection stays open. After any other error, it is closed.
+                transaction.control(b"ROLLBACK")
+                raise
             transaction.control(b"COMMIT")
             return result
 

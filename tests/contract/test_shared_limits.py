@@ -96,6 +96,12 @@ def order(
     return PlaceOrder("a", max_requests, max_tokens, tokens, seconds, 0.001, corrections)
 
 
+def test_place_is_granted_during_long_read(store: PostgresStore) -> None:
+    with ThreadPoolExecutor() as pool:
+        answer = store.read_transaction(lambda _: pool.submit(store.take_place, order()).result(PATIENCE))
+    assert answer.seconds == 0
+
+
 def is_granted(store: PostgresStore, order: PlaceOrder) -> bool:
     return store.take_place(order).seconds == 0
 

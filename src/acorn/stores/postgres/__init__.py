@@ -1,7 +1,7 @@
 """The PostgreSQL store: runs in a database, for many processes on many machines. It needs the Python package psycopg.
 
 A process has one connection for reads and one connection for writes. While the process drives or watches runs, it has a
-third connection for notifications.
+third connection for notifications. A process with shared rate limits has one more connection for them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ class PostgresStore(DatabaseStore):
 
     def __init__(self, url: str) -> None:
         database = Database(url)
-        self._read_connection, write_connection = PostgresConnection(database), PostgresConnection(database)
+        write_connection, self._read_connection = PostgresConnection(database), PostgresConnection(database)
+        self._limits_connection = PostgresConnection(database)
         self._listener = Listener(database)
         self._has_engine = False
         writer = PostgresWriter(write_connection, database)
-        super().__init__(database.name, writer, self._listener, writer, write_connection, self._read_connection)
+        connections = write_connection, self._read_connection, self._limits_connection
+        super().__init__(database.name, writer, self._listener, writer, *connections)
 
     def read_transaction(self, operation: Callable[[Transaction], T]) -> T:
         return self._read_connection.read(operation)
@@ -136,6 +138,6 @@ class PostgresStore(DatabaseStore):
     # Shared rate limits
 
     def take_place(self, order: PlaceOrder) -> PlaceAnswer:
-        # This method does not use the writer, because a request to a model must not wait for commits. If the connection
-        # breaks, the database may store a second place, which is not used and expires.
-        return self._read_connection.call(lambda connection: take_place(connection, order))
+        # This method has its own connection, because a request to a model must not wait for commits or long reads. If
+        # the connection breaks, the database may store a second place, which is not used and expires.
+        return self._limits_connection.call(lambda connection: take_place(connection, order))

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.cases import case
-from tests.waiting import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true, waiting_for_nothing
 from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, get, post, site
 
 import acorn
@@ -24,6 +24,8 @@ from acorn import ask_human, module
 from acorn.stores import MemoryStore
 from acorn.stores.port import Commit, PendingCommit
 from acorn.testing import ScriptedModel, call, finish
+from acorn.web.page.site import make_site
+from acorn.web.page.streams import row_events
 
 
 @pytest.fixture
@@ -364,3 +366,25 @@ def test_image_input_is_abbreviated_on_run_page(app: Any) -> None:
     assert pixels[:60] in get(app, f"/api/runs/{run_id}/file").text
     wrong = post(app, "/api/runs", {"input": {"question": "x", "photo": "/etc/passwd"}})
     assert [each["path"] for each in wrong.json()["problems"]] == ["photo"]
+
+
+def test_view_that_another_thread_updates_does_not_block_event_loop(tmp_path: Path) -> None:
+    file = tmp_path / "saved.json"
+    file.write_text(Desk(store=MemoryStore()).run(question="x").to_json())
+
+    async def main() -> None:
+        page = make_site(None, None, [file])
+        view = page.index.view("saved")
+        assert view is not None
+        view.lock.acquire()
+        gives_up = threading.Timer(PATIENCE, view.lock.release)  # Otherwise a blocked loop would never end.
+        gives_up.start()
+        rows = asyncio.ensure_future(anext(row_events(page, "saved", 0)))
+        await asyncio.wait((rows,), timeout=0.1)
+        assert not rows.done()
+        gives_up.cancel()
+        view.lock.release()
+        assert b"rows" in await rows
+
+    with waiting_for_nothing():
+        asyncio.run(main())

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from acorn import StreamChunk
 from acorn._inside import Redactor, to_json_data, to_json_text
+from acorn.types import JsonObject
 from acorn.web.page import STREAM_LIMIT
 from acorn.web.page.rows import Event, entry_event, row_json
 from acorn.web.page.site import PART_KINDS, TEXT_KINDS, Site
@@ -65,17 +66,13 @@ async def row_events(site: Site, run_id: str, version: int) -> AsyncGenerator[by
     """
     status = ""
     while not site.is_closing:
-        view = await run_in_threadpool(site.index.view, run_id)
-        if view is None:
+        changes = await run_in_threadpool(_read_changes, site, run_id, version)
+        if changes is None:
             return
-        redactor = site.redactor()
-        with view.lock:
-            rows = [row_json(row, redactor) for row in view.tree.changed_since(version)]
-            version = len(view.tree.entries)
-            header = redactor.data(site.header(view))
+        rows, header, version, is_active = changes
         live, is_waiting = site.live_runs.get(run_id), header["status"] == "waiting"
         # A run that was just resumed is live before the store reports it as running.
-        is_over = not (view.is_active or (live is not None and not live.is_over))
+        is_over = not (is_active or (live is not None and not live.is_over))
         if rows or is_over or status != header["status"]:
             status = header["status"]
             waiting = await run_in_threadpool(site.requests, run_id) if is_waiting else []
@@ -83,13 +80,28 @@ async def row_events(site: Site, run_id: str, version: int) -> AsyncGenerator[by
                 "rows": rows,
                 "head": header,
                 "version": version,
-                "requests": redactor.data(waiting),
+                "requests": site.redactor().data(waiting),
                 "over": is_over,
             }
             yield _message(str(version), update)
         if is_over:
             return
         await asyncio.sleep(_POLL_INTERVAL)
+
+
+def _read_changes(site: Site, run_id: str, version: int) -> tuple[list[JsonObject], JsonObject, int, bool] | None:
+    """Return the changed rows, the header and the version of a run, and True if the run is active.
+
+    Return None if the run does not exist. Call this function in a thread, because it may wait for the store. Another
+    thread may also hold the lock of the view while it waits for the store.
+    """
+    view = site.index.view(run_id)
+    if view is None:
+        return None
+    redactor = site.redactor()
+    with view.lock:
+        rows = [row_json(row, redactor) for row in view.tree.changed_since(version)]
+        return rows, redactor.data(site.header(view)), len(view.tree.entries), view.is_active
 
 
 async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:

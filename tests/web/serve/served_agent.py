@@ -122,6 +122,14 @@ class Echo(module[str, str]):
     )
 
 
+class Flood(module[str, str]):
+    """Write more than the buffers of a connection can hold, and then wait."""
+
+    model = ScriptedModel(lambda request: Reply("x" * 12_000_000) & call("wait", name="flood"), chunk_size=1_000_000)
+    tools = [wait]
+    max_steps = 2
+
+
 class Greeter(module[[], str]):  # type: ignore[valid-type]
     """Greet."""
 

@@ -17,7 +17,7 @@ import openai
 import pytest
 from tests.cases import case
 from tests.long_version import IS_LONG
-from tests.waiting import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true, given_time
 from tests.web.serve.served_agent import CANARIES
 from tests.web.serve.server import CLERK, KEY, Served, serving
 
@@ -25,6 +25,7 @@ import acorn
 from acorn.cli.app import main
 
 ECHO = "tests.web.serve.served_agent:Echo"
+FLOOD = "tests.web.serve.served_agent:Flood"
 SECOND_KEY = "second-key-of-all"
 
 
@@ -158,6 +159,32 @@ def test_run_of_disconnected_client_is_stored_and_resumable(served: Served) -> N
     served.let_go("kept")
     ended = served.client.post(f"/runs/{run_id}/answer", json={"answers": {}})
     assert (ended.status_code, ended.json()["answer"]) == (200, "held")
+
+
+def test_run_of_client_that_stops_reading_is_cancelled_at_time_limit(tmp_path: Path) -> None:
+    def stall(limit: float) -> bool | None:
+        """Return whether the run was cancelled, or None if the limit was over before the tool was called."""
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        with (
+            serving(folder, "--timeout", limit, "--concurrency", 1, target=FLOOD) as served,
+            socket.socket() as line,
+        ):
+            parts = urlsplit(served.address)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.settimeout(PATIENCE)
+            line.connect((parts.hostname or "", parts.port or 0))
+            line.sendall(
+                f"POST /stream HTTP/1.1\r\nhost: {parts.netloc}\r\nauthorization: Bearer {KEY}\r\n"
+                f'content-type: application/json\r\ncontent-length: 3\r\n\r\n"x"'.encode()
+            )
+            if b" 200 " not in line.recv(15, socket.MSG_PEEK):
+                return None
+            # The input is invalid, so the service reads it only if the slot is free.
+            assert comes_true(lambda: served.client.post("/run", json=5).status_code == 422)
+            return (folder / "flood.cancelled").exists() if (folder / "flood.begun").exists() else None
+
+    assert given_time(stall, 2.0, 10.0)
 
 
 def test_too_long_body_is_rejected_over_http(served: Served) -> None:

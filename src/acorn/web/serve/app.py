@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
 from acorn._inside import RESULT, Redactor, describe_agent, excerpt, is_instance, parse_input
@@ -70,6 +70,8 @@ To use the agent in a browser, run `acorn web agent.py`.
 """
 _REFUSAL_KINDS = {401: "key", 403: "refused", 404: "address", 405: "method", 413: "body", 415: "body"}
 _HEARTBEAT = b": here\n\n"
+_SEND_TIME = 2.0
+"""The number of seconds that sending a part of a response may always take, even if the deadline has passed."""
 
 EventEncoder = ChunkEvents | openai_api.CompletionEvents
 RunHandler = Callable[[Request, object, float], Awaitable[Response]]
@@ -112,10 +114,8 @@ class Service:
             Route("/v1/models", self._models),
         ]
 
-    async def perform(
-        self, work: Coroutine[Any, Any, Result], deadline: float, request: Request | None = None
-    ) -> Result:
-        """Wait until a part of a run ends, and return its result.
+    async def perform(self, work: Awaitable[Result], deadline: float, request: Request | None = None) -> Result:
+        """Wait until a part of a run or of its response ends, and return its result.
 
         The work is cancelled if the deadline has passed, the server stops, or the client of the request disconnects.
         """
@@ -311,7 +311,11 @@ async def _disconnect(request: Request) -> None:
 
 
 class _RunSlot:
-    """ASGI middleware that counts a request toward the limit of concurrent runs until its response is complete."""
+    """ASGI middleware that counts a request toward the limit of concurrent runs until its response is complete.
+
+    A client that stops reading blocks `send`. The response ends when the deadline of the run has passed or the server
+    stops, so that such a client cannot keep its run and its slot.
+    """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -324,9 +328,19 @@ class _RunSlot:
             runs = "1 run is" if service.concurrency == 1 else f"{service.concurrency} runs are"
             message = f"{runs} in progress, which is the limit of this server. Try again later."
             raise RejectedRequestError(429, "busy", message, retry_after=1)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + service.timeout
+
+        async def send_in_time(message: Message) -> None:
+            try:
+                # The last event of a stream, such as a timeout error, is sent after the deadline.
+                await service.perform(send(message), max(deadline, loop.time() + _SEND_TIME))
+            except RejectedRequestError as error:
+                raise ClientDisconnect from error
+
         service.run_count += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_in_time)
         finally:
             service.run_count -= 1
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
@@ -180,8 +180,8 @@ class ChunkBatches:
             self._task.exception()  # Mark the exception as retrieved, because the client may have disconnected.
 
 
-async def without_exit(work: Coroutine[Any, Any, Result]) -> Result:
-    """Await a coroutine. Raise `CodeExitError` instead of an exception that would stop the event loop in a task."""
+async def without_exit(work: Awaitable[Result]) -> Result:
+    """Await the work. Raise `CodeExitError` instead of an exception that would stop the event loop in a task."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:

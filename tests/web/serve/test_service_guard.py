@@ -10,13 +10,17 @@ from itertools import product
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from tests.cases import case
 from tests.long_version import IS_LONG
 from tests.web.serve.served_agent import Echo
 from tests.web.serve.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
-from acorn.web.serve.app import MAX_BODY
+from acorn.web.serve.app import MAX_BODY, Service, service_app
 from acorn.web.server import bind_socket
 
 OTHER = "another-key-for-tests"
@@ -150,3 +154,14 @@ def test_service_socket_uses_tcp_on_loopback_address() -> None:
     with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"
+
+
+def test_route_that_raises_http_exception_with_another_status_returns_that_status() -> None:
+    async def conflict(request: Request) -> Response:
+        raise HTTPException(409, "It has changed.")
+
+    service = Service(Echo(), [KEY], timeout=60, concurrency=1)
+    service.routes.append(Route("/conflict", conflict))
+    answer = get(service_app(service, ["127.0.0.1"], [KEY]), "/conflict")
+    assert answer.status_code == 409
+    assert answer.json() == {"error": {"type": "refused", "message": "It has changed."}}

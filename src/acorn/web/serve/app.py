@@ -190,7 +190,7 @@ class Service:
         elif status == 405 and "Allow" in headers:  # The router rejects the method for this path.
             headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
             message = f"`{path}` does not support the method `{request.method}`. Allowed methods: {headers['Allow']}."
-        return ErrorReply(status, _REFUSAL_KINDS[status], message, {}, headers)
+        return ErrorReply(status, _REFUSAL_KINDS.get(status, "refused"), message, {}, headers)
 
     # Endpoints without a run
 

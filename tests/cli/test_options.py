@@ -225,6 +225,25 @@ def test_input_file_with_field_aliases_is_accepted(acorn: Acorn, tmp_path: Path)
     assert acorn("run", f"{ECHO}:Aliased", "--input", file, "--from", "option").output["from_"] == "option"
 
 
+def test_options_with_aliases_of_nested_fields_set_fields(acorn: Acorn) -> None:
+    words = ["--addr.streetName", "a", "--addrs.0.streetName", "b", "--animal.wolfName", "c"]
+    words += ["--animal.kind", "wolf"]
+    output = acorn("run", f"{ECHO}:Aliased", *words).output
+    assert output["addr"] == {"street": "a", "number": 0}
+    assert output["addrs"] == [{"street": "b", "number": 0}]
+    assert output["animal"] == {"kind": "wolf", "name": "c"}
+
+
+@pytest.mark.parametrize("field", ["street", "streetName"])
+def test_options_override_aliases_of_nested_fields_in_input_file(acorn: Acorn, tmp_path: Path, field: str) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"addr": {"streetName": "file", "number": 1}, "addrs": [{"streetName": "file"}]}')
+    words = ["--input", file, f"--addr.{field}", "a", f"--addrs.0.{field}", "b"]
+    output = acorn("run", f"{ECHO}:Aliased", *words).output
+    assert output["addr"] == {"street": "a", "number": 1}
+    assert output["addrs"] == [{"street": "b", "number": 0}]
+
+
 def test_input_option_with_dash_reads_stdin(acorn: Acorn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "piped"}'))
     assert acorn("run", f"{ECHO}:Kinds", "--input", "-").output["text"] == "piped"

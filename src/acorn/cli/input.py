@@ -47,9 +47,9 @@ def make_input(arguments: ParsedArguments, options: Options) -> tuple[Any, ...]:
     in_order = sorted(arguments.options, key=lambda path: [key if isinstance(key, int) else 0 for key in path])
     for path in in_order:
         option, texts = arguments.options[path]
-        set_value(values, path, parse_texts(texts, option.node, option.flag), option.flag)
+        set_value(values, options.root, path, parse_texts(texts, option.node, option.flag), option.flag)
     if source != "-" and (piped := read_piped_text(values, options)) is not None:
-        set_value(values, piped[0].path, piped[1], piped[0].flag)
+        set_value(values, options.root, piped[0].path, piped[1], piped[0].flag)
     unknown = [name for name in values if name not in options.shape.accepted_names]
     if unknown and not options.shape.allows_extra:
         raise CommandError(
@@ -298,9 +298,14 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
     raise CommandError(f"Cannot use the value of `{flag}`: {reasons[0]}")
 
 
-def set_value(container: Any, path: Sequence[str | int], value: object, flag: str) -> None:
-    """Set the value at a path of the input, and create the dicts and lists that the path needs."""
-    key, *inner_path = path
+def set_value(container: Any, node: SchemaNode, path: Sequence[str | int], value: object, flag: str) -> None:
+    """Set the value at a path of the input, and create the dicts and lists that the path needs.
+
+    `node` is the schema of the container. If the container already has a value with an alias as its key, the function
+    replaces this value, because Pydantic would ignore another value with the field name.
+    """
+    name, *inner_path = path
+    key = next((alias for alias, other in node.field_names.items() if other == name and alias in container), name)
     if isinstance(key, int) and key >= len(container):
         if key > len(container):
             raise CommandError(
@@ -312,6 +317,6 @@ def set_value(container: Any, path: Sequence[str | int], value: object, flag: st
         needs_list = isinstance(inner_path[0], int)
         if not (is_json_list(inner) if needs_list else is_json_object(inner)):
             inner = list[Any]() if needs_list else JsonObject()
-        set_value(inner, inner_path, value, flag)
+        set_value(inner, node.child(name), inner_path, value, flag)
         value = inner
     container[key] = value

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
-from acorn.types import is_json_object
+from acorn.types import is_json_list, is_json_object
 
 _MAX_DEPTH = 4
 ValuePath = tuple[str | int, ...]
@@ -126,7 +126,8 @@ class Options:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.root = SchemaNode(shape.xml_schema, shape.xml_schema)
+        schema = _add_aliases(shape.xml_schema, shape.json_schema)
+        self.root = SchemaNode(schema, schema)
         wrapped = self.root.fields[RESULT] if shape.wrapped else None
         self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
         """Whether the input is a single value that is passed as an argument without an option name."""
@@ -222,8 +223,9 @@ def _find_value(path: ValuePath, node: SchemaNode, parts: Sequence[str]) -> tupl
     if not parts:
         return path, node
     first, *inner = parts
-    field_name = _match_name(first, node.fields)
-    if field_name is not None:
+    match = _match_name(first, node.field_names)
+    if match is not None:
+        field_name = node.field_names[match]
         return _find_value((*path, field_name), node.fields[field_name], inner)
     if "array" in node.kinds and first.isdecimal():
         return _find_value((*path, int(first)), node.item(int(first)), inner)
@@ -260,6 +262,27 @@ def _list_options(
 
 
 # The JSON Schema of a value
+
+_ALIASES = "acorn-aliases"
+"""The key of an object schema whose value maps the aliases of the fields to field names."""
+
+
+def _add_aliases(schema: Any, aliased: Any) -> Any:
+    """Return a copy of a schema in which each object lists the aliases of its fields.
+
+    `aliased` is the schema of the same class with aliases instead of field names.
+    """
+    if is_json_list(schema) and is_json_list(aliased) and len(schema) == len(aliased):
+        return [_add_aliases(item, other) for item, other in zip(schema, aliased, strict=True)]
+    if not is_json_object(schema) or not is_json_object(aliased):
+        return schema
+    copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
+    fields, aliased_fields = schema.get("properties"), aliased.get("properties")
+    if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
+        names = dict(zip(aliased_fields, fields, strict=True))  # Both dicts have the order of the class.
+        copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for alias, name in names.items()}
+        copy[_ALIASES] = names
+    return copy
 
 
 class SchemaNode:
@@ -330,6 +353,12 @@ class SchemaNode:
                 schemas_by_name.setdefault(name, []).append(schema)
         return {name: SchemaNode(_union(schemas), self.root) for name, schemas in schemas_by_name.items()}
 
+    @cached_property
+    def field_names(self) -> dict[str, str]:
+        """A dict that maps the aliases and the names of the fields to field names."""
+        aliases = {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
+        return aliases | {name: name for name in self.fields}
+
     @property
     def required(self) -> set[str]:
         return {name for member in self.members for name in member.get("required", [])}
@@ -341,6 +370,12 @@ class SchemaNode:
                 first: Sequence[JsonSchema] = member.get("prefixItems", [])
                 return SchemaNode(first[index] if index < len(first) else member.get("items") or {}, self.root)
         return SchemaNode({}, self.root)
+
+    def child(self, key: str | int) -> SchemaNode:
+        """Return the schema of the value at a dict key or at a list index."""
+        if isinstance(key, int):
+            return self.item(key)
+        return self.fields.get(key) or self.extra_value or SchemaNode({}, self.root)
 
     @property
     def extra_value(self) -> SchemaNode | None:

@@ -164,9 +164,27 @@ class Extra(Echo):
     initial_input = Open
 
 
+class Street(BaseModel):
+    street: str = Field(default="none", alias="streetName")
+    number: int = 0
+
+
+class Lion(BaseModel):
+    kind: Literal["lion"] = "lion"
+    name: str = Field(default="none", alias="lionName")
+
+
+class Wolf(BaseModel):
+    kind: Literal["wolf"] = "wolf"
+    name: str = Field(default="none", alias="wolfName")
+
+
 class Renamed(BaseModel):
     from_: str = Field("here", alias="from")
     class_: str = "first"
+    addr: Street = Street()
+    addrs: list[Street] = []
+    animal: Lion | Wolf = Lion()
 
 
 class Aliased(Echo):

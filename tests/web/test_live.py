@@ -79,9 +79,20 @@ def test_wrong_input_returns_422_with_field_paths_before_run_starts(app: Any) ->
 
 
 def test_invalid_run_request_returns_422(app: Any) -> None:
-    for body in [[], "x", {"inputs": {}}, {"input": []}, {"input": {}, "after": 5}]:
+    for body, message in [
+        ([], "The request body must be a JSON object."),
+        ("x", "The request body must be a JSON object."),
+        ({"inputs": {}}, "The request body contains the unknown key `inputs`. Remove the key."),
+        ({"fork": 5}, "`fork` in the request body must be a JSON object."),
+        ({"input": {}, "after": 5}, "`after` in the request body is wrong: Input should be a valid string."),
+        ({"input": []}, ""),
+    ]:
         with case(body):
-            assert post(app, "/api/runs", body).status_code == 422
+            refused = post(app, "/api/runs", body)
+            assert refused.status_code == 422
+            assert message in refused.json()["error"]
+    answer = post(app, "/api/requests/x", [])
+    assert (answer.status_code, answer.json()["error"]) == (422, "The request body must be a JSON object.")
 
 
 def test_unusual_text_and_numbers_in_requests_return_json_responses(app: Any) -> None:

@@ -63,11 +63,16 @@ def test_wrong_input_returns_422_with_field_paths_before_model_call() -> None:
 
 
 def test_invalid_json_returns_400(clerk: Any) -> None:
-    for body in [b"{", b'"\xff"', b"[" * 100_000]:
+    for body, problem in [
+        (b"{", "Expecting property name enclosed in double quotes at line 1, column 2"),
+        (b'"\xff"', "it is not UTF-8"),
+        (b"[" * 100_000, "it is nested too deep"),
+        (b"9" * 5000, "a number is too long"),
+    ]:
         with case(body):
             answer = post(clerk, "/run", content=body)
             assert answer.status_code == 400
-            assert "not valid JSON" in answer.json()["error"]["message"]
+            assert answer.json()["error"]["message"] == f"The body is not valid JSON: {problem}."
 
 
 FAILURES: list[tuple[str, int, str]] = [

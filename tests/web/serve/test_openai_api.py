@@ -102,6 +102,17 @@ UNSUPPORTED: list[tuple[Any, str]] = [
 ]
 
 
+def test_chat_request_without_json_object_returns_400_without_class_names() -> None:
+    for body, message in [
+        ([], "The request body must be a JSON object."),
+        ({"messages": [1]}, "`messages[0]` must be a JSON object."),
+        ({"messages": [user("x")], "stream_options": 1}, "`stream_options` must be a JSON object."),
+    ]:
+        with case(body):
+            wrong = post(app(Echo()), CHAT, body)
+            assert (wrong.status_code, wrong.json()["error"]["message"]) == (400, message)
+
+
 def test_unsupported_chat_request_returns_400_with_parameter_name() -> None:
     for body, param in UNSUPPORTED:
         with case(body, param):

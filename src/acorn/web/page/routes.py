@@ -460,7 +460,13 @@ async def _read_body(request: Request, schema: type[Body]) -> Body:
         problem = error.errors()[0]
         path = ".".join(map(str, problem["loc"]))
         where = f"`{path}` in the request body" if path else "The request body"
-        raise HTTPException(422, f"{where} is wrong: {problem['msg']}.") from None
+        if problem["type"] == "extra_forbidden":
+            message = f"The request body contains the unknown key `{path}`. Remove the key."
+        elif problem["type"] == "model_type":  # The message of Pydantic contains the name of the class.
+            message = f"{where} must be a JSON object."
+        else:
+            message = f"{where} is wrong: {problem['msg']}."
+        raise HTTPException(422, message) from None
     except (ValueError, RecursionError):
         raise HTTPException(422, "The request body must be valid JSON.") from None
 

@@ -84,6 +84,11 @@ def read_completion(body: object, name: str, output_shape: Shape) -> CompletionR
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])[1:] or "body"
+        if problem["type"] == "model_type":  # The message of Pydantic contains the name of the class.
+            message = (
+                f"`{path}` must be a JSON object." if problem["loc"] else "The request body must be a JSON object."
+            )
+            raise _invalid(path, message) from None
         hint = " Send other media as data URLs in the JSON of the input." if path.endswith("].type") else ""
         raise _invalid(path, f"`{path}` is wrong: {problem['msg']}.{hint}") from None
     if request.model not in (None, name):

@@ -125,8 +125,16 @@ async def read_json(request: Request) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        message = f"The body is not valid JSON: {error}."
+        message = f"The body is not valid JSON: {_json_problem(error)}."
         raise RejectedRequestError(400, "body", message) from error
+
+
+def _json_problem(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return "it is nested too deep" if isinstance(error, RecursionError) else "a number is too long"
 
 
 # Event streams

@@ -21,14 +21,13 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Literal, ParamSpec, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SerializationInfo, TypeAdapter
 from pydantic_core import (
@@ -43,6 +42,7 @@ from typing_extensions import TypeIs
 from acorn._formats.redact import Redactor, redact_by_name
 from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_json_object, is_list_or_tuple, is_mapping
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_DEPTH = 150
@@ -53,12 +53,14 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 _active_collector: ContextVar[object] = ContextVar("acorn_collector", default=None)
 
 
-@contextmanager
-def active_collector(collector: object) -> Generator[None]:
-    """Make the collector available to serializers that a user's serializer calls without the serialization context."""
+def call_with_collector(collector: object, convert: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function and return its result.
+
+    During the call, the collector is available to serializers that a user's serializer calls without the context.
+    """
     token = _active_collector.set(collector)
     try:
-        yield
+        return convert(*args, **kwargs)
     finally:
         _active_collector.reset(token)
 
@@ -93,8 +95,7 @@ def to_json_data(value: object, unserializable: list[object] | None = None, cont
     options: _Options = {"fallback": _fallback if unserializable is None else fallback, "context": context}
     if context is None:
         return _convert(value, (), options)
-    with active_collector(context):
-        return _convert(value, (), options)
+    return call_with_collector(context, _convert, value, (), options)
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
@@ -137,8 +138,7 @@ def to_json_text(value: object, context: PartCollector | None = None) -> str:
     options: _Options = {"fallback": _fallback, "context": context}
     if context is None:
         return _to_text(value, options)
-    with active_collector(context):
-        return _to_text(value, options)
+    return call_with_collector(context, _to_text, value, options)
 
 
 def _to_text(value: object, options: _Options) -> str:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, assert_never, cast
 
-from acorn._drive.bridge import Bridge
+from acorn._drive.bridge import Bridge, WorkerThread
 from acorn._drive.schedule import RunningAsk, Schedule
 from acorn._drive.sources import OpenSources
 from acorn._drive.tree import Tree
@@ -39,6 +39,8 @@ class Driver(ABC):
     """A driver that performs the operations of one run, and of the branches that its model calls."""
 
     bridge: Bridge
+    worker: WorkerThread | None = None
+    """The thread of a sync driver for model requests and tool calls, if another process may cancel the run."""
 
     def __init__(
         self, tree: Tree, run_id: str, events: queue.SimpleQueue[Any] | asyncio.Queue[Any], *, iterates: bool
@@ -90,6 +92,8 @@ class Driver(ABC):
             try:
                 await self._close()
             finally:
+                if self.worker is not None:
+                    self.worker.close()
                 if self.tree.committer is not None or self.tree.trace is not None:
                     await self._finish()
 

@@ -73,13 +73,11 @@ class SyncDriver(Driver):
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         super().__init__(tree, run_id, self._queue, iterates=iterates)
-        self._worker: WorkerThread | None = None
-        """The thread that performs model requests and tool calls, if another process may cancel the run."""
         self._thread = 0
         """The thread that executes this driver. The caller may request each chunk in another thread."""
         if self.can_be_woken:
-            self._worker = WorkerThread()
-            tree.wake = partial(self._wake, self._worker)
+            self.worker = WorkerThread()
+            tree.wake = partial(self._wake, self.worker)
 
     def _wake(self, worker: WorkerThread) -> None:
         assert self.tree.fatal_error is not None
@@ -91,7 +89,7 @@ class SyncDriver(Driver):
 
     def _own_worker(self) -> WorkerThread | None:
         """Return the worker thread if the driver itself performs an ask, and None in the threads of concurrent asks."""
-        return self._worker if self._thread == threading.get_ident() else None
+        return self.worker if self._thread == threading.get_ident() else None
 
     # A run without branches and stream
 
@@ -107,7 +105,7 @@ class SyncDriver(Driver):
             return False
         if self.iterates or machine.plan.on_stream is not None:
             return False
-        worker = self._worker
+        worker = self.worker
         if worker is None:
             self._perform_each(_LONG_ASKS + _SHORT_ASKS)
         elif not tree.is_listened_to(self.root):  # Listeners are called in the thread of the driver.
@@ -223,13 +221,6 @@ class SyncDriver(Driver):
     async def _call_tool(self, ask: AskTool) -> ToolResult:
         worker = self._own_worker()
         return call_tool(ask) if worker is None else worker.call(call_tool, ask)
-
-    async def _close(self) -> None:
-        try:
-            await super()._close()
-        finally:
-            if self._worker is not None:
-                self._worker.close()
 
     async def _wait_until_stored(self, pending: PendingCommit) -> None:
         """Do nothing, because `pending.result()` waits."""

@@ -131,13 +131,16 @@ _PLAIN_FIELDS: dict[str, Any] = {
 def encode_record(run: Any) -> JsonObject:
     """Return a run record as JSON data with redacted errors, but without history, journal and branches."""
     output: Any = run.output
-    is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
+    open_parts: JsonObject = {}
+    if isinstance(output, Unfinished):
+        open_parts, output = {"unfinished": _encode_unfinished(output)}, None
+    elif isinstance(output, Paused):
+        open_parts, output = {"requests": [encode_request(request) for request in output.requests]}, None
     return {
         **{name: getattr(run, name) for name in _PLAIN_FIELDS},
         "input": to_saved_data(run.input),
-        "output": None if output is None or is_unfinished or is_paused else to_saved_data(output),
-        **({"unfinished": _encode_unfinished(output)} if is_unfinished else {}),
-        **({"requests": [encode_request(request) for request in output.requests]} if is_paused else {}),
+        "output": None if output is None else to_saved_data(output),
+        **open_parts,
         "usage": fields_of(run.usage),
         "started": None if run.started is None else run.started.isoformat(),
         "error": None if run.error is None else _encode_error(run.error, _last_error(run.journal.entries)),

@@ -21,7 +21,7 @@ from pydantic import SerializationInfo
 from pydantic_core import SchemaSerializer, core_schema, to_json
 from typing_extensions import TypeIs
 
-from acorn._formats.json import call_with_collector, collector_of, map_json, to_json_data
+from acorn._formats.json import active_collector, collector_of, map_json, to_json_data
 from acorn.errors import StoreError
 from acorn.types import JsonObject, JsonValue
 
@@ -180,12 +180,14 @@ def _has_index(data: object) -> TypeIs[JsonObject]:
 
 
 def _json_text(data: object, collector: BlobCollector) -> str:
+    token = active_collector.set(collector)
     try:
-        text = call_with_collector(collector, to_json, data, inf_nan_mode="constants", context=collector)
-        return text.decode()
+        return to_json(data, inf_nan_mode="constants", context=collector).decode()
     except ValueError:  # A model's response may contain a lone surrogate, which Pydantic rejects.
         plain = map_json(data, lambda text: collector.placeholder(text) if isinstance(text, Blob) else text)
         return json.dumps(plain, separators=(",", ":"))
+    finally:
+        active_collector.reset(token)
 
 
 class BlobReader:

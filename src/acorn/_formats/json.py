@@ -27,7 +27,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, ParamSpec, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SerializationInfo, TypeAdapter
 from pydantic_core import (
@@ -42,7 +42,6 @@ from typing_extensions import TypeIs
 from acorn._formats.redact import Redactor, redact_by_name
 from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_json_object, is_list_or_tuple, is_mapping
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_DEPTH = 150
@@ -50,24 +49,13 @@ _KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
 
-_active_collector: ContextVar[object] = ContextVar("acorn_collector", default=None)
-
-
-def call_with_collector(collector: object, convert: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function and return its result.
-
-    During the call, the collector is available to serializers that a user's serializer calls without the context.
-    """
-    token = _active_collector.set(collector)
-    try:
-        return convert(*args, **kwargs)
-    finally:
-        _active_collector.reset(token)
+active_collector: ContextVar[object] = ContextVar("acorn_collector", default=None)
+"""The collector of the current conversion, for serializers that a user's serializer calls without the context."""
 
 
 def collector_of(info: SerializationInfo) -> object:
     """Return the `PartCollector` or `BlobCollector` of the current conversion, or None if there is no collector."""
-    return _active_collector.get() if info.context is None else info.context
+    return active_collector.get() if info.context is None else info.context
 
 
 class _Options(TypedDict):
@@ -93,9 +81,11 @@ def to_json_data(value: object, unserializable: list[object] | None = None, cont
         return _fallback(part)
 
     options: _Options = {"fallback": _fallback if unserializable is None else fallback, "context": context}
-    if context is None:
+    token = active_collector.set(context)
+    try:
         return _convert(value, (), options)
-    return call_with_collector(context, _convert, value, (), options)
+    finally:
+        active_collector.reset(token)
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
@@ -136,18 +126,15 @@ def to_json_text(value: object, context: PartCollector | None = None) -> str:
     The function adds the content parts in the value to `context`, and writes their placeholders.
     """
     options: _Options = {"fallback": _fallback, "context": context}
-    if context is None:
-        return _to_text(value, options)
-    return call_with_collector(context, _to_text, value, options)
-
-
-def _to_text(value: object, options: _Options) -> str:
+    token = active_collector.set(context)
     try:
         if isinstance(value, BaseModel):
             return type(value).__pydantic_serializer__.to_json(value, warnings=False, **options).decode()
         return to_json(value, by_alias=False, inf_nan_mode="null", **options).decode()
     except Exception:  # The value has invalid bytes, a lone surrogate or a circular reference, or a serializer raised.
         return _write(_convert(value, (), options), "null")
+    finally:
+        active_collector.reset(token)
 
 
 def copy_json(value: T) -> T:

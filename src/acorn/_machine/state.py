@@ -206,9 +206,14 @@ class State:
 
         `turn` is the history index of the last response.
         """
-        fields: JsonObject = {name: copy(value) for name, value in vars(self).items() if name not in _IN_JOURNAL}
-        fields["turn"] = turn
-        return State(**fields)
+        fields: JsonObject = {
+            name: value.copy() if isinstance(value, dict | list) else value
+            for name, value in vars(self).items()
+            if name not in _IN_JOURNAL
+        }
+        state = State(**fields)
+        state.meter, state.turn = copy(self.meter), turn
+        return state
 
     def to_json(self) -> JsonObject:
         """Return the state as JSON data, without the fields that the journal contains."""

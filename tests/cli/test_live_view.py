@@ -162,7 +162,7 @@ def test_live_view_interrupted_during_branch_prints_finished_work(tmp_path: Path
     assert terminal.screen.text.splitlines()[1:8] == [
         "├── To work.",
         "└── ✗ work()",
-        "    ├── branch Review",
+        "    ├── · branch Review",
         "    │   ├── Reviewing beta.",
         '    │   └── ✗ look(topic="beta")',
         "    │       └── → This call was not completed: the run was stopped.",
@@ -191,10 +191,10 @@ def test_live_view_prints_child_process_output_above_run() -> None:
     assert terminal.screen.strange == []
 
 
-def test_live_view_of_single_turn_agent_prints_no_step_count() -> None:
+def test_live_view_of_unfinished_run_prints_totals() -> None:
     terminal = Terminal(["run", f"{ENDS}:SingleTurn"])
     assert terminal.end() == 1
-    assert re.search(r"\nunfinished: \d+ tokens", terminal.screen.text)
+    assert re.search(r"\nunfinished: 1 step · \d+ tokens", terminal.screen.text)
 
 
 def test_live_view_of_failed_run_ends_with_error() -> None:

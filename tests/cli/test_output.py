@@ -107,11 +107,10 @@ def test_plain_view_prints_call_that_did_not_complete_as_failed(acorn: Acorn) ->
     assert "step 1: strange() failed: This call was not completed: the run was stopped." in err.splitlines()
 
 
-def test_plain_view_of_single_turn_agent_prints_no_step_numbers(acorn: Acorn) -> None:
+def test_plain_view_of_unfinished_run_prints_its_call(acorn: Acorn) -> None:
     lines = acorn("run", f"{ENDS}:SingleTurn").err.splitlines()
-    assert lines[1].startswith('search(query="x") -> found x')
-    assert lines[2].startswith("unfinished: ")
-    assert "step" not in " ".join(lines[:3])
+    assert lines[1].startswith('step 1: search(query="x") -> found x')
+    assert lines[2].startswith("unfinished: 1 step, ")
 
 
 def test_plain_view_numbers_steps_but_not_the_final_answer(acorn: Acorn) -> None:

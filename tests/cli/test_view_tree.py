@@ -204,7 +204,7 @@ def test_run_tree_branch_ends_with_output_or_error() -> None:
     failed = tree_of(*begun, ended._replace(error="ValueError: no", stop_reason="error"))
     assert shown(failed, 9.0) == ["✗ branch Review  1.5 s", "→ ValueError: no"]
     cancelled = tree_of(*begun, ended._replace(stop_reason="cancelled"))
-    assert shown(cancelled, 9.0, is_over=True) == ["branch Review"]
+    assert shown(cancelled, 9.0, is_over=True) == ["· branch Review"]
 
 
 def test_run_tree_of_resumed_run_contains_no_interruption_line() -> None:

@@ -12,8 +12,8 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from typing_extensions import Buffer
@@ -81,23 +81,22 @@ class StreamCapture:
         self._descriptor = os.dup(_ERR)
         self.terminal: TextIO = open_forgiving(self._descriptor, encoding)
         """The stream to draw the view on."""
-        self._thread: threading.Thread | None = None
 
-    def start(self, show: Callable[[str], None]) -> None:
-        """Start the capture and pass each complete line to `show`."""
+    @contextmanager
+    def pass_lines_to(self, show: Callable[[str], None]) -> Generator[None]:
+        """Capture text until the `with` block ends, and pass each complete line to `show`."""
         reading, writing = os.pipe()
         os.dup2(writing, _OUT)
         os.dup2(writing, _ERR)
         os.close(writing)
-        self._thread = threading.Thread(target=_pass_lines, args=(reading, show), name="acorn-capture", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the capture: connect standard output and standard error to the terminal again."""
-        os.dup2(self._descriptor, _ERR)
-        os.dup2(self._descriptor, _OUT)
-        if self._thread is not None:
-            self._thread.join(_LAST_LINES_TIMEOUT)
+        thread = threading.Thread(target=_pass_lines, args=(reading, show), name="acorn-capture", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            os.dup2(self._descriptor, _ERR)
+            os.dup2(self._descriptor, _OUT)
+            thread.join(_LAST_LINES_TIMEOUT)
 
 
 def _pass_lines(reading: int, show: Callable[[str], None]) -> None:

@@ -10,14 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, StreamChunk, Unfinished, capture
-from acorn._inside import Redactor, describe_agent, find_secrets, record_to_json, to_json_data, tree_entries
+from acorn._inside import Redactor, find_secrets, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -78,9 +78,8 @@ class WatchedRun:
 
         `past` are the earlier journal entries of a resumed run.
         """
-        were_shown = False
         while True:
-            code = self._perform_once(start, past, were_shown=were_shown)
+            code = self._perform_once(start, past)
             paused = None if self.run is None else self.run.output
             if code != WAITING or not isinstance(paused, Paused) or not _has_terminal():
                 return code
@@ -91,18 +90,14 @@ class WatchedRun:
                 self._print_requests(paused)
                 return WAITING if isinstance(error, EOFError) else INTERRUPTED
             start = partial(resume_stream, self.agent, paused.run_id, answers)
-            past, were_shown = [] if self.run is None else [*tree_entries(self.run)], True
+            past = [] if self.run is None else [*tree_entries(self.run)]
 
-    def _perform_once(self, start: Start, past: Sequence[Entry], *, were_shown: bool) -> int:
+    def _perform_once(self, start: Start, past: Sequence[Entry]) -> int:
         chunks = self._start(start)
         failure: BaseException | None = None
         try:
-            with (
-                capture() as self.runs,
-                self._handle_sigterm(),
-                open_view(self.agent, describe_agent(self.agent).max_steps, self.out, self._redact) as view,
-            ):
-                view.add_past(past, were_shown=were_shown)
+            with capture() as self.runs, self._handle_sigterm(), open_view(self.agent, self.out, self._redact) as view:
+                view.add_past(past)
                 self._watch(chunks, view)
         except BaseException as error:  # The provider, the model, the user's code or a signal can cause any exception.
             failure = error
@@ -128,31 +123,32 @@ class WatchedRun:
     def _watch(self, chunks: Chunks, view: View) -> None:
         outcome = "failed"
         try:
-            for chunk in chunks:
-                if chunk.run is not None and not self.runs:  # The stored run had ended before this command.
-                    self.runs = [chunk.run]
-                view.add_chunk(chunk, self.run)
+            with closing(
+                chunks
+            ):  # Closing the stream ends the run, so that its record and the saved file are complete.
+                for chunk in chunks:
+                    if chunk.run is not None and not self.runs:  # The stored run had ended before this command.
+                        self.runs = [chunk.run]
+                    view.add_chunk(chunk)
             output = None if self.run is None else self.run.output
-            outcome = "finished"
-            if isinstance(output, Unfinished | Paused):
-                outcome = "waiting" if isinstance(output, Paused) else "unfinished"
+            outcome = (
+                "waiting"
+                if isinstance(output, Paused)
+                else "unfinished"
+                if isinstance(output, Unfinished)
+                else "finished"
+            )
         except KeyboardInterrupt:
             outcome = "interrupted"
             raise
         finally:
-            try:
-                chunks.close()  # Closing the stream ends the run, so that its record and the saved file are complete.
-            finally:
-                view.end(outcome, self.run)
+            view.end(outcome)
 
     def _report_failure(self, error: BaseException) -> int:
         if isinstance(error, KeyboardInterrupt):
-            kind, message, code = "KeyboardInterrupt", "The run was interrupted.", INTERRUPTED
-            if self._is_terminated:
-                kind, message, code = "Terminated", "A signal ended the run.", TERMINATED
             self._print_resume_hint()
-            self._print_report({"type": kind, "message": message})
-            return code
+            self._print_report({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
+            return TERMINATED if self._is_terminated else INTERRUPTED
         message = error_message(error, self.secrets)
         line = message if isinstance(error, AcornError) else error_text(error, self.secrets)
         if not isinstance(error, Exception):  # The agent's code called `sys.exit()`, for example in a tool.

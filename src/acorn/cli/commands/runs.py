@@ -302,12 +302,9 @@ def _follow(store: Store, run_id: str) -> int:
 
     facts = store.read(run_id)[0].facts
     view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
-    with view:
-        for entry in acorn.runs(store).follow(run_id):
-            view.add_entry(entry)
-    run = acorn.runs(store).get(run_id)
-    facts = store.read(run_id)[0].facts
-    view.end(facts.status, run)
+    for entry in acorn.runs(store).follow(run_id):
+        view.add_entry(entry)
+    view.end(store.read(run_id)[0].facts.status)
     return SUCCESS
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from acorn import capture, listen, module, tool
+from acorn import listen, module, tool
 from acorn.cli.views import LiveView
 from acorn.testing import Reply, ScriptedModel, call, finish
 
@@ -94,11 +94,11 @@ REPLIES = [
 def picture() -> str:
     """Return the live view as SVG text, at a moment when half of the answer has arrived."""
     console = Console(file=StringIO(), record=True, width=92, height=40, force_terminal=True, color_system="truecolor")
-    view = LiveView("Researcher", "scripted", console)
+    view = LiveView("Researcher", "scripted", console, str, hides_answer=False)
     agent = Researcher(model=ScriptedModel(REPLIES, chunk_size=6))
-    with capture() as runs, listen(view.add_entry):
+    with listen(view.add_entry):
         for chunk in agent.stream(question="Who made Python, and when?"):
-            view.add_chunk(chunk, runs[0])
+            view.add_chunk(chunk)
             partial = chunk.partial if chunk.branch is None else None
             if partial and len(partial.answer or "") > 30:
                 break

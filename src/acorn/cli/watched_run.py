@@ -123,21 +123,16 @@ class WatchedRun:
     def _watch(self, chunks: Chunks, view: View) -> None:
         outcome = "failed"
         try:
-            with closing(
-                chunks
-            ):  # Closing the stream ends the run, so that its record and the saved file are complete.
+            # Closing the stream ends the run, so that its record and the saved file are complete.
+            with closing(chunks):
                 for chunk in chunks:
                     if chunk.run is not None and not self.runs:  # The stored run had ended before this command.
                         self.runs = [chunk.run]
                     view.add_chunk(chunk)
             output = None if self.run is None else self.run.output
-            outcome = (
-                "waiting"
-                if isinstance(output, Paused)
-                else "unfinished"
-                if isinstance(output, Unfinished)
-                else "finished"
-            )
+            outcome = "finished"
+            if isinstance(output, Unfinished | Paused):
+                outcome = "waiting" if isinstance(output, Paused) else "unfinished"
         except KeyboardInterrupt:
             outcome = "interrupted"
             raise

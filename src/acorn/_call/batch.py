@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._base.interrupts import next_item
+from acorn._declare.settings import AMOUNT, COUNT, TEXT, Rule
 from acorn._drive.bridge import start_thread
 from acorn._drive.load import build_in_thread
 from acorn._drive.tree import Tree
@@ -119,7 +120,7 @@ class BatchProgress(Generic[Out]):
         key: Callable[[Any], Any] | None,
         max_cost: float | None,
     ) -> None:
-        self.concurrency, self.batch, self._key, self._max_cost = concurrency, batch, key, max_cost
+        self.concurrency, self.batch, self.max_cost, self._key = concurrency, batch, max_cost, key
         self._rows: Iterator[tuple[int, Any]] = enumerate(rows)
         self._started = time.monotonic()
         self._keys: set[str] = set()
@@ -127,10 +128,6 @@ class BatchProgress(Generic[Out]):
         """A dict that maps row indexes to outputs or errors. Run records would need too much memory."""
         self.is_over = False
         self.progress = Progress(total=len(rows) if isinstance(rows, Sized) else None)
-
-    @property
-    def has_max_cost(self) -> bool:
-        return self._max_cost is not None
 
     def next(self) -> RowJob | None:
         """Return the next row, or None after the last row."""
@@ -146,9 +143,9 @@ class BatchProgress(Generic[Out]):
                 raise InputError(f"Two rows of the batch have the key {excerpt(key)}. Each row needs its own key.")
             self._keys |= set() if key is None else {key}
             run_id = None if self.batch is None else _run_id(self.batch, str(index) if key is None else f"key {key}")
-            if self._max_cost is not None and (self.progress.cost or 0.0) >= self._max_cost:
+            if self.max_cost is not None and (self.progress.cost or 0.0) >= self.max_cost:
                 raise LimitError(
-                    f"The run of this item was not started: the batch has used its `max_cost` of {self._max_cost} "
+                    f"The run of this item was not started: the batch has used its `max_cost` of {self.max_cost} "
                     f"dollars."
                 )
         except Exception as error:  # The user's `key` function may raise any error.
@@ -320,10 +317,9 @@ class ThreadedBatch(_RunningBatch[Out]):
             run = self._drive(*self._start_run(job))
         except BaseException as error:
             failure = error
-        finally:
-            with self._lock:
-                self._trees.pop(job.row_index, None)
-            self._ended.put((job, run, failure))
+        with self._lock:
+            self._trees.pop(job.row_index, None)
+        self._ended.put((job, run, failure))
 
     def _start_run(self, job: RowJob) -> tuple[Tree, str]:
         try:
@@ -399,8 +395,16 @@ class BatchOptions(NamedTuple):
     id: Any = None
     key: Any = None
     max_cost: Any = None
-    retry: Any = False
-    queue: Any = False
+    retry: bool = False
+    queue: bool = False
+
+
+_RULES = {
+    "concurrency": COUNT.or_none(COUNT.expected),
+    "id": TEXT.or_none("a name such as 'nightly-16'"),
+    "key": Rule(callable, "a function of a row").or_none("a function of a row"),
+    "max_cost": AMOUNT.or_none(AMOUNT.expected),
+}
 
 
 def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgress[Any]:
@@ -411,21 +415,11 @@ def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgres
             f"`concurrency` of `{owner}.map` has no effect with `queue=True`. Set the concurrency of the workers, such "
             f"as `acorn work --concurrency 32`."
         )
-    concurrency = _CONCURRENCY if concurrency is None else concurrency
     if isinstance(rows, str | bytes | BaseModel) or is_mapping(rows) or not hasattr(rows, "__iter__"):
         raise DeclarationError(f"`{owner}.map` needs an iterable of inputs, such as a list, got {excerpt(rows)}.")
-    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
-    is_amount = isinstance(max_cost, int | float) and not isinstance(max_cost, bool) and max_cost > 0
-    rules = [
-        ("concurrency", concurrency, is_count, "a whole number of at least 1"),
-        ("id", id, id is None or (isinstance(id, str) and bool(id.strip())), "a name such as 'nightly-16'"),
-        ("key", key, key is None or callable(key), "a function of a row"),
-        ("max_cost", max_cost, max_cost is None or is_amount, "a number of dollars above 0"),
-    ]
-    for name, value, is_valid, allowed in rules:
-        if not is_valid:
-            raise DeclarationError(f"`{name}` of `{owner}.map` must be {allowed}, got {excerpt(value)}.")
-    return BatchProgress(rows, concurrency, id, key, max_cost)
+    for name, rule in _RULES.items():
+        rule.check(f"`{name}` of `{owner}.map`", getattr(options, name))
+    return BatchProgress(rows, concurrency or _CONCURRENCY, id, key, max_cost)
 
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:

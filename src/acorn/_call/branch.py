@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from acorn._base.interrupts import StopSignal
 from acorn._call.plan import plan_for
 from acorn._declare.module_base import AgentBase
+from acorn._declare.settings import COUNT
 from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
 from acorn._drive.async_driver import adrive
-from acorn._drive.bridge import ASYNC, SYNC, Bridge, run_concurrently
+from acorn._drive.bridge import SYNC, Bridge, run_concurrently
 from acorn._drive.driver import run_inline
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree, current_machine, tree_of
@@ -24,16 +24,6 @@ from acorn.record import CallSite, call_site_of
 from acorn.types import JsonObject, Unfinished, is_list_or_tuple, is_mapping
 
 
-def branch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
-    """Run a branch and return its output."""
-    return run_inline(_run_branch(_branch_site(agent), which, inputs, SYNC))
-
-
-async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
-    """Run a branch on the event loop and return its output."""
-    return await _run_branch(_branch_site(agent), which, inputs, ASYNC)
-
-
 def branch_all(
     agent: AgentBase, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
 ) -> list[Any]:
@@ -43,11 +33,11 @@ def branch_all(
     """
     _check_branches(branches, concurrency)
     # Create all ids before the first branch starts, because threads start in any order.
-    sites = [_branch_site(agent) for _ in branches]
+    sites = [branch_site(agent) for _ in branches]
 
-    def attempt(site: _BranchSite, which: Branch, inputs: Mapping[str, Any]) -> Any:
+    def attempt(site: BranchSite, which: Branch, inputs: Mapping[str, Any]) -> Any:
         try:
-            return run_inline(_run_branch(site, which, dict(inputs), SYNC))
+            return run_inline(run_branch(site, which, dict(inputs), SYNC))
         except (BranchError, StopSignal) as error:
             if isinstance(error, StopSignal) and error.reason != "paused":
                 raise
@@ -61,7 +51,7 @@ def branch_all(
     return outcomes
 
 
-class _BranchSite(NamedTuple):
+class BranchSite(NamedTuple):
     """The location in a run where user code starts a branch."""
 
     tree: Tree
@@ -72,7 +62,7 @@ class _BranchSite(NamedTuple):
     id: str
 
 
-def _branch_site(agent: AgentBase) -> _BranchSite:
+def branch_site(agent: AgentBase) -> BranchSite:
     """Return the location in the current run where a new branch starts.
 
     Raise `AcornError` if the calling code is not inside a run of the agent.
@@ -82,7 +72,7 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
         place, run = site_and_run
         # Concurrent branches may call the same tool of their parent, so the id contains the id of the calling branch.
         site_id = place.next_branch_id() if place.run_id == run.id else f"{place.run_id}/{place.next_branch_id()}"
-        return _BranchSite(tree_of(place), run.id, place, site_id)
+        return BranchSite(tree_of(place), run.id, place, site_id)
     machine, name = current_machine(), type(agent).__name__
     if machine is not None and not machine.is_over:
         running = type(machine.plan.agent).__name__
@@ -110,35 +100,12 @@ def _check_branches(branches: object, concurrency: object) -> None:
                 f"as `(Review, {{}})`, got {excerpt(pair)}."
             )
         check_branch(pair[0], f"`branches[{index}][0]` of `branch_all`")
-    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
-    if concurrency is not None and not is_count:
-        raise DeclarationError(
-            f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
-            f"got {excerpt(concurrency)}."
-        )
+    rule = COUNT.or_none("a whole number of at least 1, or None for all at once")
+    rule.check("`concurrency` of `branch_all`", concurrency)
 
 
-async def _run_branch(site: _BranchSite, which: Branch, inputs: JsonObject, bridge: Bridge) -> Any:
-    with _started_branch(site, which, inputs) as (tree, run_id):
-        machine = tree.machines[run_id]
-        if not machine.is_over:  # A branch from the store may have finished already.
-            if bridge is SYNC:
-                drive(tree, run_id)
-            else:
-                await adrive(tree, run_id)
-                if not machine.is_over:
-                    await tree.siblings.wait_for_others(site.place, run_id)
-            if not machine.is_over:  # It waits for human input. The user code stops, and runs again later.
-                raise StopSignal("paused")
-    return machine.run.output
-
-
-@contextmanager
-def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Generator[tuple[Tree, str]]:
-    """Create a branch and yield it to a `with` block, which drives the branch to its end.
-
-    If the branch fails, the context manager raises a `BranchError`.
-    """
+async def run_branch(site: BranchSite, which: Branch, inputs: JsonObject, bridge: Bridge) -> Any:
+    """Create a branch, drive it to its end, and return its output. Raise `BranchError` if it fails."""
     check_branch(which, "A branch")
     name = (which if isinstance(which, type) else type(which)).__name__
     tree = site.tree
@@ -149,7 +116,7 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
         input = plan.spec.input.from_call(name, (), inputs)
         context = tree.new_branch(site.place, site.parent_id, site.id, name, plan, input)
         tree.siblings.start(site.place, context.run_id)
-        yield tree, context.run_id
+        await _drive_branch(site, context.run_id, bridge)
     except BaseException as error:
         failure = error
         # The whole tree was interrupted or has failed.
@@ -160,9 +127,23 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
     finally:
         if context is not None:
             tree.siblings.end(site.place, context.run_id)
-        is_interrupted = failure is not None and not isinstance(failure, Exception)
-        if context is not None and not is_interrupted:  # An interrupted branch has not ended, and may be resumed.
-            tree.finish_branch(context, failure)
-    assert context is not None
-    if isinstance(tree.machines[context.run_id].run.output, Unfinished):
+            if failure is None or isinstance(failure, Exception):  # An interrupted branch may be resumed.
+                tree.finish_branch(context, failure)
+    output = tree.machines[context.run_id].run.output
+    if isinstance(output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished_message(context.path)}")
+    return output
+
+
+async def _drive_branch(site: BranchSite, run_id: str, bridge: Bridge) -> None:
+    tree, machine = site.tree, site.tree.machines[run_id]
+    if machine.is_over:  # A branch from the store may have finished already.
+        return
+    if bridge is SYNC:
+        drive(tree, run_id)
+    else:
+        await adrive(tree, run_id)
+        if not machine.is_over:
+            await tree.siblings.wait_for_others(site.place, run_id)
+    if not machine.is_over:  # It waits for human input. The user code stops, and runs again later.
+        raise StopSignal("paused")

@@ -11,6 +11,7 @@ import copy
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Generic
 
@@ -25,21 +26,21 @@ from acorn._call.batch import (
     arguments_of,
     batch_progress,
 )
-from acorn._call.branch import abranch, branch, branch_all
+from acorn._call.branch import branch_all, branch_site, run_branch
 from acorn._call.plan import (
     Arguments,
+    check_not_queued,
     check_plan,
-    check_started_deps,
     new_machine,
     origin_of,
     plan_for,
-    queueing_error,
     store_of,
 )
 from acorn._call.queued_batch import QueuedBatch
-from acorn._call.submit import AsyncHandle, Handle, check_queueing, submit_run
+from acorn._call.submit import AsyncHandle, Handle, start_time, submit_run
 from acorn._declare.generics import Deps, Out, check_deps, deps_type
 from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
+from acorn._declare.settings import FLAG, Rule
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.bridge import ASYNC, SYNC
@@ -49,7 +50,6 @@ from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_
 from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
-from acorn._formats.json import excerpt
 from acorn._history.transcript import prior_messages
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
@@ -98,7 +98,7 @@ class AgentCaller(Generic[Out, Deps]):
         options = BatchOptions(*arguments)
         progress, start_row = self._plan_batch(rows, options)
         if options.queue:
-            items = QueuedBatch(self._agent, progress, retry=bool(options.retry)).items(SYNC)
+            items = QueuedBatch(self._agent, progress, retry=options.retry).items(SYNC)
         else:
             items = ThreadedBatch(progress, start_row, drive_tree).items()
         return Batch(progress, iterate_inline(items))
@@ -107,14 +107,14 @@ class AgentCaller(Generic[Out, Deps]):
         options = BatchOptions(*arguments)
         progress, start_row = self._plan_batch(rows, options)
         if options.queue:
-            return AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=bool(options.retry)).items(ASYNC))
+            return AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=options.retry).items(ASYNC))
         return AsyncBatch(progress, TaskBatch(progress, start_row, adrive_tree).items())
 
     def branch(self, which: Branch, inputs: JsonObject) -> Any:
-        return branch(self._agent, which, inputs)
+        return run_inline(run_branch(branch_site(self._agent), which, inputs, SYNC))
 
     async def abranch(self, which: Branch, inputs: JsonObject) -> Any:
-        return await abranch(self._agent, which, inputs)
+        return await run_branch(branch_site(self._agent), which, inputs, ASYNC)
 
     def branch_all(self, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
         return branch_all(self._agent, branches, concurrency)
@@ -139,13 +139,17 @@ class AgentCaller(Generic[Out, Deps]):
             options = replace(options, deps=changes["deps"])
         if "history" in changes:
             options = replace(options, prior=prior_messages(changes["history"], owner))
-        if "run_id" in changes:
-            options = replace(options, run_id=_check_run_id(changes["run_id"], owner))
-        queueing = {name: changes[name] for name in ("priority", "not_before", "deliver") if name in changes}
-        if queueing:
-            options = replace(options, queueing=check_queueing(options.queueing, owner, queueing))
         if "thread" in changes or "before" in changes:
             options = replace(options, fork=_fork_of(changes.get("thread"), changes.get("before"), owner))
+        for name, rule in _OPTION_RULES.items():
+            if name in changes:
+                rule.check(f"`{name}` of `{owner}.using`", changes[name])
+                options = replace(options, **{name: changes[name]})
+        if not options.deliver and (options.priority or options.not_before is not None):
+            raise DeclarationError(
+                f"`priority` and `not_before` of `{owner}.using` apply only to the workers of the store. With "
+                f"`deliver=False`, set them in the queue that delivers the run."
+            )
         if options.fork is not None and options.prior:
             raise InputError(
                 f"`{owner}.using` got both `history` and `thread`. A fork continues the conversation of its thread: "
@@ -169,14 +173,14 @@ class AgentCaller(Generic[Out, Deps]):
         agent = self._agent
         spec = spec_within(current_overrides(), agent)
         progress: BatchProgress[Out] = batch_progress(rows, spec.owner, options)
-        batch_id, retry = options.id, bool(options.retry)
+        batch_id, retry = options.id, options.retry
         if self._has_run_id:
             raise DeclarationError(
                 f"`{spec.owner}.using(run_id=...)` names one run, but a batch starts many. Remove `run_id`, and name "
                 f"the batch with `map(..., id='nightly')`."
             )
-        if not options.queue and agent.__acorn_call_options__.queueing is not None:
-            raise queueing_error(spec.owner)
+        if not options.queue:
+            check_not_queued(agent, spec.owner)
         if batch_id is None:
             return progress, lambda row, index, run_id: start_run(
                 agent, new_machine(agent, *arguments_of(row, spec.input))
@@ -244,8 +248,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
 def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store) -> Tree:
     """Load a run from a queue, which this process has already claimed."""
     plan = plan_for(agent)
-    check_deps(plan.spec.owner, plan.spec.deps_type, plan.deps)
-    check_started_deps(plan.spec, plan.deps, [])
+    check_plan(plan)
     return load_tree(stored_runs, plan, store, origin_of(agent))
 
 
@@ -310,15 +313,34 @@ async def _astream(start: Callable[[], tuple[Tree, str]], *, in_thread: bool) ->
 # Options of `using`
 
 
-def _check_run_id(run_id: object, owner: str) -> str | None:
-    if run_id is None:
-        return None
-    if isinstance(run_id, str) and run_id.strip() and len(run_id) <= 200 and run_id.isprintable():
-        return run_id
-    raise DeclarationError(
-        f"`run_id` of `{owner}.using` must be a name of at most 200 characters such as 'order-17', "
-        f"got {excerpt(run_id)}."
-    )
+def _is_run_id(run_id: object) -> bool:
+    return isinstance(run_id, str) and bool(run_id.strip()) and len(run_id) <= 200 and run_id.isprintable()
+
+
+def _is_priority(priority: object) -> bool:
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        return False
+    return -(2**31) <= priority < 2**31  # The queue stores 32-bit integers.
+
+
+def _is_start_time(not_before: object) -> bool:
+    if isinstance(not_before, bool) or not isinstance(not_before, int | float | datetime | timedelta | None):
+        return False
+    try:
+        start_time(not_before, datetime.now(UTC))
+    except (OverflowError, ValueError):  # The time is not in the years 1 to 9999.
+        return False
+    return True
+
+
+_OPTION_RULES = {
+    "run_id": Rule(_is_run_id, "a name of at most 200 characters such as 'order-17'").or_none(),
+    "priority": Rule(_is_priority, "a whole number; runs with a higher number start first"),
+    "not_before": Rule(
+        _is_start_time, "a datetime, a timedelta or a number of seconds from now, in the years 1 to 9999"
+    ),
+    "deliver": FLAG,
+}
 
 
 def _fork_of(thread: object, before: object, owner: str) -> Any:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from acorn._declare.settings import SETTINGS, setting_in
 from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import HOOKS, spec_of, user_hooks
+from acorn._declare.spec_cache import METHOD_NAMES, spec_of, user_hooks
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import hosted_tool_name
 from acorn._formats.json import text_of, to_compact_json, to_json_data
@@ -31,8 +31,6 @@ from acorn.models.port import ModelResponse, Price, thinks
 from acorn.models.request import ModelRequest
 from acorn.models.resolve import model_name, resolve
 from acorn.types import JsonObject, Message, is_json_object, is_list_or_tuple
-
-_METHODS = (*HOOKS, "system_prompt")
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Explanation:
 
     def to_json(self) -> JsonObject:
         return {
-            **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "parts"},
+            **vars(self),
             "parts": [vars(part) for part in self.parts],
             "characters": self.characters,
             "tokens": self.tokens,
@@ -109,7 +107,10 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
         forced_tool=request.forced_tool,
         temperature=setting_in(first, "temperature", request.temperature),
         max_tokens=setting_in(first, "max_tokens", request.max_tokens),
-        parts=[*_message_parts(request.messages), *_tool_parts(request.tools)],
+        parts=[
+            *[_part(f"{message['role']} message", text_of(message.get("content"))) for message in request.messages],
+            *[_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in request.tools],
+        ],
         inherits=_inherited(type(agent)),
         warnings=list(_warnings(agent, spec, request.tools, bool(spec.sources))),
         notes=notes,
@@ -132,7 +133,11 @@ def example_input(spec: Spec) -> Any:
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
     """Return a copy of the agent that sends no request, and notes about the missing parts of its request."""
     notes: list[str] = []
-    changes: JsonObject = {"model": _capturing_model(spec)}
+    model = _CapturingModel()
+    # If the declared model reasons before it answers, the request must not force a call of `__finish__`.
+    with suppress(DeclarationError):  # The model may be missing or not usable on this machine.
+        model.thinks = thinks(resolve(spec.model, spec.owner))
+    changes: JsonObject = {"model": model}
     if spec.store is not None:
         changes["store"] = "memory"
     if spec.sources and not opens:
@@ -145,9 +150,8 @@ def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[
         vars(probe)["on_start"] = _pass
         notes.append("`on_start` was not called, and may change the request")
     if "on_human" not in hooks:
-        vars(probe)["on_human"] = (
-            _pass  # Without `on_human`, the call may raise an error. `_warnings` reports it instead.
-        )
+        # Without `on_human`, the call may raise an error. `_warnings` reports it instead.
+        vars(probe)["on_human"] = _pass
     return probe, notes
 
 
@@ -178,30 +182,11 @@ class _CapturingModel:
         return self.complete(request)
 
 
-def _capturing_model(spec: Spec) -> _CapturingModel:
-    """Return the capturing model that replaces the declared model.
-
-    If the declared model reasons before it answers, the request must not force a call of `__finish__`.
-    """
-    model = _CapturingModel()
-    with suppress(DeclarationError):  # The model may be missing or not usable on this machine.
-        model.thinks = thinks(resolve(spec.model, spec.owner))
-    return model
-
-
 def _pass(_: Any) -> None:
     return None
 
 
 # Sizes
-
-
-def _message_parts(messages: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
-    return [_part(f"{message['role']} message", text_of(message.get("content"))) for message in messages]
-
-
-def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
-    return [_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in tools]
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
@@ -241,7 +226,7 @@ def _inherited(cls: type) -> dict[str, list[str]]:
 
 
 def _is_declared(name: str, value: Any) -> bool:
-    return name in SETTINGS or name in _METHODS or (inspect.isfunction(value) and not name.startswith("_"))
+    return name in SETTINGS or name in METHOD_NAMES or (inspect.isfunction(value) and not name.startswith("_"))
 
 
 # Warnings

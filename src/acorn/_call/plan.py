@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
 
 from acorn._declare.generics import check_deps, check_type_arguments
-from acorn._declare.module_base import AgentBase, CallOptions
+from acorn._declare.module_base import AgentBase
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
@@ -52,8 +52,7 @@ Arguments = tuple[Any, ...]
 
 def new_machine(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> Machine:
     """Check the arguments of a call, and return the machine of the new run."""
-    options = agent.__acorn_call_options__
-    plan = plan_call(agent, options)
+    options, plan = agent.__acorn_call_options__, plan_call(agent)
     run_id = options.run_id or os.urandom(16).hex()
     if options.fork is not None:
         return _forked_machine(agent, plan, options.fork, run_id, args, kwargs)
@@ -82,26 +81,23 @@ def _forked_machine(
     return Machine(replace(plan, fork=fork), Run(run_id, input, deps=plan.deps, forked_from=fork.origin))
 
 
-def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
+def plan_call(agent: AgentBase) -> Plan:
     """Check an agent and its call options, and return the plan of a run in this process.
 
     The checks find every error that can be found before the first request.
     """
-    options = options or agent.__acorn_call_options__
-    plan = plan_for(agent, current_overrides(), options)
-    if options.queueing is not None:
-        raise queueing_error(plan.spec.owner)
+    plan = plan_for(agent, current_overrides())
+    check_not_queued(agent, plan.spec.owner)
     check_plan(plan)
     if plan.spec.store is None:
         _check_human_input(agent, plan.spec, [])
     return plan
 
 
-def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions | None = None) -> Plan:
+def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
     """Return the plan of one run, which binds the spec, tools and hooks of a class to one instance."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    hooks = user_hooks(agent)
-    options = options or agent.__acorn_call_options__
+    hooks, options = user_hooks(agent), agent.__acorn_call_options__
     if spec.input.is_empty or spec.output.is_empty:
         check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     return Plan(
@@ -166,12 +162,13 @@ def _resolve(declared: Any, spec: Spec) -> Model:
 # Checks before a run starts, for errors that a model could not correct.
 
 
-def queueing_error(owner: str) -> DeclarationError:
-    """Return the error for a run in this process whose options from `using` are for queued runs."""
-    return DeclarationError(
-        f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
-        f"`{owner}.submit(...)` or `map(..., queue=True)`, or remove these options."
-    )
+def check_not_queued(agent: AgentBase, owner: str) -> None:
+    """Raise an error if the options from `using` are for queued runs, but the run starts in this process."""
+    if agent.__acorn_call_options__.are_for_queue:
+        raise DeclarationError(
+            f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
+            f"`{owner}.submit(...)` or `map(..., queue=True)`, or remove these options."
+        )
 
 
 def check_plan(plan: Plan) -> None:
@@ -180,18 +177,18 @@ def check_plan(plan: Plan) -> None:
     if spec.deps_type is not Any:
         check_deps(spec.owner, spec.deps_type, plan.deps)
     if spec.agent_tools or spec.branches:
-        check_started_deps(spec, plan.deps, [])
+        _check_started_deps(spec, plan.deps, [])
     if spec.agent_tools or spec.branches or spec.rate_limit is not None:
         _check_shared_limits(spec, spec.store, [])
 
 
-def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
+def _check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
     """Raise an error if the deps have the wrong type for an agent or branch that an agent may start."""
     for which, started in _new_startable(spec, seen):
         own_deps = None if isinstance(which, type) or get_origin(which) else which.__acorn_call_options__.deps
         passed_deps = deps if own_deps is None else own_deps
         check_deps(started.owner, started.deps_type, passed_deps, spec.owner)
-        check_started_deps(started, passed_deps, seen)
+        _check_started_deps(started, passed_deps, seen)
 
 
 def _new_startable(spec: Spec, seen: list[Branch]) -> Iterator[tuple[Branch, Spec]]:

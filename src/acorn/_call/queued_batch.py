@@ -38,7 +38,7 @@ class QueuedBatch(Generic[Out]):
         self._submission = Submission(agent)
         self._batch = progress.batch or os.urandom(16).hex()
         self._pending: dict[str, RowJob] = {}
-        self._most_pending = _MOST_PENDING_WITH_MAX_COST if progress.has_max_cost else _MOST_PENDING
+        self._most_pending = _MOST_PENDING_WITH_MAX_COST if progress.max_cost is not None else _MOST_PENDING
         self._has_more_rows = True
 
     async def items(self, bridge: Bridge) -> AsyncGenerator[Item[Out]]:
@@ -68,7 +68,11 @@ class QueuedBatch(Generic[Out]):
                 self._has_more_rows = False
                 break
             try:
-                queued = self._queued_run(job)
+                if job.error is not None:
+                    raise job.error
+                arguments = arguments_of(job.row, self._submission.shape)
+                item = BatchItem(self._batch, job.row_index)
+                queued = self._submission.new_run(*arguments, job.run_id, item)
             except Exception as error:  # The row does not fit the input, or the user's `key` function failed.
                 failed.append(self._progress.end(job, None, error))
             else:
@@ -80,12 +84,6 @@ class QueuedBatch(Generic[Out]):
             self._pending |= jobs
             failed += self._check_existing([queued for queued in runs if queued.run_id not in new_ids])
         return failed
-
-    def _queued_run(self, job: RowJob) -> QueuedRun:
-        if job.error is not None:
-            raise job.error
-        arguments = arguments_of(job.row, self._submission.shape)
-        return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.row_index))
 
     def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
         """Check the runs that an earlier call submitted.

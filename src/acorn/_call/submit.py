@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from acorn._call.plan import OPTIONS, Arguments, origin_of, plan_for, store_of
 from acorn._call.runs import follow_run
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
-from acorn._declare.module_base import AgentBase, BatchItem, Queueing
+from acorn._declare.module_base import AgentBase, BatchItem
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
 from acorn._drive.bridge import ASYNC, SYNC, Bridge
@@ -27,7 +27,6 @@ from acorn._drive.driver import iterate_inline, run_inline
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
-from acorn._formats.schema.shape import Shape
 from acorn._history.saved_form import decode_instance
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import MODEL_OBJECT
@@ -40,8 +39,6 @@ from acorn.types import JsonObject, Paused
 
 Out = TypeVar("Out", default=Any)
 
-_PRIORITY_LIMIT = 2**31
-"""The limit of priorities, which are 32-bit integers in the queue."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 0.5
 """The shortest and the longest wait in seconds before the next status query. The wait grows with each query."""
 _CONTINUES: tuple[Status, ...] = ("queued", "running", "waiting", "stopped")
@@ -62,7 +59,8 @@ class Submission:
 
     def __init__(self, agent: AgentBase) -> None:
         self._agent, self._spec = agent, spec_within(current_overrides(), agent)
-        self._queueing = agent.__acorn_call_options__.queueing or Queueing()
+        self._options = agent.__acorn_call_options__
+        self.shape = self._spec.input
         self._name = agent_name(type(agent))
         origin = origin_of(agent)
         self._check()
@@ -70,42 +68,37 @@ class Submission:
         self.store: Store = store_of(self._spec)
         self._settings, _ = save_text({"settings": origin.overrides, "file": origin.file})
 
-    @property
-    def shape(self) -> Shape:
-        """The input schema of the agent."""
-        return self._spec.input
-
     def new_run(self, args: Arguments, kwargs: JsonObject, run_id: str | None, item: BatchItem | None) -> QueuedRun:
         """Return a queued run for the arguments of a call.
 
         Raise `InputError` if the arguments do not match the input schema.
         """
-        input = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
+        input = self.shape.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, index = item or (None, None)
-        now = datetime.now(UTC)
+        now, options = datetime.now(UTC), self._options
         text, blobs = save_text(to_saved_data(input))
         header = RunHeader(self._name, None, None, text, now, self._settings, batch, index)
-        priority, not_before, _ = self._queueing
         media = [MediaBlob(blob.sha256, blob.raw()) for blob in blobs]
-        return QueuedRun(run_id or os.urandom(16).hex(), header, priority, _start_time(not_before, now), media)
+        start = start_time(options.not_before, now)
+        return QueuedRun(run_id or os.urandom(16).hex(), header, options.priority, start, media)
 
     def put(self, runs: Iterable[QueuedRun]) -> set[str]:
         """Store the runs, and return the ids of the runs that the store did not contain before."""
-        return set(self.store.enqueue(list(runs), deliver=self._queueing.deliver))
+        return set(self.store.enqueue(list(runs), deliver=self._options.deliver))
 
     def check_existing(self, queued: QueuedRun) -> None:
         """Raise `StoreError` if the stored run with the same id has another class or another input."""
         stored_runs = self.store.read(queued.run_id)
         if stored_runs:
             blobs = BlobReader(lambda _: dict(queued.media))
-            input = decode_instance(self._spec.input.schema, blobs.read(queued.header.input), "input")
+            input = decode_instance(self.shape.schema, blobs.read(queued.header.input), "input")
             check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:
         """Raise an error if a worker could not create the same agent from the class and the stored settings."""
-        spec, owner, options = self._spec, self._spec.owner, self._agent.__acorn_call_options__
+        spec, owner, options = self._spec, self._spec.owner, self._options
         check_type_arguments(self._agent, owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
-        if self._queueing.deliver and (self._name.startswith("__main__:") or "<" in self._name):
+        if options.deliver and (self._name.startswith("__main__:") or "<" in self._name):
             raise DeclarationError(
                 f"A worker cannot import `{self._name}`. Define the class at the top level of a file, such as "
                 f"`agents.py`."
@@ -153,51 +146,11 @@ def _has_object(model: object) -> bool:
     return MODEL_OBJECT in (model if isinstance(model, list) else [model])
 
 
-def _start_time(not_before: datetime | timedelta | float | None, now: datetime) -> datetime | None:
-    if not_before is None or isinstance(not_before, datetime):
-        return None if not_before is None else not_before.astimezone(UTC)
-    return now + (not_before if isinstance(not_before, timedelta) else timedelta(seconds=not_before))
-
-
-def _is_start_time(not_before: object) -> bool:
-    if isinstance(not_before, bool) or not isinstance(not_before, int | float | datetime | timedelta | None):
-        return False
-    try:
-        _start_time(not_before, datetime.now(UTC))
-    except (OverflowError, ValueError):  # The time is not in the years 1 to 9999.
-        return False
-    return True
-
-
-def check_queueing(known: Queueing | None, owner: str, changes: Mapping[str, Any]) -> Queueing:
-    """Check the queue options of `using(...)`, and return the known options with these changes."""
-    queueing = (known or Queueing())._replace(**changes)
-    priority, not_before, deliver = tuple[Any, Any, Any](queueing)
-    is_int = isinstance(priority, int) and not isinstance(priority, bool)
-    rules = [
-        (
-            "priority",
-            priority,
-            is_int and -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT,
-            "a whole number; runs with a higher number start first",
-        ),
-        (
-            "not_before",
-            not_before,
-            _is_start_time(not_before),
-            "a datetime, a timedelta or a number of seconds from now, in the years 1 to 9999",
-        ),
-        ("deliver", deliver, isinstance(deliver, bool), "True or False"),
-    ]
-    for name, value, is_valid, allowed in rules:
-        if not is_valid:
-            raise DeclarationError(f"`{name}` of `{owner}.using` must be {allowed}, got {excerpt(value)}.")
-    if not deliver and (priority or not_before is not None):
-        raise DeclarationError(
-            f"`priority` and `not_before` of `{owner}.using` apply only to the workers of the store. With "
-            f"`deliver=False`, set them in the queue that delivers the run."
-        )
-    return queueing
+def start_time(not_before: datetime | timedelta | float | None, now: datetime) -> datetime | None:
+    """Return the earliest start of a queued run, which `using(not_before=...)` sets as a time or as a delay."""
+    if isinstance(not_before, int | float):
+        not_before = timedelta(seconds=not_before)
+    return now + not_before if isinstance(not_before, timedelta) else not_before and not_before.astimezone(UTC)
 
 
 class _RunHandle(Generic[Out]):

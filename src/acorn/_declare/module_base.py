@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     """An asyncio task or a thread that executes code."""
 
 
-class Queueing(NamedTuple):
-    """The queue options of a submitted run, from `using(priority=..., not_before=..., deliver=...)`."""
-
-    priority: int = 0
-    not_before: datetime | timedelta | float | None = None
-    """The earliest start of the run: a time, or a delay. A number is a delay in seconds."""
-    deliver: bool = True
-    """Whether the workers of the store drive the run. If not, another queue delivers it."""
-
-
 class BatchItem(NamedTuple):
     """The id of a batch, and the index of a run in this batch."""
 
@@ -54,9 +44,19 @@ class CallOptions:
     run_id: str | None = None
     """The id of the next run in its store."""
     item: BatchItem | None = None
-    queueing: Queueing | None = None
+    priority: int = 0
+    """The priority of a queued run."""
+    not_before: datetime | timedelta | float | None = None
+    """The earliest start of a queued run: a time, or a delay. A number is a delay in seconds."""
+    deliver: bool = True
+    """Whether the workers of the store drive a queued run. If not, another queue delivers it."""
     fork: Any = None
     """The `Fork` object of `_machine/fork.py` if the next run is a fork of another run."""
+
+    @property
+    def are_for_queue(self) -> bool:
+        """Whether any option applies only to queued runs."""
+        return bool(self.priority) or self.not_before is not None or not self.deliver
 
 
 class CachedSpec(NamedTuple):

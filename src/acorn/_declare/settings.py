@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from pathlib import Path
 from types import MappingProxyType
@@ -54,14 +54,9 @@ class ClassLimit(NamedTuple, Generic[Limit]):
 
 def read_rate_limit(value: object, owner: str) -> RateLimit | None:
     """Return the rate limit that a user declared, or raise `DeclarationError`."""
-    if value is None:
+    if not is_mapping(value):  # The rule of the setting accepts only mappings and None.
         return None
     where = f"`{owner}.rate_limit"
-    if not is_mapping(value):
-        raise DeclarationError(
-            f"{where}` must be a dict such as {{'requests': 60, 'tokens': 100_000, 'per': 60}}, or None, "
-            f"got {excerpt(value)}."
-        )
     for key, part in value.items():
         rule = _RATE_LIMIT_RULES.get(key)
         if rule is None:
@@ -69,8 +64,7 @@ def read_rate_limit(value: object, owner: str) -> RateLimit | None:
                 f"{where}` has the unknown key {excerpt(key)}. "
                 f"The keys are 'requests', 'tokens', 'per' (seconds) and 'shared'."
             )
-        if not rule.is_valid(part):
-            raise DeclarationError(f"{where}[{key!r}]` must be {rule.expected}, got {excerpt(part)}.")
+        rule.check(f"{where}[{key!r}]`", part)
     if "requests" not in value and "tokens" not in value:
         raise DeclarationError(f"{where}` must have the key 'requests' or 'tokens', or both, got {excerpt(value)}.")
     return RateLimit(**value)
@@ -207,21 +201,25 @@ class Rule:
 
     is_valid: Callable[[object], bool]
     expected: str
+    describe: Callable[[object], str] = excerpt
+    """A function that returns a text about a wrong value, without secrets."""
 
     def or_none(self, expected: str = "") -> Rule:
         """Return a rule that also accepts None."""
         is_valid = self.is_valid
         return Rule(lambda value: value is None or is_valid(value), expected or f"{self.expected}, or None")
 
+    def check(self, where: str, value: object) -> None:
+        """Raise `DeclarationError` if a value violates the rule. `where` is the name of the value in the message."""
+        if not self.is_valid(value):
+            raise DeclarationError(f"{where} must be {self.expected}, got {self.describe(value)}.")
 
-@dataclass(frozen=True, eq=False)
-class Setting:
+
+class Setting(NamedTuple):
     """One setting in the table: its default and its rule."""
 
     default: Any
     rule: Rule
-    describe: Callable[[object], str] = excerpt
-    """A function that returns a text about a wrong value, without secrets."""
 
 
 def _is_count(value: object, minimum: int = 1) -> bool:
@@ -322,12 +320,13 @@ EMPTY_LIST = _EmptyList()
 
 FLAG = Rule(lambda value: isinstance(value, bool), "True or False")
 TEXT = Rule(lambda value: isinstance(value, str) and bool(value.strip()), "a non-empty string")
+AMOUNT = Rule(_is_amount, "a number of dollars above 0")
 DURATION = Rule(_is_amount, "a number of seconds above 0")
 _XML_NAME = Rule(lambda value: isinstance(value, str) and is_xml_name(value), "the name of an XML element")
-_COUNT = Rule(_is_count, "a whole number of at least 1")
-_RATE_LIMIT_RULES = {"requests": _COUNT, "tokens": _COUNT, "per": DURATION, "shared": FLAG}
+COUNT = Rule(_is_count, "a whole number of at least 1")
+_RATE_LIMIT_RULES = {"requests": COUNT, "tokens": COUNT, "per": DURATION, "shared": FLAG}
 _CHECKED_LATER = Rule(lambda value: True, "")
-"""The rule of settings that other functions check, with their own messages."""
+"""The rule of settings that `spec.py` and `shape.py` check, with their own messages."""
 
 
 def _one_of(*values: str | None) -> Rule:
@@ -335,25 +334,29 @@ def _one_of(*values: str | None) -> Rule:
     return Rule(lambda value: value in values, f"{', '.join(first)} or {last}")
 
 
-_ONE_MODEL = (
+_MODEL = Rule(
+    lambda value: value is not None and _is_one_model(value),
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
     "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
-    "or an object of the model port"
+    "or an object of the model port",
+    _describe_model,
 )
+"""The rule of one model in a list."""
 
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
-        Rule(_is_model, f"{_ONE_MODEL}, or a list of these, of which the next is used if one fails"),
-        _describe_model,
+        Rule(
+            _is_model,
+            f"{_MODEL.expected}, or a list of these, of which the next is used if one fails",
+            _describe_model,
+        ),
     ),
     "temperature": Setting(0.7, Rule(lambda value: _is_number(value, 0, 2), "a number from 0 to 2")),
-    "max_tokens": Setting(4096, _COUNT),
-    "max_steps": Setting(None, _COUNT.or_none(f"{_COUNT.expected}, or None for a single turn")),
+    "max_tokens": Setting(4096, COUNT),
+    "max_steps": Setting(None, COUNT.or_none(f"{COUNT.expected}, or None for a single turn")),
     "parse_retries": Setting(2, Rule(lambda value: _is_count(value, 0), "a whole number of at least 0")),
-    "system_prompt": Setting(
-        None, replace(_CHECKED_LATER, expected="a string, a Path or a method")
-    ),  # Checked by `_read_prompt`.
+    "system_prompt": Setting(None, _CHECKED_LATER),
     "initial_input": Setting(EMPTY_LIST, _CHECKED_LATER),
     "final_output": Setting(EMPTY_LIST, _CHECKED_LATER),
     "tools": Setting(EMPTY_LIST, Rule(is_list_or_tuple, "a list of functions")),
@@ -367,14 +370,16 @@ SETTINGS: Mapping[str, Setting] = {
         ),
     ),
     "strict": Setting(None, FLAG.or_none("True, False, or None to let acorn decide")),
-    "max_total_tokens": Setting(None, _COUNT.or_none()),
-    "max_cost": Setting(None, Rule(_is_amount, "a number of dollars above 0").or_none()),
+    "max_total_tokens": Setting(None, COUNT.or_none()),
+    "max_cost": Setting(None, AMOUNT.or_none()),
     "max_seconds": Setting(None, DURATION.or_none()),
-    "compact_at": Setting(None, _COUNT.or_none("a whole number of tokens of at least 1, or None")),
-    "rate_limit": Setting(None, _CHECKED_LATER),
-    "max_concurrency": Setting(None, _COUNT.or_none()),
-    "max_depth": Setting(5, _COUNT),
-    "max_media_bytes": Setting(20_000_000, _COUNT.or_none("a whole number of bytes of at least 1, or None")),
+    "compact_at": Setting(None, COUNT.or_none("a whole number of tokens of at least 1, or None")),
+    "rate_limit": Setting(
+        None, Rule(is_mapping, "a dict such as {'requests': 60, 'tokens': 100_000, 'per': 60}").or_none()
+    ),
+    "max_concurrency": Setting(None, COUNT.or_none()),
+    "max_depth": Setting(5, COUNT),
+    "max_media_bytes": Setting(20_000_000, COUNT.or_none("a whole number of bytes of at least 1, or None")),
     "store": Setting(
         None, Rule(_is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port")
     ),
@@ -391,41 +396,30 @@ SETTINGS: Mapping[str, Setting] = {
 
 def check_setting(owner: str, attribute: str, value: object) -> None:
     """Raise `DeclarationError` if a value violates the rule of its setting."""
-    if not SETTINGS[attribute].rule.is_valid(value):
-        raise setting_error(owner, attribute, value)
+    SETTINGS[attribute].rule.check(f"`{owner}.{attribute}`", value)
     if attribute == "model":
         if is_list_or_tuple(value) and not is_model(value):
             _check_models(owner, value)
         else:
-            _check_model_keys(owner, "model", value)
+            _check_model_keys(f"{owner}.model", value)
 
 
 def _check_models(owner: str, models: Sequence[Any]) -> None:
     for index, model in enumerate(models):
-        where = f"model[{index}]"
-        if model is None or not _is_one_model(model):
-            raise DeclarationError(f"`{owner}.{where}` must be {_ONE_MODEL}, got {_describe_model(model)}.")
-        _check_model_keys(owner, where, model)
+        where = f"{owner}.model[{index}]"
+        _MODEL.check(f"`{where}`", model)
+        _check_model_keys(where, model)
         for earlier, other in enumerate(models[:index]):
             if model is other or (isinstance(model, str | dict) and model == other):
                 raise DeclarationError(
-                    f"`{owner}.{where}` is the same as `{owner}.model[{earlier}]`. Remove one of them. To repeat "
+                    f"`{where}` is the same as `{owner}.model[{earlier}]`. Remove one of them. To repeat "
                     f"failed requests to a model, set its `num_retries`."
                 )
 
 
-def _check_model_keys(owner: str, where: str, model: Any) -> None:
+def _check_model_keys(where: str, model: Any) -> None:
     for attribute, key in settings_in(model):
-        if not SETTINGS[attribute].rule.is_valid(model[key]):
-            raise setting_error(owner, attribute, model[key], f"{where}[{key!r}]")
-
-
-def setting_error(owner: str, attribute: str, value: object, where: str = "") -> DeclarationError:
-    """Return the `DeclarationError` for a value that violates the rule of its setting."""
-    setting = SETTINGS[attribute]
-    return DeclarationError(
-        f"`{owner}.{where or attribute}` must be {setting.rule.expected}, got {setting.describe(value)}."
-    )
+        SETTINGS[attribute].rule.check(f"`{where}[{key!r}]`", model[key])
 
 
 def describe_model(model: object) -> str:

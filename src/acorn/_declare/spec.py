@@ -25,12 +25,12 @@ from acorn._declare.settings import (
     check_setting,
     read_rate_limit,
     read_sampling,
-    setting_error,
     without_overridden,
 )
 from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
 from acorn._declare.tools.decorator import unwrap_method
 from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource
+from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
@@ -163,18 +163,15 @@ def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names
 
 def _inherited_model(cls: type, base: type, model: Any) -> Any:
     """Return a model that a base class declares, without the values that subclasses override."""
-    nearer: set[str] = set()
-    for parent in _declaring_classes(cls, base, "model"):
-        if "model" in vars(parent):
-            check_set_once(parent.__name__, model, vars(parent))
-            break
-        nearer |= vars(parent).keys()
-    return without_overridden(model, nearer)
+    declarer = _declarer(cls, base, "model")
+    check_set_once(declarer.__name__, model, vars(declarer))
+    subclasses = cls.__mro__[: cls.__mro__.index(declarer)]
+    return without_overridden(model, {name for subclass in subclasses for name in vars(subclass)})
 
 
 def _declarer(cls: type, base: type, attribute: str) -> type:
     """Return the class that defines the attribute for `cls`, or `base` if no class defines it."""
-    return next((parent for parent in _declaring_classes(cls, base, attribute) if attribute in vars(parent)), base)
+    return next((parent for parent in cls.__mro__ if attribute in vars(parent)), base)
 
 
 def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, object]) -> JsonObject:
@@ -203,30 +200,18 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
     return frozen
 
 
-def _user_classes(cls: type, base: type) -> list[type]:
-    """Return the class and its base classes, including mixins, but without `module` and `object`."""
-    mro = list(cls.__mro__)
-    return mro[: mro.index(base)] + [parent for parent in mro[mro.index(base) + 1 :] if parent is not object]
-
-
-def _declaring_classes(cls: type, base: type, attribute: str) -> list[type]:
-    """Return the classes that may define an attribute of a module: all base classes before `module`.
-
-    If `module` does not define the attribute, return all base classes.
-    """
-    classes = _user_classes(cls, base)
-    return classes[: cls.__mro__.index(base)] if attribute in vars(base) else classes
-
-
 def _find_prompt(cls: type, base: type) -> Prompt:
     """Return the `system_prompt` of the nearest base class, or else the docstring of the nearest base class."""
-    for parent in _user_classes(cls, base):
-        if "system_prompt" in vars(parent):
-            return _read_prompt(vars(parent)["system_prompt"], parent)
-    for parent in _user_classes(cls, base):
-        if issubclass(parent, base) and parent.__doc__ and "__doc__" in vars(parent):
-            return Prompt(inspect.cleandoc(parent.__doc__))
-    return Prompt()
+    declarer = _declarer(cls, base, "system_prompt")
+    if declarer is not base:
+        return _read_prompt(vars(declarer)["system_prompt"], declarer)
+    return Prompt(inspect.cleandoc(find_docstring(cls, base) or ""))
+
+
+def find_docstring(cls: type, base: type) -> str | None:
+    """Return the docstring of the nearest base class that has one. Ignore the docstring of `module` itself."""
+    docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
+    return next(filter(None, docs), None)
 
 
 def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False) -> Prompt:
@@ -238,7 +223,9 @@ def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False)
         return Prompt(file=file)
     function = unwrap_method(declared)
     if not callable(function) or isinstance(function, type):
-        raise setting_error(owner.__name__, "system_prompt", declared)
+        raise DeclarationError(
+            f"`{owner.__name__}.system_prompt` must be a string, a Path or a method, got {excerpt(declared)}."
+        )
     # Python passes `self` to functions and class methods, but not to other callables.
     takes_self = not is_on_instance and (isinstance(declared, classmethod) or inspect.isfunction(declared))
     signature = inspect.signature(function)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeGuard, get_origin
 from acorn._declare.generics import ORIG_CLASS, deps_type, generics_of
 from acorn._declare.module_base import AgentBase, CachedSpec, set_private
 from acorn._declare.settings import SETTINGS
-from acorn._declare.spec import Spec, compile_spec, revise_spec
+from acorn._declare.spec import Spec, compile_spec, find_docstring, revise_spec
 from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AgentTool
@@ -101,13 +101,11 @@ def _cached_spec(source: object, values: list[Any], spec: Spec) -> CachedSpec:
 def module_docstring(which: Branch) -> str | None:
     """Return the docstring of the nearest base class that has one. Ignore the docstring of `module` itself."""
     cls = class_of(which)
-    base = cls.__acorn_module__
-    docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
-    return next(filter(None, docs), None)
+    return find_docstring(cls, cls.__acorn_module__)
 
 
 HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
-_METHOD_NAMES = (*HOOKS, "system_prompt")
+METHOD_NAMES = (*HOOKS, "system_prompt")
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
@@ -149,9 +147,9 @@ def warn_about_misspelled_names(cls: type) -> None:
     for name, value in vars(cls).items():
         is_nested = isinstance(value, type) and value.__qualname__.startswith(f"{cls.__qualname__}.")
         is_method = not isinstance(value, type) and hasattr(value, "__get__")
-        if name.startswith("_") or name in SETTINGS or name in _METHOD_NAMES or is_nested:
+        if name.startswith("_") or name in SETTINGS or name in METHOD_NAMES or is_nested:
             continue
-        if hint := _hint(name, _METHOD_NAMES if is_method else SETTINGS):
+        if hint := _hint(name, METHOD_NAMES if is_method else SETTINGS):
             kind = "hook" if is_method else "setting"
             # This stack level makes the warning point to the `class` statement.
             warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=3)

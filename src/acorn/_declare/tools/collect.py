@@ -90,8 +90,7 @@ class FunctionTool:
 
     @cached_property
     def _schema(self) -> JsonObject:
-        # acorn sends an explicit schema unchanged.
-        return tool_definition(self, self._doc[0], self.binding.schema, is_fixed=self.options.schema is not None)
+        return tool_definition(self.name, self.options, self._doc[0], self.binding.schema)
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""
@@ -286,11 +285,21 @@ def callable_docstring(function: object) -> str | None:
 
 # Descriptions in docstrings.
 
-_GOOGLE = re.compile(
-    r"^(?:Args|Arguments|Parameters|Params|Attributes|Returns?|Yields?|Raises|Exceptions|Except|Examples?|Notes?|"
-    r"Warnings?|Warns|See Also|References|Todo|Keyword Args|Keyword Arguments|Other Parameters|Methods)\s*:[ \t]*$",
-    re.MULTILINE,
-)
+_SECTIONS = {
+    "google": re.compile(
+        r"^(?:Args|Arguments|Parameters|Params|Attributes|Returns?|Yields?|Raises|Exceptions|Except|Examples?|Notes?|"
+        r"Warnings?|Warns|See Also|References|Todo|Keyword Args|Keyword Arguments|Other Parameters|Methods)"
+        r"\s*:[ \t]*$",
+        re.MULTILINE,
+    ),
+    "numpy": re.compile(r"^[A-Z][A-Za-z ]*\n(?:-{3,}|={3,})[ \t]*$", re.MULTILINE),
+    "sphinx": re.compile(
+        r"^:(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|yields?|ytype|var|ivar|cvar|"
+        r"vartype|except|exception)\b[^:\n]*:",
+        re.MULTILINE,
+    ),
+}
+"""A dict that maps each style of docstrings to a pattern of its section titles."""
 _PARAMETER_SECTIONS = (
     "Args",
     "Arguments",
@@ -300,17 +309,12 @@ _PARAMETER_SECTIONS = (
     "Keyword Arguments",
     "Other Parameters",
 )
-_NUMPY = re.compile(r"^[A-Z][A-Za-z ]*\n(?:-{3,}|={3,})[ \t]*$", re.MULTILINE)
-_SPHINX = re.compile(
-    r"^:(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|yields?|ytype|var|ivar|cvar|vartype|except|exception)\b[^:\n]*:",
-    re.MULTILINE,
-)
 
 
 def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
     """Return the description of a tool, and a dict that maps parameter names to their descriptions."""
     text = _clean(doc) if doc else ""
-    starts = {style: match.start() for style, match in _first_sections(text) if match}
+    starts = {style: match.start() for style, title in _SECTIONS.items() if (match := title.search(text))}
     if not starts:
         return text.strip(), {}
     style = min(starts, key=lambda style: starts[style])
@@ -321,17 +325,9 @@ def _clean(doc: str) -> str:
     """Return a docstring without its indentation, but preserve the indentation of a section on the first line."""
     text = inspect.cleandoc(doc)
     first_line, _, body = text.partition("\n")
-    if _GOOGLE.match(first_line) and not body[:1].isspace():
+    if _SECTIONS["google"].match(first_line) and not body[:1].isspace():
         return first_line + "\n" + textwrap.indent(body, "    ")
     return text
-
-
-def _first_sections(text: str) -> list[tuple[str, re.Match[str] | None]]:
-    return [
-        ("google", _GOOGLE.search(text)),
-        ("numpy", _NUMPY.search(text)),
-        ("sphinx", _SPHINX.search(text)),
-    ]
 
 
 def _read_parameters(text: str, style: str) -> dict[str, str]:

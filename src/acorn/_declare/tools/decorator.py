@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 from typing_extensions import TypeIs
 
 from acorn._declare.settings import DURATION, FLAG, TEXT, Rule
-from acorn._formats.json import safe_repr, shorten
+from acorn._formats.json import excerpt
 from acorn.errors import DeclarationError
 from acorn.types import JsonObject
 
@@ -160,16 +160,12 @@ def _copy(schema: JsonObject | None) -> JsonObject | None:
 def _check(options: ToolOptions, target: object) -> None:
     if not callable(target) and not isinstance(target, _METHODS):
         raise DeclarationError(
-            f"`@tool` must decorate a function or method, got {shorten(safe_repr(target))}. "
+            f"`@tool` must decorate a function or method, got {excerpt(target)}. "
             f"Pass options by name, as in `@tool(name='search')`."
         )
+    label = getattr(target, "__qualname__", None) or type(target).__name__
     for option, rule in _RULES.items():
-        value = getattr(options, option)
-        if not rule.is_valid(value):
-            label = getattr(target, "__qualname__", None) or type(target).__name__
-            raise DeclarationError(
-                f"`{option}` of the tool `{label}` must be {rule.expected}, got {shorten(safe_repr(value))}."
-            )
+        rule.check(f"`{option}` of the tool `{label}`", getattr(options, option))
 
 
 def _is_approval(value: object) -> bool:

@@ -44,18 +44,13 @@ class ArgumentError(Exception):
     """
 
 
-class HasToolOptions(Protocol):
-    """A tool with a name and options."""
+class Tool(Protocol):
+    """The interface of a tool that a run offers to the model."""
 
     @property
     def name(self) -> str: ...
     @property
     def options(self) -> ToolOptions: ...
-
-
-class Tool(HasToolOptions, Protocol):
-    """The interface of a tool that a run offers to the model."""
-
     @property
     def schema(self) -> JsonObject:
         """The name, description and parameters in OpenAI's format."""
@@ -85,19 +80,18 @@ class Tool(HasToolOptions, Protocol):
         ...
 
 
-def tool_definition(
-    tool: HasToolOptions, description: str, parameters: JsonObject, *, is_fixed: bool = False
-) -> JsonObject:
+def tool_definition(name: str, options: ToolOptions, description: str, parameters: JsonObject) -> JsonObject:
     """Return the name, description and parameters of a tool in OpenAI's format.
 
     `description` is used if the options have none. The parameters of a strict tool forbid additional properties, unless
     the user fixed them with an explicit schema.
     """
-    description = tool.options.description or description
-    definition = {"name": tool.name, **({"description": description} if description else {}), "parameters": parameters}
-    if not tool.options.strict:
+    description = options.description or description
+    definition = {"name": name, **({"description": description} if description else {}), "parameters": parameters}
+    if not options.strict:
         return definition
-    return {**definition, "parameters": parameters if is_fixed else close_objects(parameters), "strict": True}
+    closed = parameters if options.schema is not None else close_objects(parameters)
+    return {**definition, "parameters": closed, "strict": True}
 
 
 @runtime_checkable
@@ -148,7 +142,7 @@ class AgentTool:
     @cached_property
     def schema(self) -> JsonObject:
         """The name, description and parameters in OpenAI's format."""
-        return tool_definition(self, first_paragraph(self.doc), self.parameters())
+        return tool_definition(self.name, self.options, first_paragraph(self.doc), self.parameters())
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is an agent: it is walked, not called.")

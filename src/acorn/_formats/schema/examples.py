@@ -1,9 +1,8 @@
 """Example values that fit a JSON Schema, for the tool calls and answers of the test model `AnyModel`.
 
-The search yields several candidates for a schema, and the simplest candidate comes first. A caller may need a later
-candidate, for example for a list whose items must differ, or to end a recursion. The same schema always leads to the
-same values. A JSON Schema does not contain the rules of user-defined validators, so a validator may reject an example
-value.
+A schema has several numbered examples, and number 0 is the simplest. A list whose items must differ needs several
+examples of one schema. The same schema always leads to the same values. A JSON Schema does not contain the rules of
+user-defined validators, so a validator may reject an example value.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
-from itertools import chain, islice, product
-from typing import Any
+from itertools import islice, product
+from typing import Any, TypeVar
 
 from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
 from acorn._formats.schema.regex import (
@@ -32,7 +30,9 @@ from acorn._formats.schema.regex import (
 from acorn.errors import AcornError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
-_MAX_CANDIDATES = 64
+T = TypeVar("T")
+
+_MAX_EXAMPLES = 64
 _MAX_DEPTH = 60
 
 
@@ -41,183 +41,168 @@ def example_value(schema: JsonSchema, where: str) -> Any:
 
     `where` is the name of the tool or output that needs the value. The error message contains this name.
     """
-    search = _Search(schema)
-    for value in search.candidates(schema, ""):
-        return value
-    raise AcornError(
-        f"`AnyModel` cannot generate a value for `{search.failed[0]}` of `{where}`: no example fits the schema "
-        f"{search.failed[1]}. Add `examples` to the field, or use `ScriptedModel`."
-    )
+    try:
+        return _Examples(schema).value(schema, "", 0)
+    except _NoExampleError as error:
+        raise AcornError(
+            f"`AnyModel` cannot generate a value for `{error.path or 'output'}` of `{where}`: no example fits the "
+            f"schema {json.dumps(error.schema)[:200]}. Add `examples` to the field, or use `ScriptedModel`."
+        ) from None
 
 
-class _Search:
-    """A search for example values that fit a schema and the schemas nested inside this schema."""
+class _NoExampleError(Exception):
+    """Raised if no example fits a schema."""
+
+    def __init__(self, schema: object, path: str) -> None:
+        super().__init__(path)
+        self.schema = schema
+        self.path = path
+        """The dotted path of the field that has the schema."""
+
+
+class _Examples:
+    """A generator of example values that fit a schema and the schemas nested inside this schema."""
 
     def __init__(self, top: JsonSchema) -> None:
         self.top = top
-        self.failed = ("output", "{}")
-        """The path and the schema of the last field for which the search found no value."""
         self._open_refs: list[str] = []
-        """The references that the search currently follows. A repeated reference would cause an endless recursion."""
+        """The references that the generator currently follows. A repeated reference would cause endless recursion."""
 
-    def candidates(self, schema: object, path: str) -> Iterator[Any]:
-        """Yield example values that fit a schema. If no value fits, store `path` in `failed` for the error message."""
-        has_candidates = False
-        for value in islice(self._candidates_of_any(schema, path), _MAX_CANDIDATES):
-            has_candidates = True
-            yield value
-        if not has_candidates and len(path) >= len(self.failed[0]) * (self.failed[0] != "output"):
-            self.failed = (path or "output", json.dumps(schema)[:200])
-
-    def _candidates_of_any(self, schema: object, path: str) -> Iterator[Any]:
+    def value(self, schema: object, path: str, number: int) -> Any:
+        """Return an example value for the field `path`. Different numbers lead to different values, if possible."""
         if schema is False or len(self._open_refs) > _MAX_DEPTH:
-            return
+            raise _NoExampleError(schema, path)
         if not is_json_object(schema):
-            yield "text"
-            return
-        yield from schema.get("examples") or ()
+            return "text"
+        examples: list[Any] = schema.get("examples") or []
+        if number < len(examples):
+            return examples[number]
+        number -= len(examples)
         if "const" in schema:
-            yield schema["const"]
-        elif "enum" in schema:
-            yield from schema["enum"]
-        elif "$ref" in schema:
-            yield from self._candidates_of_ref(schema, path)
-        elif "allOf" in schema:
-            yield from self.candidates(_merge(schema, schema["allOf"], self.top), path)
-        elif "anyOf" in schema or "oneOf" in schema:
-            yield from self._candidates_of_union(schema, path)
-        else:
-            kind = schema.get("type", _implied_type(schema))
-            for name in kind if is_json_list(kind) else [kind]:
-                yield from self._candidates_of_type(str(name), schema, path)
+            return schema["const"]
+        if "enum" in schema:
+            return _pick(schema["enum"], number, schema, path)
+        if "$ref" in schema:
+            return self._value_of_ref(schema, path, number)
+        if "allOf" in schema:
+            return self.value(_merge(schema, schema["allOf"], self.top), path, number)
+        if "anyOf" in schema or "oneOf" in schema:
+            return self._value_of_union(schema, path, number)
+        kind = schema.get("type", _implied_type(schema))
+        if is_json_list(kind):
+            return self._value_of_any([{**schema, "type": name} for name in kind], path, number)
+        return self._value_of_type(str(kind), schema, path, number)
 
-    def _candidates_of_ref(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+    def _value_of_ref(self, schema: JsonSchema, path: str, number: int) -> Any:
         ref = schema["$ref"]
         if ref in self._open_refs:
-            return
+            raise _NoExampleError(schema, path)
         siblings = {key: value for key, value in schema.items() if key not in ("$ref", "default", "examples")}
         self._open_refs.append(ref)
         try:
-            # Collect all values now: if a caller stopped a generator early, the reference would stay in `_open_refs`.
-            values = list(
-                islice(self.candidates({**resolve_ref(ref, self.top), **siblings}, path), _MAX_CANDIDATES // 8)
-            )
+            return self.value({**resolve_ref(ref, self.top), **siblings}, path, number)
         finally:
-            self._open_refs.remove(ref)
-        yield from values
+            self._open_refs.pop()
 
-    def _candidates_of_union(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+    def _value_of_union(self, schema: JsonSchema, path: str, number: int) -> Any:
         options = schema.get("anyOf") or schema["oneOf"]
         kinds = [option.get("type") for option in options if is_json_object(option)]
         # A Decimal is a union of a number and a string, and the pattern of the string limits the digits.
         if kinds == ["number", "string"] and "pattern" in options[1]:
-            fitting = (n for n in _numbers(options[0], whole=False) if matches_pattern(options[1]["pattern"], f"{n}"))
-            yield from islice(fitting, _MAX_CANDIDATES // 2)
+            pattern = options[1]["pattern"]
+            numbers = (n for n in _numbers(options[0], whole=False) if matches_pattern(pattern, f"{n}"))
+            return _pick(numbers, number, schema, path)
         siblings = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "discriminator")}
-        for option in options:
-            yield from self.candidates(
-                _merge(siblings, [option], self.top) if _has_constraints(siblings) else option, path
-            )
+        if siblings.keys() - {"title", "description", "default", "examples", "deprecated", "$defs"}:
+            options = [_merge(siblings, [option], self.top) for option in options]
+        return self._value_of_any(options, path, number)
 
-    def _candidates_of_type(self, kind: str, schema: JsonSchema, path: str) -> Iterator[Any]:
+    def _value_of_any(self, options: list[Any], path: str, number: int) -> Any:
+        """Return an example for one of several schemas. If a schema has no example, continue with the next schema."""
+        count = len(options)
+        failure = _NoExampleError(options, path)
+        for index in range(number, number + count):
+            try:
+                return self.value(options[index % count], path, number // count)
+            except _NoExampleError as error:
+                failure = error
+        raise failure
+
+    def _value_of_type(self, kind: str, schema: JsonSchema, path: str, number: int) -> Any:
         match kind:
             case "null":
-                yield None
+                return None
             case "boolean":
-                yield from (True, False)
-            case "integer":
-                yield from _numbers(schema, whole=True)
-            case "number":
-                yield from _numbers(schema, whole=False)
+                return number % 2 == 0
+            case "integer" | "number":
+                return _pick(_numbers(schema, whole=kind == "integer"), number, schema, path)
             case "array":
-                yield from self._arrays(schema, path)
+                return self._array(schema, path, number)
             case "object":
-                yield from self._objects(schema, path)
+                return self._object(schema, path, number)
+            case _ if schema.get("contentMediaType") == "application/json":
+                return json.dumps(self.value(schema.get("contentSchema", {}), path, number))
             case _:
-                yield from self._strings(schema, path)
+                return _pick(_texts(schema), number, schema, path)
 
-    def _strings(self, schema: JsonSchema, path: str) -> Iterator[Any]:
-        low, high = schema.get("minLength", 0), schema.get("maxLength")
-        if schema.get("contentMediaType") == "application/json":
-            for inner in self.candidates(schema.get("contentSchema", {}), path):
-                yield json.dumps(inner)
-            return
-        pattern = schema.get("pattern")
-        samples = FORMATS.get(schema.get("format", ""), ())
-        if schema.get("contentEncoding", "").startswith("base64"):
-            samples = ("YWJj", "YWJjZA==")
-        for text in samples or example_texts(pattern, low, high):
-            is_match = pattern is None or matches_pattern(pattern, text)
-            if is_match and len(text) >= low and (high is None or len(text) <= high):
-                yield text
-
-    def _arrays(self, schema: JsonSchema, path: str) -> Iterator[Any]:
-        first, low = schema.get("prefixItems", []), int(schema.get("minItems", 0))
+    def _array(self, schema: JsonSchema, path: str, number: int) -> list[Any]:
+        prefix, low = schema.get("prefixItems", []), int(schema.get("minItems", 0))
         high = int(schema.get("maxItems", ENDLESS))
-        head: list[Any] = []
-        for index, item in enumerate(first if low else first[:high]):
-            head.append(next(self.candidates(item, f"{path}[{index}]"), _NONE))
-        if _NONE in head:
-            return
-        missing = max(low, min(high, 1)) - len(head)
-        tail = self._items(schema, missing, f"{path}[]") if missing > 0 else []
-        if tail is None and low <= len(head):
-            tail = []  # The search found no item, for example because of a recursion, but the schema requires no item.
-        if tail is None:
-            return
-        yield head + tail
-        if low <= len(head) and tail:
-            yield head
+        items = [
+            self.value(item, f"{path}[{index}]", number) for index, item in enumerate(prefix if low else prefix[:high])
+        ]
+        try:
+            return items + self._items(schema, max(low, min(high, 1)) - len(items), f"{path}[]", number)
+        except _NoExampleError:
+            if low <= len(items):  # The items may be recursive, but the schema requires no further item.
+                return items
+            raise
 
-    def _items(self, schema: JsonSchema, count: int, path: str) -> list[Any] | None:
-        """Return a list of `count` items that fit the array schema, or None if the search finds too few items."""
+    def _items(self, schema: JsonSchema, count: int, path: str, number: int) -> list[Any]:
+        """Return a list of `count` items that fit the array schema. They differ if the schema requires it."""
+        item = schema.get("items", {})
+        if count > 0 and not schema.get("uniqueItems"):
+            return [self.value(item, path, number)] * count
         items: list[Any] = []
-        for value in self.candidates(schema.get("items", {}), path):
-            if not schema.get("uniqueItems"):
-                return [value] * count
+        for item_number in range(number, number + _MAX_EXAMPLES):
+            if len(items) >= count:
+                return items
+            value = self.value(item, path, item_number)
             if value not in items:
                 items.append(value)
-            if len(items) == count:
-                return items
-        return None
+        raise _NoExampleError(schema, path.removesuffix("[]"))
 
-    def _objects(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+    def _object(self, schema: JsonSchema, path: str, number: int) -> JsonObject:
         properties = schema.get("properties", {})
-        result: JsonObject = {}
         names = list(schema.get("required", []))
-        min_count = int(schema.get("minProperties", 0))
-        names += [name for name in properties if name not in names][: max(0, min_count - len(names))]
-        members: Iterable[tuple[str, object]] = [(name, properties.get(name, {})) for name in names]
-        if len(names) < min_count:
-            members = chain(members, self._additional_keys(schema, path))
-        for name, inner in members:
-            value = next(self.candidates(inner, _join_path(path, name)), _NONE)
-            if value is _NONE:
-                return
-            result.setdefault(name, value)
-            if len(result) >= max(min_count, len(names)):
-                break
-        if len(result) < min_count:
-            return
-        yield result
-        for name in result:  # These further candidates are for callers that need several different objects.
-            for value in islice(self.candidates(properties.get(name, {}), _join_path(path, name)), 1, None):
-                yield {**result, name: value}
+        missing = int(schema.get("minProperties", 0)) - len(names)
+        names += [name for name in properties if name not in names][: max(0, missing)]
+        result = {name: self.value(properties.get(name, {}), _join_path(path, name), number) for name in names}
+        for key_number in range(number, number + _MAX_EXAMPLES):
+            if len(result) >= int(schema.get("minProperties", 0)):
+                return result
+            name, inner = self._additional_key(schema, path, key_number)
+            result.setdefault(name, self.value(inner, _join_path(path, name), number))
+        raise _NoExampleError(schema, path)
 
-    def _additional_keys(self, schema: JsonSchema, path: str) -> Iterator[tuple[str, object]]:
-        """Yield (key, schema of the value) for keys that the schema allows in addition to its `properties`."""
+    def _additional_key(self, schema: JsonSchema, path: str, number: int) -> tuple[str, object]:
+        """Return a key that the schema allows in addition to its `properties`, and the schema of its value."""
         for pattern, inner in schema.get("patternProperties", {}).items():
-            for name in example_texts(pattern, 1, None):
-                yield name, inner
-        inner = schema.get("additionalProperties", "patternProperties" not in schema)
+            return _pick(example_texts(pattern, 1, None), number, schema, path), inner
+        inner = schema.get("additionalProperties", True)
         if inner is False:
-            return
-        names = schema.get("propertyNames", {"type": "string", "minLength": 1})
-        for name in self.candidates({"type": "string", **names} if is_json_object(names) else {}, f"{path}.(key)"):
-            yield str(name), inner
+            raise _NoExampleError(schema, path)
+        names = schema.get("propertyNames", {"minLength": 1})
+        key_schema = {"type": "string", **names} if is_json_object(names) else names
+        return str(self.value(key_schema, f"{path}.(key)", number)), inner
 
 
-_NONE: Any = object()
+def _pick(values: Iterable[T], number: int, schema: JsonSchema, path: str) -> T:
+    """Return the value with a number. If there are fewer values, start again with the first value."""
+    found = list(islice(values, number + 1))
+    if not found:
+        raise _NoExampleError(schema, path)
+    return found[number % len(found)]
 
 
 def _join_path(path: str, name: str) -> str:
@@ -232,10 +217,6 @@ def _implied_type(schema: JsonSchema) -> str:
         return "array"
     is_number = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} & schema.keys()
     return "number" if is_number else "string"
-
-
-def _has_constraints(schema: JsonSchema) -> bool:
-    return bool(schema.keys() - {"title", "description", "default", "examples", "deprecated", "$defs"})
 
 
 def _merge(schema: JsonSchema, others: list[object], top: JsonSchema) -> JsonSchema:
@@ -268,25 +249,19 @@ _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
 def _numbers(schema: JsonSchema, *, whole: bool) -> Iterator[int | float]:
     """Yield numbers within the bounds of a schema, beginning with the simplest number."""
     rules = {name: Decimal(str(schema[name])) for name in _COMPARISONS if isinstance(schema.get(name), int | float)}
-    for number in dict.fromkeys(_number_guesses(rules, whole=whole)):
-        is_fitting = all(compare(number, rules[name]) for name, compare in _COMPARISONS.items() if name in rules)
-        if is_fitting and not (whole and number % 1):
-            yield int(number) if whole or number == int(number) else float(number)
-
-
-def _number_guesses(rules: Mapping[str, Decimal], *, whole: bool) -> Iterator[Decimal]:
-    """Yield numbers that may fit the rules of a schema. The caller must check each number."""
-    yield from (Decimal(1), Decimal(0))
     low = max((rules[name] for name in ("minimum", "exclusiveMinimum") if name in rules), default=None)
     high = min((rules[name] for name in ("maximum", "exclusiveMaximum") if name in rules), default=None)
     unit = rules.get("multipleOf", Decimal(1))
-    start = low if low is not None else Decimal(0) if high is None else high - unit * _MAX_CANDIDATES
+    start = low if low is not None else Decimal(0) if high is None else high - unit * _MAX_EXAMPLES
     first = (start / unit).to_integral_value() * unit
-    yield from (first + unit * count for count in range(-1, 2 * _MAX_CANDIDATES))
+    guesses = [Decimal(1), Decimal(0), *(first + unit * count for count in range(-1, 2 * _MAX_EXAMPLES))]
     if not whole:
-        low = low if low is not None else Decimal(0) if high is None else high - 1
-        size = (low + 1 if high is None else high) - low
-        yield from (low + size * Decimal(part) for part in ("0", "1", "0.5", "0.1", "0.25", "0.9", "0.01"))
+        size = 1 if high is None else high - start
+        guesses += [start + size * Decimal(part) for part in ("0", "1", "0.5", "0.1", "0.25", "0.9", "0.01")]
+    for number in dict.fromkeys(guesses):
+        is_fitting = all(compare(number, rules[name]) for name, compare in _COMPARISONS.items() if name in rules)
+        if is_fitting and not (whole and number % 1):
+            yield int(number) if whole or number == int(number) else float(number)
 
 
 # Example texts for string formats and regular expressions.
@@ -328,6 +303,13 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 
 
+def _texts(schema: JsonSchema) -> Iterator[str]:
+    samples = FORMATS.get(schema.get("format", ""), ())
+    if schema.get("contentEncoding", "").startswith("base64"):
+        samples = ("YWJj", "YWJjZA==")
+    return example_texts(schema.get("pattern"), schema.get("minLength", 0), schema.get("maxLength"), samples)
+
+
 def matches_pattern(pattern: str, text: str) -> bool:
     """Return True if a text matches the regular expression of a JSON Schema.
 
@@ -339,16 +321,17 @@ def matches_pattern(pattern: str, text: str) -> bool:
         return True
 
 
-def example_texts(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
+def example_texts(pattern: str | None, low: int, high: int | None, samples: Iterable[str] = ()) -> Iterator[str]:
     """Yield texts of `low` to `high` characters that match a regular expression, beginning with the simplest text.
 
-    The function yields nothing if it does not support the regular expression.
+    The function yields nothing if it does not support the regular expression. With `samples`, it only yields those of
+    the samples that fit.
     """
-    seen: list[str] = []
-    for text in _simple_texts(low, high) if pattern is None else _texts_for_pattern(pattern, low):
+    seen: set[str] = set()
+    for text in samples or (_simple_texts(low, high) if pattern is None else _texts_for_pattern(pattern, low)):
         has_length = len(text) >= low and (high is None or len(text) <= high)
         if has_length and text not in seen and (pattern is None or matches_pattern(pattern, text)):
-            seen.append(text)
+            seen.add(text)
             yield text
 
 
@@ -365,32 +348,25 @@ def _texts_for_pattern(pattern: str, low: int) -> Iterator[str]:
         return
     extra_repetitions = [0, 1, 2, 3, *([low] if low > 3 else [])]
     for extra, choice, letter in product(extra_repetitions, range(4), range(len(_LETTERS))):
-        writer = _PatternWriter(extra, choice, _LETTERS[letter:] + _LETTERS[:letter])
-        text = writer.write(options[choice % len(options)])
+        text = _write(options[choice % len(options)], extra, choice, _LETTERS[letter:] + _LETTERS[:letter])
         yield text
         if len(text) < low:
-            yield text + "a" * (low - len(text))
-            yield "a" * (low - len(text)) + text
+            yield text.ljust(low, "a")
+            yield text.rjust(low, "a")
 
 
-@dataclass(frozen=True)
-class _PatternWriter:
-    """A generator of one text for a regular expression. The caller checks that the text matches."""
+def _write(node: PatternNode, extra: int, choice: int, letters: str) -> str:
+    """Return a text for a regular expression, which may not match.
 
-    extra: int
-    """The number of repetitions above the minimum."""
-    choice: int
-    """The index of the alternative at each `|`."""
-    letters: str
-    """The letters to use, beginning with the preferred letter."""
-
-    def write(self, node: PatternNode) -> str:
-        match node:
-            case CharacterSet(allowed):
-                return next((letter for letter in self.letters if letter in allowed), min(allowed, default=""))
-            case Concatenation(parts):
-                return "".join(map(self.write, parts))
-            case Alternation(options):
-                return self.write(options[self.choice % len(options)])
-            case Repetition(part, low, high):
-                return self.write(part) * min(high, low + self.extra)
+    `extra` is the number of repetitions above the minimum, and `choice` is the index of the alternative at each `|`.
+    The first of the `letters` is the preferred letter.
+    """
+    match node:
+        case CharacterSet(allowed):
+            return next((letter for letter in letters if letter in allowed), min(allowed, default=""))
+        case Concatenation(parts):
+            return "".join([_write(part, extra, choice, letters) for part in parts])
+        case Alternation(options):
+            return _write(options[choice % len(options)], extra, choice, letters)
+        case Repetition(part, low, high):
+            return _write(part, extra, choice, letters) * min(high, low + extra)

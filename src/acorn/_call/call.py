@@ -55,8 +55,7 @@ from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
-from acorn.stores.errors import run_not_found_error
-from acorn.stores.port import Store, StoredRun
+from acorn.stores.port import Store, StoredRun, run_not_found_error
 from acorn.types import JsonObject
 
 

@@ -18,9 +18,8 @@ from acorn._machine.saved_run import attach_branch_records
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores.errors import run_not_found_error
 from acorn.stores.open import open_store
-from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
+from acorn.stores.port import NotifyingStore, RunFacts, Status, Store, run_not_found_error
 from acorn.types import Request
 
 _POLL_SECONDS = 0.1

@@ -33,8 +33,7 @@ from acorn._machine.state import MODEL_OBJECT
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores.errors import run_not_found_error
-from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store
+from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store, run_not_found_error
 from acorn.types import JsonObject, Paused
 
 Out = TypeVar("Out", default=Any)

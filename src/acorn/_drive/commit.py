@@ -25,7 +25,6 @@ from acorn._machine.saved_run import save_new, save_record
 from acorn._machine.state import State
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.errors import claim_lost_error
 from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
 from acorn.stores.port import (
     Change,
@@ -37,6 +36,7 @@ from acorn.stores.port import (
     Status,
     Store,
     StoredRun,
+    claim_lost_error,
 )
 from acorn.types import JsonObject, JsonValue, Request
 

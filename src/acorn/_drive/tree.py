@@ -35,8 +35,7 @@ from acorn._machine.state import BranchContext
 from acorn._telemetry import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, add_to_captures, current_call_site, current_listeners
-from acorn.stores.errors import run_cancelled_error
-from acorn.stores.port import PendingCommit
+from acorn.stores.port import PendingCommit, run_cancelled_error
 from acorn.types import JsonObject, ToolCall
 
 if TYPE_CHECKING:

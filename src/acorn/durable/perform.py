@@ -16,7 +16,6 @@ from acorn import module
 from acorn._inside import StopSignal, agent_name, describe_error, excerpt, is_agent
 from acorn._inside.runs import ClaimedRun
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores.errors import run_not_found_error
 from acorn.stores.lease import (
     claim_run,
     is_driven_through_other_store,
@@ -25,7 +24,7 @@ from acorn.stores.lease import (
     this_process,
 )
 from acorn.stores.open import open_store
-from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
+from acorn.stores.port import RunClaimedError, Status, Store, StoredRun, run_not_found_error
 from acorn.types import JsonObject
 
 Ended = Literal["done", "waiting", "failed", "cancelled"]

@@ -29,34 +29,26 @@ def open_store(declared: object, owner: str) -> Store:
     """
     if isinstance(declared, Store) and not isinstance(declared, type):
         return declared
-    if not _is_path(declared):
-        raise _invalid_store(declared, owner)
-    text = os.fspath(declared)
-    if not isinstance(text, str):
-        raise _invalid_store(declared, owner)
-    scheme, separator, _ = text.partition("://")
-    if isinstance(declared, str) and separator:
+    text = os.fspath(declared) if _is_path(declared) else None
+    if isinstance(text, str) and text and text != ":memory:" and "\0" not in text:
+        scheme, separator, _ = text.partition("://")
+        if not separator or not isinstance(declared, str):
+            if declared == "memory":
+                with _guard:
+                    return _memory_store()
+            absolute = os.path.realpath(os.path.expanduser(text))
+            return _open_once(absolute, lambda: stores.SQLiteStore(text))
         if scheme in ("postgresql", "postgres"):
             return _open_once(text, lambda: stores.PostgresStore(text))
-        raise _invalid_store(f"{scheme}://...", owner)
-    if not text or text == ":memory:" or "\0" in text:
-        raise _invalid_store(declared, owner)
-    if declared == "memory":
-        with _guard:
-            return _memory_store()
-    absolute = os.path.realpath(os.path.expanduser(text))
-    return _open_once(absolute, lambda: stores.SQLiteStore(text))
+        declared = f"{scheme}://..."  # The rest of the URL may contain a password.
+    raise DeclarationError(
+        f"{owner} must be a file path, 'memory', a URL such as 'postgresql://host/name', or a store object, "
+        f"got {declared!r}."
+    )
 
 
 def _is_path(value: object) -> TypeIs[str | os.PathLike[str] | os.PathLike[bytes]]:
     return isinstance(value, str | os.PathLike)
-
-
-def _invalid_store(declared: object, owner: str) -> DeclarationError:
-    return DeclarationError(
-        f"{owner} must be a file path, 'memory', a URL such as 'postgresql://host/name', or a store object, "
-        f"got {declared!r}."
-    )
 
 
 @cache

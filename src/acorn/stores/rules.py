@@ -7,18 +7,15 @@ its root run until the transaction ends. This fixed order prevents deadlocks.
 
 from __future__ import annotations
 
-import inspect
 import json
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import update_wrapper
-from operator import attrgetter
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acorn.errors import StoreError
-from acorn.stores import errors
 from acorn.stores import statements as sql
 from acorn.stores.group_commit import Closable, GroupCommitWriter, KeepWrites
 from acorn.stores.lease import lease_seconds
@@ -36,6 +33,9 @@ from acorn.stores.port import (
     Status,
     StoredAnswer,
     StoredRun,
+    run_cancelled_error,
+    run_claimed_error,
+    run_not_found_error,
 )
 from acorn.stores.statements import ProcessRow, RootRow, RunRow, Transaction
 from acorn.types import Request
@@ -48,27 +48,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _without_transaction(
-    rule: Callable[Concatenate[D, Transaction, P], T],
-    executor: Callable[[D], Callable[[Callable[[Transaction], T]], T]],
-) -> Callable[Concatenate[D, P], T]:
-    """Make a method with the name, the docstring and the signature of a rule that passes the transaction itself."""
-
-    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return executor(self)(lambda transaction: rule(self, transaction, *arguments, **options))
-
-    signature = inspect.signature(rule)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "transaction"]
-    update_wrapper(method, rule).__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return method
-
-
 def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
     """Make a method of a store that executes its body in a transaction, which may also contain other writes.
 
     If the method raises `StoreError`, only its own writes are undone.
     """
-    return _without_transaction(rule, attrgetter("transact"))
+
+    @wraps(rule)
+    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options))
+
+    return method
 
 
 def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
@@ -76,7 +66,12 @@ def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[C
 
     All statements of the method see the same snapshot of the database.
     """
-    return _without_transaction(rule, attrgetter("read_transaction"))
+
+    @wraps(rule)
+    def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self.read_transaction(lambda transaction: rule(self, transaction, *arguments, **options))
+
+    return method
 
 
 class DatabaseStore(ABC):
@@ -150,7 +145,8 @@ class DatabaseStore(ABC):
         needs_worker = False
         if of_root is not None and root is not None and root.is_delivered and not is_cancelled:
             # Users may have answered some of the requests after the process had read the answers.
-            is_answered = of_root.status == "waiting" and _has_answer(transaction, commit.requests)
+            requests = [request.id for request in commit.requests] if of_root.status == "waiting" else []
+            is_answered = bool(requests) and transaction.execute(sql.HAS_ANSWER, [requests]).fetchone() is not None
             needs_worker = of_root.status == "queued" or is_answered
         for change in commit.changes:
             status, process = change.status, None
@@ -176,7 +172,7 @@ class DatabaseStore(ABC):
                 transaction.execute(sql.ADD_JOBS, [[commit.root]])
             _notify_watchers(transaction, root)
         if is_cancelled and not is_end:
-            raise KeepWrites(errors.run_cancelled_error(commit.root))
+            raise KeepWrites(run_cancelled_error(commit.root))
 
     def _check_claim(self, transaction: Transaction, commit: Commit, root: RunRow | None) -> RunRow:
         """Check that a commit may write to its root run, and return the row of the root run.
@@ -417,7 +413,7 @@ class DatabaseStore(ABC):
     def _lock_root(self, transaction: Transaction, run_id: str) -> RunRow:
         run = lock_run(transaction, run_id)
         if run is None:
-            raise errors.run_not_found_error(run_id, self._name)
+            raise run_not_found_error(run_id, self._name)
         _refuse_branch(transaction, run_id, run)
         return run
 
@@ -467,7 +463,7 @@ def _status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tu
     status = visible_status(run.status, run.cancel_requested, is_driven)
     if driver is None or not is_driven:
         return status, None
-    return status, errors.run_claimed_error(run_id, driver.process, driver.heartbeat_age)
+    return status, run_claimed_error(run_id, driver.process, driver.heartbeat_age)
 
 
 def _refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
@@ -505,11 +501,6 @@ def _set_open_requests(transaction: Transaction, root: str, requests: Sequence[R
         )  # fmt: skip
         transaction.execute(sql.INSERT_REQUEST, values)
     transaction.execute(sql.COUNT_REQUESTS, [root])
-
-
-def _has_answer(transaction: Transaction, requests: Sequence[Request]) -> bool:
-    """Return True if a user has answered one of the requests."""
-    return transaction.execute(sql.HAS_ANSWER, [[request.id for request in requests]]).fetchone() is not None
 
 
 def _store_media(transaction: Transaction, media: Sequence[tuple[MediaBlob, str]]) -> None:

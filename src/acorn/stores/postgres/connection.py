@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 _SHOWN_PARAMETERS = ("host", "hostaddr", "port", "dbname", "user", "service", "sslmode", "target_session_attrs")
 """Query parameters of the URL that contain no secrets."""
-_NOT_A_PORT = re.compile(r":(?!\d*(,|/|$))(?![^\[]*\])[^/]*")
+_HOST = r"(?:\[[^]@/?]*\]|[^:@/?,[]*)(?::\d*)?"
+_URL = re.compile(rf"(\w+://)(?:([^:@/?]*)(?::[^@/?]*)?(@))?({_HOST}(?:,{_HOST})*(?:/[^@/?]*)?)(?:\?(.*))?", re.DOTALL)
+"""Matches a URL whose password is percent-encoded. Otherwise a part of the password could be read as the host."""
 _DEFAULTS = {
     "application_name": "acorn",
     "connect_timeout": "10",
@@ -44,48 +46,6 @@ _DEFAULTS = {
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
-
-
-class DatabaseAddress:
-    """The connection parameters from a database URL, and the name of the database without secrets for messages."""
-
-    def __init__(self, url: str) -> None:
-        self.name = _without_password(url)
-        try:
-            parsed: dict[str, Any] = {} if _is_password_misread(url) else conninfo_to_dict(url)
-        except ProgrammingError:  # The error is not chained, because its message may contain a part of the password.
-            parsed = {}
-        if not parsed and self.name != f"{url.partition('://')[0]}://":
-            raise DeclarationError(
-                f"`{self.name}` is not the URL of a PostgreSQL database. Use the form "
-                f"'postgresql://user:password@host:port/name', and percent-encode special characters of the password, "
-                f"such as `%40` for @."
-            )
-        self.parameters: JsonObject = {**_DEFAULTS, **parsed, "client_encoding": "UTF8"}
-        secrets = [str(value) for key, value in parsed.items() if "password" in key or "secret" in key]
-        self.redactor = Redactor({*secrets, *map(quote, secrets)}, finds_keys=False)
-
-
-def _without_password(url: str) -> str:
-    """Return the URL without its password, even if the password contains characters that are not percent-encoded."""
-    scheme, _, after_scheme = url.partition("://")
-    address, question_mark, query = after_scheme.partition("?")
-    # If a password contains `@`, a slash or a question mark, the URL is split inside the password. Text after a colon
-    # that is not a port is then a part of the password.
-    user, at_sign, host = address.rpartition("@")
-    host = _NOT_A_PORT.sub("", host)
-    shown = [(key, value) for key, value in parse_qsl(query) if key in _SHOWN_PARAMETERS] if question_mark else []
-    return f"{scheme}://{user.partition(':')[0]}{at_sign}{host}" + (f"?{urlencode(shown, safe='/,')}" if shown else "")
-
-
-def _is_password_misread(url: str) -> bool:
-    """Return True if a URL parser would read a part of the password as the host, the port or the path.
-
-    This happens if special characters of the password are not percent-encoded.
-    """
-    address = url.partition("://")[2].partition("?")[0]
-    authority, _, path = address.partition("/")
-    return authority.count("@") > 1 or "@" in path or _NOT_A_PORT.search(authority.rpartition("@")[2]) is not None
 
 
 # The database
@@ -143,14 +103,30 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        self.address = DatabaseAddress(url)
-        self.name = self.address.name
+        match = _URL.fullmatch(url)
+        parsed: JsonObject | None = None
+        if match is not None:
+            with suppress(ProgrammingError):  # The error is not chained, because it may contain a part of the password.
+                parsed = conninfo_to_dict(url)
+        if match is None or parsed is None:
+            raise DeclarationError(
+                f"`{url.partition('://')[0]}://...` is not the URL of a PostgreSQL database. Use the form "
+                f"'postgresql://user:password@host:port/name', and percent-encode special characters of the password, "
+                f"such as `%40` for @."
+            )
+        scheme, user, at_sign, address, query = match.groups(default="")
+        shown = [(key, value) for key, value in parse_qsl(query) if key in _SHOWN_PARAMETERS]
+        self.name = f"{scheme}{user}{at_sign}{address}" + (f"?{urlencode(shown, safe='/,')}" if shown else "")
+        """The URL without secrets, for messages."""
+        self._parameters: JsonObject = {**_DEFAULTS, **parsed, "client_encoding": "UTF8"}
+        secrets = [str(value) for key, value in parsed.items() if "password" in key or "secret" in key]
+        self._redactor = Redactor({*secrets, *map(quote, secrets)}, finds_keys=False)
         self._was_reached = False
 
     def open(self) -> Connection[TupleRow]:
         """Open a connection, and create the tables if they do not exist."""
         connection: Connection[TupleRow] = psycopg.connect(
-            **self.address.parameters, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
+            **self._parameters, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
         )
         self._was_reached = True
         try:
@@ -190,7 +166,7 @@ class Database:
 
         Such a transaction may have a lock that this process waits for.
         """
-        with suppress(psycopg.Error), psycopg.connect(**self.address.parameters, autocommit=True) as connection:
+        with suppress(psycopg.Error), psycopg.connect(**self._parameters, autocommit=True) as connection:
             connection.execute(_TERMINATE_FROZEN, [min(lease_seconds() / 4, _MAX_FROZEN)])
 
     def _is_temporary(self, error: psycopg.Error) -> bool:
@@ -204,7 +180,7 @@ class Database:
     def explain(self, error: psycopg.Error) -> StoreError:
         """Return a `StoreError` that explains an error of PostgreSQL and says what to do."""
         original = " ".join(str(error).split())
-        reason = self.address.redactor.text(original)
+        reason = self._redactor.text(original)
         if isinstance(error, OperationalError) and is_connection_lost(error):
             if any(part in reason for part in _USER_REFUSED):
                 text = f"{self.name} refused the user ({reason}). Check the user and the password in the URL."

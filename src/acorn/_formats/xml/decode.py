@@ -6,9 +6,8 @@ character references. It raises `ParseError` for a DTD, for too many nested elem
 The parsing time is linear in the length of the text.
 
 A reply may contain prose and code fences around the answer. The answer is the last outermost element with the expected
-name. The schema then determines whether an element is a list, an object or
-text, and whether `5` is a number or a string. A value that does not fit the schema stays a string, so that Pydantic
-reports it in a validation error.
+name. The schema then determines whether an element is a list, an object or text, and whether `5` is a number or a
+string. A value that does not fit the schema stays a string, so that Pydantic reports it in a validation error.
 
 The misfit of an element is a number that grows with each difference between the element and a schema. For a union, the
 decoder uses the member with the smallest misfit.
@@ -63,15 +62,6 @@ class Element:
     def text(self, source: str) -> str:
         """Return the unescaped content of the element as text, including the tags of its children."""
         return unescape(source[self.content_start : self.content_end])
-
-
-def check_size(source: str) -> None:
-    """Raise `ParseError` if the text is too long to parse."""
-    if len(source) > MAX_SIZE:
-        raise ParseError(
-            f"The XML is {len(source):,} characters long; at most {MAX_SIZE:,} are read.",
-            raw_output=source[:1000],
-        )
 
 
 def raise_too_deep(source: str) -> NoReturn:
@@ -216,16 +206,6 @@ _FENCE = "```"
 _HALF_TAG = re.compile(r"</[\w.\-]*\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class _RootTag:
-    start: int
-    end: int
-    kind: str
-    """`open`, `close` or `empty`."""
-    filled: bool
-    """Whether another tag or JSON follows the tag. After a tag that the prose only mentions, words follow."""
-
-
 def find_answer(source: str, root: str) -> tuple[int, int]:
     """Return the start and the end position of the answer in a reply.
 
@@ -241,8 +221,12 @@ def find_answer(source: str, root: str) -> tuple[int, int]:
     return start, _cut_off_end(source, start) if end is None else end
 
 
-def _tags(source: str, root: str) -> Iterator[_RootTag]:
-    """Yield all tags with the name `root` that are outside of comments and CDATA sections."""
+def _tags(source: str, root: str) -> Iterator[re.Match[str]]:
+    """Yield the matches of all tags with the name `root` that are outside of comments and CDATA sections.
+
+    The group `filled` is not None if another tag or JSON follows. After a tag that the prose only mentions, words
+    follow.
+    """
     name = re.escape(root)
     pattern = re.compile(
         rf"<(?P<slash>/?){name}(?=[\s/>])[^<>]*>(?=(?P<filled>\s*(?!</{name}[\s>])[<{{])?)"
@@ -263,32 +247,32 @@ def _tags(source: str, root: str) -> Iterator[_RootTag]:
         elif match["dtd"]:
             raise_dtd(source)
         else:
-            kind = "close" if match["slash"] else "empty" if match[0].endswith("/>") else "open"
-            yield _RootTag(start, end, kind, filled=bool(match["filled"]))
+            yield match
 
 
-def _last_outermost_span(tags: Sequence[_RootTag], *, only_filled: bool) -> tuple[int, int | None] | None:
+def _last_outermost_span(tags: Sequence[re.Match[str]], *, only_filled: bool) -> tuple[int, int | None] | None:
     """Return the start and the end position of the last `root` element that is not inside another `root` element.
 
     The end position is None if the element has no closing tag. The result is None if the reply has no such element.
     """
-    opened: list[_RootTag] = []
+    opened: list[re.Match[str]] = []
     closed: list[tuple[int, int]] = []
     for tag in tags:
-        if tag.kind == "open":
+        is_empty = tag[0].endswith("/>")
+        if not tag["slash"] and not is_empty:
             opened.append(tag)
             continue
-        if tag.kind == "close" and not opened:
+        if tag["slash"] and not opened:
             continue
-        first = opened.pop() if tag.kind == "close" else tag
-        if only_filled and (tag.kind == "empty" or not first.filled):
+        first = opened.pop() if tag["slash"] else tag
+        if only_filled and (is_empty or first["filled"] is None):
             continue
-        while closed and closed[-1][0] > first.start:
+        while closed and closed[-1][0] > first.start():
             closed.pop()
-        closed.append((first.start, tag.end))
-    opened = [tag for tag in opened if tag.filled or not only_filled]
-    if opened and (not closed or opened[-1].start > closed[-1][1]):
-        return opened[-1].start, None
+        closed.append((first.start(), tag.end()))
+    opened = [tag for tag in opened if tag["filled"] is not None or not only_filled]
+    if opened and (not closed or opened[-1].start() > closed[-1][1]):
+        return opened[-1].start(), None
     return closed[-1] if closed else None
 
 
@@ -339,7 +323,10 @@ def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
 
 def read_xml(source: str, schema: JsonSchema, root: str) -> Any:
     """Convert the last outermost element named `root` to JSON data, with the types that the schema declares."""
-    check_size(source)
+    if len(source) > MAX_SIZE:
+        raise ParseError(
+            f"The XML is {len(source):,} characters long; at most {MAX_SIZE:,} are read.", raw_output=source[:1000]
+        )
     source = replace_surrogates(source)
     start, stop = find_answer(source, root)
     elements = parse_xml(source, start, stop).children
@@ -465,18 +452,15 @@ class _XmlReader:
 
         Only whitespace is expected between child elements.
         """
-        if (
-            not element.children
-            and element.content_end > element.content_start
-            and not element.text(self.source).strip()
-        ):
-            return 1.2 * _PREFERENCE
+        texts: list[str] = []
         at = element.content_start
         for child in element.children:
-            if unescape(self.source[at : child.start]).strip():
-                return _TEXT_AROUND_TAGS
+            texts.append(self.source[at : child.start])
             at = max(child.end, child.content_end)
-        return _TEXT_AROUND_TAGS if unescape(self.source[at : element.content_end]).strip() else 0.0
+        texts.append(self.source[at : element.content_end])
+        if any(unescape(text).strip() for text in texts):
+            return _TEXT_AROUND_TAGS
+        return 1.2 * _PREFERENCE if not element.children and texts[0] else 0.0
 
     def _inline_json(self, element: Element, kind: type[Any]) -> Any:
         """Return the JSON object or list that the element contains as text, or None if it contains anything else."""

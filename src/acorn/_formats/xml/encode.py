@@ -186,7 +186,8 @@ class _XmlWriter:
             source = source.root
         lines, indent = self.lines, "  " * depth
         if isinstance(data, dict) and PLACEHOLDER_KEY in data and isinstance(source, ContentPart):
-            lines.append(f"{indent}{start}{_attributes(data)} />")
+            attributes = [f' {name}="{escape_attribute(str(value))}"' for name, value in data.items()]
+            lines.append(f"{indent}{start}{''.join(attributes)} />")
             return True
         lines.append(f"{indent}{start}>")
         opened = len(lines)
@@ -250,10 +251,6 @@ def _scalar(value: object) -> str:
         return str(value)
     except ValueError:  # Python refuses to convert an integer with thousands of digits to text.
         return to_json(value).decode()
-
-
-def _attributes(placeholder: JsonObject) -> str:
-    return "".join([f' {name}="{escape_attribute(str(value))}"' for name, value in placeholder.items()])
 
 
 def _special_float(origin: object) -> float | None:
@@ -338,39 +335,32 @@ def skeleton(schema: JsonSchema, root: str) -> str:
     The elements are nested like the fields, and they have the field descriptions as attributes.
     """
     lines: list[str] = []
-    _write_skeleton(f"<{root}", f"</{root}>", schema, schema, 0, (), lines)
+
+    def write(tag: _ElementTag, node: JsonSchema, depth: int, seen: tuple[str, ...]) -> None:
+        node, seen, is_repeated = _resolve_node(node, schema, seen)
+        children = [] if is_repeated or len(lines) > _MAX_LINES else _children(node)
+        start = f"{'  ' * depth}{tag.start}>"
+        if not children:
+            lines.append(start + tag.end)
+            return
+        lines.append(start)
+        for child_tag, child in children:
+            write(child_tag, child, depth + 1, seen)
+        lines.append("  " * depth + tag.end)
+
+    write(_name_tag(root), schema, 0, ())
     return "\n".join(lines)
 
 
-def _write_skeleton(
-    start: str,
-    end: str,
-    node: JsonSchema,
-    top: JsonSchema,
-    depth: int,
-    seen: tuple[str, ...],
-    lines: list[str],
-) -> None:
-    indent = "  " * depth
-    node, seen, is_repeated = _resolve_node(node, top, seen)
-    properties = node.get("properties", {})
-    values = additional_schema(node)
-    is_scalar = not properties and node.get("type") != "array" and values is None
-    if is_scalar or is_repeated or len(lines) > _MAX_LINES:
-        lines.append(f"{indent}{start}>{end}")
-        return
-    lines.append(f"{indent}{start}>")
+def _children(node: JsonSchema) -> list[tuple[_ElementTag, JsonSchema]]:
+    """Return the tags and the schemas of the elements inside a list or an object, or [] for any other value."""
     if node.get("type") == "array":
         items: list[JsonSchema] = node.get("prefixItems") or [node.get("items") or {}]
-        for item in items:
-            _write_skeleton("<item", "</item>", item, top, depth + 1, seen, lines)
-    elif properties:
-        for name, field in properties.items():
-            tag = field_tag(name, field.get("description"), "attribute")
-            _write_skeleton(tag.start, tag.end, field, top, depth + 1, seen, lines)
-    else:
-        _write_skeleton('<entry key="..."', "</entry>", values or {}, top, depth + 1, seen, lines)
-    lines.append(f"{indent}{end}")
+        return [(_name_tag("item"), item) for item in items]
+    if properties := node.get("properties"):
+        return [(field_tag(name, field.get("description"), "attribute"), field) for name, field in properties.items()]
+    values = additional_schema(node)
+    return [] if values is None else [(_ElementTag('<entry key="..."', "</entry>"), values)]
 
 
 def _resolve_node(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:

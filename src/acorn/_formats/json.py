@@ -162,13 +162,18 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def _replace_surrogates(text: str) -> str:
+    return text if is_encodable(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_encodable(text: str) -> bool:
+    """Return True if the text can be encoded as UTF-8, which means that it contains no lone surrogate."""
     if text.isascii():
-        return text
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return False
+    return True
 
 
 def field_values(value: Any) -> Mapping[str, Any]:

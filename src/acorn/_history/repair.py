@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
@@ -190,25 +189,14 @@ def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
 def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
     """Return pairs of the index of an assistant message and the ids of its tool calls that have no result."""
     open_messages: list[tuple[int, list[str]]] = []
+    unanswered: list[str] = []
     for index, message in enumerate(history):
-        ids = call_ids(message)
-        if not ids:
-            continue
-        missing = Counter(ids)
-        for later_index in range(index + 1, len(history)):
-            later = history[later_index]
-            if is_json_object(later) and later.get("role") == "assistant":
-                break
-            if (answered := _answered_id(later)) is not None and missing[answered]:
-                missing[answered] -= 1
-        unanswered: list[str] = []
-        for call_id in reversed(ids):  # If several calls share an id, the first call gets the result.
-            if missing[call_id]:
-                missing[call_id] -= 1
-                unanswered.append(call_id)
-        if unanswered:
-            open_messages.append((index, unanswered[::-1]))
-    return open_messages
+        if is_json_object(message) and message.get("role") == "assistant":
+            unanswered = call_ids(message)
+            open_messages.append((index, unanswered))
+        elif (answered := _answered_id(message)) in unanswered:
+            unanswered.remove(answered)  # If several calls share an id, the first call gets the result.
+    return [(index, ids) for index, ids in open_messages if ids]
 
 
 def missing_results(history: Sequence[object], content: str) -> Iterator[tuple[int, list[Message]]]:

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.blobs import format_size
-from acorn._formats.json import PartCollector, excerpt, find_path, replace_surrogates, safe_repr, shorten
+from acorn._formats.json import PartCollector, excerpt, find_path, is_encodable, replace_surrogates, safe_repr, shorten
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES, History, user_message
@@ -168,7 +168,7 @@ def _sendable(new: list[Message]) -> list[Message] | None:
         content = message.get("content")
         if len(message) != 2 or message["role"] not in ("system", "user"):
             return None
-        if type(content) is not str or not _is_encodable(content) or not content.strip():
+        if type(content) is not str or not is_encodable(content) or not content.strip():
             return None
     return new
 
@@ -177,7 +177,7 @@ def _sendable_turn(new: list[Message], used: set[str]) -> list[Message] | None:
     """Return a response and its tool results as messages to send, or None if they need repair."""
     turn = new[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
-    if not calls or len(calls) != len(new) - 1 or type(content) is not str or not _is_encodable(content):
+    if not calls or len(calls) != len(new) - 1 or type(content) is not str or not is_encodable(content):
         return None
     ids: list[str] = []
     for index, call in enumerate(calls, start=1):
@@ -187,24 +187,13 @@ def _sendable_turn(new: list[Message], used: set[str]) -> list[Message] | None:
             return None
         if not call_id or call_id != result.get("tool_call_id"):
             return None
-        if not _is_encodable(f"{call_id}{function['arguments']}{text}"):
+        if not is_encodable(f"{call_id}{function['arguments']}{text}"):
             return None
         ids.append(call_id)
     if not used.isdisjoint(ids) or len(set(ids)) < len(ids):
         return None
     used.update(ids)
     return new if content.strip() else [{**turn, "content": None}, *new[1:]]
-
-
-def _is_encodable(text: str) -> bool:
-    """Return True if the text can be encoded as UTF-8, which means that it contains no lone surrogate."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pydantic_core import from_json
 from typing_extensions import TypeIs
@@ -48,6 +48,7 @@ from acorn.types import (
     is_list_or_tuple,
 )
 
+E = TypeVar("E", bound=Entry)
 P = ParamSpec("P")
 
 _STOPPED = "This call was not completed: the run was stopped."
@@ -67,12 +68,11 @@ class Transcript:
         self._last_result: tuple[ToolResult, ResultMessage] | None = None
         """The last tool result, and its form in the history."""
 
-    def add_entry(
-        self, make: Callable[Concatenate[str, int, float, P], Entry], *fields: P.args, **named: P.kwargs
-    ) -> None:
-        """Add a journal entry with the id of the run, the current step and the current time."""
-        journal = self.journal
-        journal.entries.append(make(self._run_id, journal.step, journal.now, *fields, **named))
+    def add_entry(self, make: Callable[Concatenate[str, int, float, P], E], *fields: P.args, **named: P.kwargs) -> E:
+        """Add a journal entry with the id of the run, the current step and the current time, and return the entry."""
+        entry = make(self._run_id, self.journal.step, self.journal.now, *fields, **named)
+        self.journal.entries.append(entry)
+        return entry
 
     @property
     def turn_index(self) -> int | None:
@@ -124,10 +124,8 @@ class Transcript:
         for call in calls:
             called.append(CalledTool(call.id, call.name, call.raw_arguments))
             needs_repair = needs_repair or not _has_json_object(call)
-        entry = journal.ModelResponded(
-            self._run_id,
-            self.journal.step,
-            self.journal.now,
+        entry = self.add_entry(
+            journal.ModelResponded,
             asked,
             self.run.model or "",
             response.content,
@@ -142,7 +140,6 @@ class Transcript:
             response.waits,
             response.fallbacks,
         )
-        self.journal.entries.append(entry)
         if refusal is None:
             self._unanswered, history.turn = calls, assistant_message(entry)
             history.needs_repair = history.needs_repair or needs_repair
@@ -310,12 +307,8 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
 
     `index` is the history index of the response. New ids contain this index.
     """
-    calls: list[ToolCall] = []
-    has_one_id = len(raw) == 1 and raw[0].id
-    ids = [str(raw[0].id)] if has_one_id else unique_ids([call.id or "" for call in raw], index, set())
-    for call_id, call in zip(ids, raw, strict=True):
-        calls.append(read_call(call_id, call.name, call.arguments or "{}"))
-    return calls
+    ids = unique_ids([call.id or "" for call in raw], index, set())
+    return [read_call(call_id, call.name, call.arguments or "{}") for call_id, call in zip(ids, raw, strict=True)]
 
 
 def read_call(call_id: str, name: str, arguments: str) -> ToolCall:

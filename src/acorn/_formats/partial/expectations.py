@@ -12,7 +12,7 @@ which stores a reference and the current length. The `LazyValue` makes the copy 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from itertools import islice
 from types import NoneType
@@ -44,10 +44,12 @@ class GrowingText:
     Appending does not copy the string, because no other object refers to it.
     """
 
-    __slots__ = ("text",)
+    __slots__ = ("text", "wrap")
 
-    def __init__(self) -> None:
+    def __init__(self, wrap: Callable[[object], object] | None = None) -> None:
         self.text = ""
+        self.wrap = wrap
+        """A function that converts the text of a snapshot, or None if the snapshot is the text."""
 
     def add(self, piece: str) -> None:
         text = self.text
@@ -57,7 +59,8 @@ class GrowingText:
 
     def snapshot(self) -> object:
         text = self.text
-        return text if len(text) < LONG_TEXT else LazyValue(_first_characters, self, len(text))
+        value = text if len(text) < LONG_TEXT else LazyValue(_first_characters, self, len(text))
+        return value if self.wrap is None else self.wrap(value)
 
 
 class LazyValue(partial[Any]):
@@ -186,8 +189,8 @@ class TypedDictFrame(DictFrame):
 
     __slots__ = ("fields",)
 
-    def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str], other: Any) -> None:
-        super().__init__(other)
+    def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str]) -> None:
+        super().__init__(UNSEEN)
         self.fields = fields
         self.items.update(dict.fromkeys(required))
 
@@ -199,13 +202,11 @@ class TypedDictFrame(DictFrame):
 class ModelFrame(Frame):
     """A frame (the state of an incomplete JSON object) that creates instances of a partial class."""
 
-    __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
+    __slots__ = ("cls", "done", "extra", "fields", "key", "name", "seen", "values")
 
-    def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
+    def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]]) -> None:
         self.cls = cls
         self.fields = fields
-        self.other = other
-        """The expectation for the values of unknown keys."""
         self.name: str | None = None
         self.key = ""
         self.seen: set[str] = set()
@@ -219,7 +220,7 @@ class ModelFrame(Frame):
         field = self.fields.get(key)
         if field is None:  # The parser must also parse the value of an unknown key, but snapshots omit this value.
             self.name, self.key = None, key
-            return self.other
+            return UNSEEN
         self.name = field[0]
         if self.name in self.done:  # The JSON text repeats the key. The last value of a key applies.
             self.done = tuple(name for name in self.done if name != self.name)
@@ -302,14 +303,10 @@ class Expectation:
         return True
 
 
-class UnseenExpectation(Expectation):
-    """The expectation for a value inside an object or list that snapshots omit until it is complete."""
-
-    grows = False
-
-
 ANYTHING = Expectation()
-UNSEEN = UnseenExpectation()
+UNSEEN = Expectation()
+"""The expectation for a value inside an object or list that snapshots omit until it is complete."""
+UNSEEN.grows = False
 
 
 class LeafExpectation(Expectation):
@@ -421,36 +418,29 @@ class DictExpectation(LeafExpectation):
 
 
 class ModelExpectation(LeafExpectation):
-    """The expectation for a Pydantic class, with one expectation for each field."""
+    """The expectation for a Pydantic class, dataclass or TypedDict, with one expectation for each field.
+
+    Snapshots contain a partial instance, also after the end of the object. For a dataclass, they contain an instance of
+    the dataclass after the end of the object. For a TypedDict, they contain a dict.
+    """
 
     json_type = "object"
 
-    partial: type[PartialModel]
+    partial: type[PartialModel] | None = None
+    """The partial class, or None for a TypedDict."""
+    required: tuple[str, ...] = ()
+    """The required keys of a TypedDict."""
+    is_validated = True
+    """Whether the complete object is validated. The partial instance of a Pydantic class is not."""
     fields: dict[str, tuple[str, Expectation]]
     """A dict that maps each accepted JSON key to a field name and its expectation. The accepted keys are the name and
     the aliases of each field."""
 
     def object_frame(self) -> Frame:
-        return ModelFrame(self.partial, self.fields, UNSEEN)
-
-
-class DataclassExpectation(ModelExpectation):
-    """The expectation for a dataclass.
-
-    Snapshots contain a partial instance until the object is complete, and then an instance of the dataclass.
-    """
-
-    def object_frame(self) -> Frame:
-        return ValidatedFrame(super().object_frame(), self)
-
-
-class TypedDictExpectation(ModelExpectation):
-    """The expectation for a TypedDict. Snapshots contain a dict with the values that have arrived."""
-
-    required: tuple[str, ...]
-
-    def object_frame(self) -> Frame:
-        return ValidatedFrame(TypedDictFrame(self.fields, self.required, UNSEEN), self)
+        if self.partial is None:
+            return ValidatedFrame(TypedDictFrame(self.fields, self.required), self)
+        frame = ModelFrame(self.partial, self.fields)
+        return ValidatedFrame(frame, self) if self.is_validated else frame
 
 
 class RootModelExpectation(LeafExpectation):
@@ -466,7 +456,7 @@ class RootModelExpectation(LeafExpectation):
         return ValidatedFrame(self.inner.array_frame(), self)
 
     def new_text(self) -> GrowingText:
-        return RootText(self)
+        return GrowingText(self.wrap)
 
     def wrap(self, value: object) -> Any:
         if value is NOT_READY:
@@ -477,19 +467,6 @@ class RootModelExpectation(LeafExpectation):
 
     def accepts(self, json_type: str) -> bool:
         return self.inner.accepts(json_type)
-
-
-class RootText(GrowingText):
-    """An incomplete JSON string whose snapshots are partial instances of a `RootModel`."""
-
-    __slots__ = ("expected",)
-
-    def __init__(self, expected: RootModelExpectation) -> None:
-        super().__init__()
-        self.expected = expected
-
-    def snapshot(self) -> object:
-        return self.expected.wrap(super().snapshot())
 
 
 class UnionExpectation(LeafExpectation):

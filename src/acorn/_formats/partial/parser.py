@@ -26,7 +26,6 @@ from acorn._formats.partial.classes import DICTS, LISTS, has_readable_hints, par
 from acorn._formats.partial.expectations import (
     ANYTHING,
     NOT_READY,
-    DataclassExpectation,
     DictExpectation,
     Expectation,
     Frame,
@@ -36,7 +35,6 @@ from acorn._formats.partial.expectations import (
     ModelExpectation,
     RootModelExpectation,
     TextExpectation,
-    TypedDictExpectation,
     UnionExpectation,
 )
 from acorn._formats.schema.shape import aliases_of, fields_of, has_fields, required_keys
@@ -335,20 +333,15 @@ class _Compiler:
     def _object(self, kind: Any, cls: Any) -> Expectation:
         if kind in self.models:
             return self.models[kind]
-        expectation: ModelExpectation
-        outer = self.config
+        outer, is_model = self.config, issubclass(cls, BaseModel)
+        expectation = self.models[kind] = ModelExpectation(kind, None if is_model else outer)
+        expectation.is_validated = not is_model
         if is_typeddict(cls):
-            expectation = typed = TypedDictExpectation(kind, outer)
-            typed.required = required_keys(kind)
+            expectation.required = required_keys(kind)
         else:
-            expectation = (
-                ModelExpectation(kind, None) if issubclass(cls, BaseModel) else DataclassExpectation(kind, outer)
-            )
             expectation.partial = partial_class(kind)
-        self.models[kind] = expectation
         # For a class without a configuration, Pydantic uses the configuration of the class that contains it.
-        config = cls.model_config if issubclass(cls, BaseModel) else getattr(cls, "__pydantic_config__", outer)
-        self.config = config or None
+        self.config = (cls.model_config if is_model else getattr(cls, "__pydantic_config__", outer)) or None
         fields = {name: field for name, field in fields_of(kind).items() if field.init is not False}
         expectations = {name: self.compile(_field_type(field, kind)) for name, field in fields.items()}
         self.config = outer

@@ -67,15 +67,13 @@ def range_to_compact(history: Sequence[object], openings: Sequence[Message], max
     while _role(history[start]) in SYSTEM_ROLES:
         start += 1
     end = _end_without_split_calls(history, turns[-_PRESERVED_TURNS])
-    preserved = tuple([index for index in range(start, end) if _is_preserved(history[index], openings)])
+    preserved = tuple(
+        [index for index in range(start, end) if _role(history[index]) in SYSTEM_ROLES or history[index] in openings]
+    )
     replaced = [index for index in range(start, end) if index not in preserved]
     if len(replaced) < 2 or estimate_tokens([history[index] for index in replaced]) * _MIN_SHARE < max_tokens:
         return None
     return CompactedRange(start, end, preserved, replaced[-1])
-
-
-def _is_preserved(message: object, openings: Sequence[Message]) -> bool:
-    return _role(message) in SYSTEM_ROLES or any(message == opening for opening in openings)
 
 
 def _role(message: object) -> object:

@@ -146,7 +146,7 @@ class Transcript:
             history.splice(len(history.messages), 0, [history.turn])
         return calls
 
-    def resume_turn(self, turn: Message, unanswered: list[ToolCall]) -> None:
+    def resume_turn(self, turn: Message | None, unanswered: list[ToolCall]) -> None:
         """Set the last response of a loaded run, and the tool calls of this response that have no result."""
         self.history.turn, self._unanswered = turn, unanswered
 
@@ -187,11 +187,8 @@ class Transcript:
         `context` is the content of an additional user message from a hook, or None. `is_unchanged` is True if no hook
         could change the results since `add_result`.
         """
-        last = self._last_result
-        if is_unchanged and last is not None and len(results) == 1 and results[0] is last[0]:
-            messages = [last[1]]
-        else:
-            messages = list(map(result_message, results))
+        last = self._last_result if is_unchanged else None
+        messages = [last[1] if last is not None and result is last[0] else result_message(result) for result in results]
         if messages or context is not None:
             self._insert_results(messages, context)
         return messages
@@ -219,12 +216,12 @@ class Transcript:
         If `text` is empty, the history stays, and the entry only records the usage of the request.
         """
         history, start = self.history, compacted.start
-        removed, added, steps = 0, list[Message](), tuple[int, ...]()
+        removed, added, steps = 0, list[Message](), set[int]()
         if text:
             removed, added = compacted.end - start, compact_messages(history.messages, compacted, text)
             message_steps = steps_of(self.journal.entries)
-            replaced = {message_steps[index] for index in compacted.replaced_indexes()}
-            steps = tuple(sorted(replaced - set(message_steps[compacted.end :])))
+            steps = {message_steps[index] for index in compacted.replaced_indexes()}
+            steps.difference_update(message_steps[compacted.end :])
             history.splice(start, removed, added)
             history.needs_repair = True
         self.add_entry(
@@ -235,7 +232,7 @@ class Transcript:
             start,
             removed,
             tuple(added),
-            steps,
+            tuple(sorted(steps)),
             replace(response.usage),
             response.cost,
         )
@@ -244,29 +241,27 @@ class Transcript:
 
     def rebuild(self) -> None:
         """Rebuild the history from the journal, because Ctrl-C may have interrupted an update of the history."""
-        history = self.history
-        history.start(history_of(self.journal.entries))
-        history.turn, self._unanswered = None, []
+        self.history.start(history_of(self.journal.entries))
+        self.resume_turn(None, [])
         for entry in self.journal.entries:
             if isinstance(entry, journal.ModelResponded) and entry.refusal is None:
-                history.turn = assistant_message(entry)
-                self._unanswered = [ToolCall(call.id, call.name, {}, call.arguments) for call in entry.calls]
+                calls = [ToolCall(call.id, call.name, {}, call.arguments) for call in entry.calls]
+                self.resume_turn(assistant_message(entry), calls)
             elif isinstance(entry, journal.ToolResultsAdded):
                 self._unanswered = []
 
     def finish(self, output: object, reason: str) -> None:
         """Add the output of the run to the journal."""
         self.record_edits()
-        form: Form = "json"
-        if isinstance(output, str):
-            form, text = "text", str.__str__(output)
-        elif isinstance(output, Unfinished):
+        if isinstance(output, Unfinished):
             called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
-            form, text = "error", f"Unfinished: in a single turn the model called {called} and gave no answer."
+            text = f"Unfinished: in a single turn the model called {called} and gave no answer."
+            self.add_entry(journal.RunFinished, reason, text, "error")
+        elif isinstance(output, str):
+            self.add_entry(journal.RunFinished, reason, str.__str__(output), "text")
         else:
             # `on_finish` may return an image. The journal does not contain its data.
-            text = text_of(to_content(output))
-        self.add_entry(journal.RunFinished, reason, text, form)
+            self.add_entry(journal.RunFinished, reason, text_of(to_content(output)), "json")
 
     def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:
         """Add a result to each unanswered tool call in the history, and record the error in the journal.
@@ -408,20 +403,18 @@ def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
 
     The user may have moved or edited the prompt of an earlier run.
     """
-    is_first = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
-    if _is_run(history):
-        start = next((entry for entry in history.journal.entries if isinstance(entry, MessagesAdded)), None)
-        if start is not None:
-            if not start.messages or start.messages[0].get("role") not in SYSTEM_ROLES:
-                return None
-            prompt = start.messages[0]
-            equal = (
-                index
-                for index, message in enumerate(messages)
-                if message.get("role") in SYSTEM_ROLES and message == prompt
-            )
-            return next(equal, 0 if is_first else None)
-    return 0 if is_first else None
+    entries = history.journal.entries if _is_run(history) else ()
+    start = next((entry for entry in entries if isinstance(entry, MessagesAdded)), None)
+    if start is not None:
+        if not _starts_with_system(start.messages):
+            return None
+        if start.messages[0] in messages:
+            return messages.index(start.messages[0])
+    return 0 if _starts_with_system(messages) else None
+
+
+def _starts_with_system(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[0].get("role") in SYSTEM_ROLES
 
 
 def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:

@@ -23,12 +23,11 @@ from tests.web.browser.find_browser import browser
 
 import acorn.web
 from acorn import module, tool
-from acorn._inside import Redactor
+from acorn._inside import Redactor, to_json_text
 from acorn.models.port import Delta
 from acorn.models.request import ModelRequest
 from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.page.routes import view_json
 from acorn.web.page.run_index import load_saved_run
 from acorn.web.server import Server, bind_socket
 
@@ -142,11 +141,11 @@ def lines() -> Iterator[Line]:
 
 def _server(file: Path) -> Iterator[Line]:
     text = file.read_text()
-    view = view_json(load_saved_run(file), Redactor())
+    view = to_json_text(load_saved_run(file).page_data(Redactor()))
     floor = cpu(lambda: json.loads(text))
     yield Line(
         "server CPU for a view / json.loads of the file",
-        cpu(lambda: view_json(load_saved_run(file), Redactor())) / floor,
+        cpu(lambda: to_json_text(load_saved_run(file).page_data(Redactor()))) / floor,
         8,
     )
     yield Line("the JSON of a view / the file", len(view) / len(text), 0.4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,62 +13,81 @@ from tests.cases import case
 
 from acorn import StreamChunk
 from acorn._inside import Redactor, to_json_text
+from acorn.models.assemble import PartialCall
 from acorn.web.page import PREVIEW_LIMIT
 from acorn.web.page.site import LiveRun
-from acorn.web.page.streams import EventTextBuffer, merge_events, page_event
+from acorn.web.page.streams import page_events
+from acorn.web.serve.responses import ChunkEvents
+
+
+def chunk(run_id: str, kind: str, text: str) -> dict[str, Any]:
+    """Return the event for a chunk of a text, or of a tool call whose index is the length of the text."""
+    parts = {"call": PartialCall(len(text), None, text, [text])} if kind == "call" else {kind: text}
+    of_run = None if run_id == "root" else run_id
+    return {"entry": "chunk", "run_id": run_id, "chunk": StreamChunk(**parts, run_id=of_run, branch=of_run)}
+
+
+def entry(run_id: str, kind: str) -> dict[str, Any]:
+    return {"entry": kind, "run_id": run_id}
+
 
 RUNS = st.sampled_from(["root", "one"])
 EVENTS = st.lists(
     st.one_of(
-        st.fixed_dictionaries(
-            {"entry": st.sampled_from(["text", "reasoning"]), "run_id": RUNS, "s": st.text(max_size=5)}
+        st.builds(
+            chunk, RUNS, st.sampled_from(["content", "reasoning", "call"]), st.text("ab ", min_size=1, max_size=3)
         ),
-        st.fixed_dictionaries(
-            {"entry": st.just("call"), "run_id": RUNS, "i": st.integers(0, 2), "a": st.text(max_size=5)}
-        ),
-        st.fixed_dictionaries({"entry": st.just("answer"), "run_id": RUNS, "v": st.integers()}),
-        st.fixed_dictionaries(
-            {
-                "entry": st.sampled_from(["ModelRequested", "ModelResponded", "ToolStarted", "RunFinished"]),
-                "run_id": RUNS,
-                "n": st.integers(),
-            }
-        ),
+        st.builds(entry, RUNS, st.sampled_from(["ModelRequested", "ModelResponded", "ToolStarted", "RunFinished"])),
     ),
     max_size=30,
 )
 
 
-def state(events: list[dict[str, Any]]) -> Any:
+def state(events: Iterable[dict[str, Any]]) -> Any:
     """Return what a page shows after these events: the texts of each run, and the current state of its open turn."""
     said: dict[str, list[Any]] = {}
-    coming: dict[str, dict[Any, Any]] = {}
     for event in events:
-        kind, run = event["entry"], event["run_id"]
-        if kind in ("text", "reasoning"):
-            coming.setdefault(run, {})[kind] = coming.setdefault(run, {}).get(kind, "") + event["s"]
-        elif kind in ("call", "answer"):
-            coming.setdefault(run, {})[kind, event.get("i")] = event
+        texts = said.setdefault(event["run_id"], [])
+        if event["entry"] != "chunk":
+            texts.append(event["entry"])
+        elif "tool_call" in event:
+            texts.append(event["tool_call"])
         else:
-            if kind == "ModelResponded":
-                coming.pop(run, None)
-            elif run in coming:
-                said.setdefault(run, []).append(coming.pop(run))
-            said.setdefault(run, []).append(event)
-    return said, coming
+            kind = "content" if "content" in event else "reasoning"
+            texts.append({kind: event[kind]})
+    return {run: list(shown(texts)) for run, texts in said.items()}
+
+
+def shown(parts: list[Any]) -> Iterator[Any]:
+    """Yield the journal entries, and before each of them the joined texts and the last version of each call."""
+    coming: dict[Any, Any] = {}
+    for part in [*parts, "end"]:
+        if isinstance(part, str):
+            yield coming
+            yield part
+            coming = {}
+        elif "index" in part:
+            coming[part["index"]] = part
+        else:
+            ((kind, text),) = part.items()
+            coming[kind] = coming.get(kind, "") + text
+
+
+def converted(*batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    encoder = ChunkEvents(Redactor())
+    ends = [entry("root", "End"), entry("one", "End")]
+    return [event for batch in (*batches, ends) for event in page_events(batch, "root", encoder)]
 
 
 @given(EVENTS)
 def test_merged_events_produce_same_page_state_as_original_events(events: list[dict[str, Any]]) -> None:
-    squeezed = merge_events(events)
-    assert len(squeezed) <= len(events)
-    assert state(squeezed) == state(events)
-    assert merge_events(squeezed) == squeezed
+    assert len(converted(events)) <= len(converted(*([event] for event in events)))
+    assert state(converted(events)) == state(converted(*([event] for event in events)))
 
 
 @given(EVENTS, st.integers(0, 30))
 def test_events_merged_in_two_parts_produce_same_page_state(events: list[dict[str, Any]], at: int) -> None:
-    assert state([*merge_events(events[:at]), *merge_events(events[at:])]) == state(events)
+    assert state(converted(events[:at], events[at:])) == state(converted(events))
 
 
 async def no_chunks() -> AsyncGenerator[StreamChunk[Any]]:
@@ -76,17 +95,22 @@ async def no_chunks() -> AsyncGenerator[StreamChunk[Any]]:
     yield StreamChunk()
 
 
-def test_text_event_that_arrives_after_response_event_is_ignored() -> None:
+def test_chunks_of_complete_response_are_dropped() -> None:
     live = LiveRun("root", no_chunks())
-    for kind, run_id in [
-        ("ModelRequested", "root"),
-        ("text", "root"),
-        ("text", "one"),
-        ("ModelResponded", "root"),
-        ("text", "root"),
-    ]:
-        live._add({"entry": kind, "run_id": run_id})
-    assert [event["entry"] for event in live.events_from(0)[0]] == ["ModelRequested", "text", "ModelResponded"]
+    for event in (
+        entry("root", "ModelRequested"),
+        chunk("root", "content", "so"),
+        entry("one", "ModelRequested"),
+        chunk("one", "content", "no"),
+    ):
+        live._add(event)
+    assert [event["entry"] for event in live.events_from(0)[0]] == ["ModelRequested", "chunk"] * 2
+    for event in (entry("root", "ModelResponded"), chunk("root", "content", "late")):
+        live._add(event)
+    events, count, _ = live.events_from(0)
+    assert [event["entry"] for event in events] == ["ModelRequested", "ModelRequested", "chunk", "ModelResponded"]
+    assert events[2]["run_id"] == "one"
+    assert count == 5
 
 
 SECRETS_OF_VALUES: list[str] = ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"]
@@ -115,15 +139,16 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
 def test_secret_split_across_several_events_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
-    redactor, coming = Redactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
+    encoder = ChunkEvents(Redactor(["canary-in-the-mine", "two words"]))
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
     for count in cuts:
         pieces, text = [*pieces, text[:count]], text[count:]
-    turn = [{"entry": "text", "run_id": "root", "s": piece} for piece in (*pieces, text) if piece]
-    for event in (*turn, {"entry": "RunFailed", "run_id": "root"}):
-        for each in coming.release([event], redactor):
-            seen += page_event(each, redactor).get("s", "")
+    turn = [chunk("root", "content", piece) for piece in (*pieces, text) if piece]
+    between = [chunk("root", "reasoning", "so"), chunk("root", "call", "x")]
+    for event in (*turn[:-1], *between, *turn[-1:], entry("root", "RunFailed")):
+        for each in page_events([event], "root", encoder):
+            seen += each.get("content", "")
             hidden = secret.removeprefix("Bearer ")
             assert not any(hidden[at : at + 5] in seen for at in range(len(hidden) - 4)), seen
     assert seen.endswith(" and more")

@@ -34,6 +34,7 @@ from pydantic_core import (
     PydanticSerializationUnexpectedValue,
     SchemaSerializer,
     core_schema,
+    from_json,
     to_json,
     to_jsonable_python,
 )
@@ -135,6 +136,14 @@ def to_json_text(value: object, context: PartCollector | None = None) -> str:
         return _write(_convert(value, (), options), "null")
     finally:
         active_collector.reset(token)
+
+
+def parse_json(text: str) -> Any:
+    """Parse a JSON text and return its data, or return the text itself if it is invalid or nested too deep."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
 
 
 def copy_json(value: T) -> T:

@@ -11,8 +11,8 @@ fast. The functions that start and drive runs need `asyncio` and are in `acorn._
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 from pydantic import ValidationError
@@ -23,9 +23,11 @@ from acorn._base.interrupts import StopSignal as StopSignal
 from acorn._declare import spec_cache as _specs
 from acorn._declare.module_base import BatchItem as _BatchItem
 from acorn._declare.module_base import set_call_options as _set_call_options
+from acorn._declare.spec import Spec as Spec
+from acorn._declare.spec_cache import module_docstring as module_docstring
+from acorn._declare.spec_cache import read_spec as read_spec
 from acorn._declare.tools.collect import FINISH as FINISH
 from acorn._declare.tools.collect import FunctionTool as _FunctionTool
-from acorn._declare.tools.collect import is_tool_name as is_tool_name
 from acorn._declare.tools.collect import make_tool as _make_tool
 from acorn._declare.tools.decorator import options_of as _options_of
 from acorn._declare.tools.kinds import Tool as Tool
@@ -34,6 +36,7 @@ from acorn._formats.blobs import read_without_blobs as read_without_blobs
 from acorn._formats.blobs import to_saved_data as to_saved_data
 from acorn._formats.json import describe_error as describe_error
 from acorn._formats.json import excerpt as excerpt
+from acorn._formats.json import parse_json as parse_json
 from acorn._formats.json import replace_surrogates as replace_surrogates
 from acorn._formats.json import shorten as shorten
 from acorn._formats.json import text_of as text_of
@@ -55,7 +58,6 @@ from acorn._formats.schema.shape import Shape as Shape
 from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
 from acorn._formats.xml.encode import snake_case as snake_case
 from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
-from acorn._history.history import history_of as history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
 from acorn._history.saved_form import MisfitError as MisfitError
 from acorn._history.saved_form import RecordedError as RecordedError
@@ -70,7 +72,7 @@ from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, StoredRun
-from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object, is_mapping
+from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object
 
 SUMMARY_INTRODUCTION = _SUMMARY_INTRODUCTION
 Agent = module[Any, Any]
@@ -79,52 +81,6 @@ AgentT = TypeVar("AgentT", bound=Agent)
 
 
 # Agents
-
-
-@dataclass(frozen=True, eq=False)
-class AgentDescription:
-    """A read-only description of an agent: its input, output, tools, branches and limits."""
-
-    name: str
-    """The name of the agent's class."""
-    docstring: str
-    """The docstring of the class or of its nearest documented base class, or ""."""
-    input: Shape
-    output: Shape
-    max_steps: int | None
-    """The maximum number of steps, or None if the agent has a single turn."""
-    limits: Mapping[str, float]
-    """The values of the limits that are set. The keys are setting names such as `max_cost`."""
-    tools: Sequence[Tool]
-    branches: Mapping[str, AgentOrClass]
-    source_count: int
-    """The number of tool sources, such as MCP servers. acorn learns their tools only when it opens them."""
-    store: object
-    """The store as declared, or None."""
-    model: object = field(repr=False)
-    """The model as declared. It may contain an API key, so the `repr` omits it."""
-
-
-_LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
-
-
-def describe_agent(agent: AgentOrClass) -> AgentDescription:
-    """Return a description of an agent, or of an agent class (derived from `module`), with its current settings."""
-    spec = _specs.read_spec(agent)
-    entries = spec.branches.items()
-    return AgentDescription(
-        name=spec.owner,
-        docstring=_specs.module_docstring(agent) or "",
-        input=spec.input,
-        output=spec.output,
-        max_steps=spec.max_steps,
-        limits={name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
-        tools=spec.tools,
-        branches={name: entry["module"] if is_mapping(entry) else entry for name, entry in entries},
-        source_count=len(spec.sources),
-        store=spec.store,
-        model=spec.model,
-    )
 
 
 def agent_name(agent: AgentOrClass) -> str:

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal, assert_never
 
-from pydantic_core import from_json
-
 from acorn import StreamChunk
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import text_of
+from acorn._formats.json import parse_json, text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import history_of
 from acorn.journal import (
@@ -379,7 +377,7 @@ class RunTree:
     def _finish_run(self, entry: RunFinished, run: TreeRun, now: float) -> Row:
         self._settle(run, is_step=entry.stop_reason == "step")
         text = self._redact(entry.content)
-        run.end, run.output = entry._replace(content=text), _parse_output(text) if entry.form == "json" else text
+        run.end, run.output = entry._replace(content=text), parse_json(text) if entry.form == "json" else text
         row = run.turn or self._opening(run, now)
         if row.kind == "model":
             row.kind = row.name = "answer"
@@ -476,12 +474,3 @@ def tree_of(entries: Iterable[Entry]) -> RunTree:
 
 def _restart(row: Row, now: float) -> None:
     row.start, row.end, row.seconds, row.result, row.error = now, None, None, None, None
-
-
-def _parse_output(text: str) -> object:
-    """Return the output of a run as a JSON value, or as text if it is not valid JSON or nested too deep."""
-    try:
-        output: object = from_json(text)
-    except ValueError:
-        return text
-    return output

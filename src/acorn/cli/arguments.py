@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from acorn._inside import AgentDescription, shorten
+from acorn._inside import module_docstring, read_spec, shorten
 from acorn.cli.options import OPTION_HELP, PREFIX, VALUE_NAMES, AcornOptions, Option, Options, SchemaNode, ValuePath
 from acorn.cli.output import CommandError, clean, one_line, rich_console
 from acorn.cli.targets import Agent
@@ -136,14 +136,14 @@ def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining:
 # The help
 
 
-def show_help(agent: Agent, description: AgentDescription, options: Options, target: str, out: TextIO) -> None:
+def show_help(agent: Agent, options: Options, target: str, out: TextIO) -> None:
     """Print the help of an agent: its docstring, its input fields, its output fields and acorn's options."""
     positional = options.positional
     argument = "" if positional is None else " RESULT..." if positional.node.is_list else " RESULT"
-    output = Options(description.output)
+    output = Options(read_spec(agent).output)
     with rich_console(out) as console:  # Every text is a rich `Text`, so rich does not interpret it as markup.
         console.print(Padding(Text(f"Usage: acorn run {target}{argument} [OPTIONS]", style="bold"), 1))
-        if docstring := inspect.cleandoc(description.docstring):
+        if docstring := inspect.cleandoc(module_docstring(agent) or ""):
             console.print(Padding(Text(clean(docstring)), (0, 1, 1, 1)))
         if options.all:
             console.print(_panel("Input", [_input_row(option, options) for option in options.all]))

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, Run, StoreError, module
-from acorn._inside import describe_agent, is_instance, stored_instance
+from acorn._inside import is_instance, read_spec, stored_instance
 from acorn.cli.output import CommandError, error_message, error_text, file_errors, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
@@ -143,13 +143,13 @@ def _is_module_class(value: object) -> TypeGuard[type[Agent]]:
 
 
 def _only_class(loaded: ModuleType, source: str) -> type[Agent]:
-    """Return the only agent class that is not a branch of another agent class.
+    """Return the only agent class that is neither a branch nor a tool of another agent class.
 
     Raises a `CommandError` if there is no such class, or more than one.
     """
     classes = _module_classes(loaded)
-    branches = [branch for cls in classes for branch in describe_agent(cls).branches.values() if branch is not cls]
-    candidates = [cls for cls in classes if cls not in branches]
+    used = [agent for cls in classes for agent in read_spec(cls).startable if agent is not cls]
+    candidates = [cls for cls in classes if cls not in used]
     if len(candidates) == 1:
         return candidates[0]
     if not classes:

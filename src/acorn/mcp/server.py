@@ -29,11 +29,11 @@ from acorn._inside import (
     RESULT,
     Redactor,
     Shape,
-    describe_agent,
     describe_as_tool,
     describe_error,
     excerpt,
     find_secrets,
+    read_spec,
     replace_surrogates,
     shorten,
     to_json_data,
@@ -91,7 +91,7 @@ def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
                 f"Rename one of the classes."
             )
         description = schema.get("description", "")
-        output = describe_agent(agent).output
+        output = read_spec(agent).output
         offers[name] = _Offer(agent, name, description, schema["parameters"], output, _output_schema(output))
     return offers
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
-from pydantic_core import from_json
-
-from acorn._formats.json import copy_json, text_of
+from acorn._formats.json import copy_json, parse_json, text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import change_of
 from acorn.journal import (
@@ -199,7 +197,7 @@ def _result_event(result: ResultMessage, iteration: int) -> ToolResultEvent | Er
     elif result.form == "error":
         event = outcome_event(call_id, text, iteration)
     else:
-        output = _parse_json(text) if result.form == "json" else text
+        output = parse_json(text) if result.form == "json" else text
         event = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=output)
     seconds: Any = result.seconds
     event.seconds = seconds if isinstance(seconds, int | float) else None
@@ -210,16 +208,8 @@ def _result_event(result: ResultMessage, iteration: int) -> ToolResultEvent | Er
 def _end_event(entry: RunFinished) -> CompletionEvent | ErrorEvent:
     if entry.form == "error":
         return ErrorEvent(iteration=entry.step, error=entry.content)
-    result = _parse_json(entry.content) if entry.form == "json" else entry.content
+    result = parse_json(entry.content) if entry.form == "json" else entry.content
     return CompletionEvent(iteration=entry.step, result=result)
-
-
-def _parse_json(text: str) -> Any:
-    """Parse a JSON text and return its data, or return the text itself if it is not valid JSON."""
-    try:
-        return from_json(text)
-    except ValueError:
-        return text
 
 
 # From events to the journal
@@ -363,7 +353,7 @@ def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
 def _content_agrees(event: ConversationEvent, text: str) -> bool:
     """Return True if the visible fields of an event have the same meaning as the stored content of its message."""
     if isinstance(event, ToolResultEvent):
-        return bool(event.result == text or to_finite_json(event.result) == to_finite_json(_parse_json(text)))
+        return bool(event.result == text or to_finite_json(event.result) == to_finite_json(parse_json(text)))
     if isinstance(event, ErrorEvent):
         parsed = outcome_event("", text, 0)
         return event.error in (text, parsed.error if isinstance(parsed, ErrorEvent) else text)

@@ -14,7 +14,7 @@ import typer
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import describe_agent, in_batch, parse_input
+from acorn._inside import in_batch, parse_input, read_spec
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.input import is_text
 from acorn.cli.options import AcornOptions, DebugOption, ModelOption, Option, Options, StoreOption, Target
@@ -138,7 +138,7 @@ class Chat:
 
 def _text_field(agent: Agent) -> Option:
     """Return the text field of the input that the lines of the user are assigned to."""
-    options = Options(describe_agent(agent).input)
+    options = Options(read_spec(agent).input)
     fields = [option for option in options.all if options.is_field(option)]
     texts = [option for option in fields if is_text(option)]
     candidates = [option for option in texts if option.is_required] or texts

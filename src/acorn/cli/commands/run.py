@@ -20,7 +20,7 @@ from rich.text import Text
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import FINISH, AgentDescription, describe_agent, describe_blobs, read_stored_entries, to_json_text
+from acorn._inside import FINISH, Spec, describe_blobs, read_spec, read_stored_entries, to_json_text
 from acorn._inside.runs import Explanation, explain_agent, resume_stream
 from acorn.cli.arguments import parse_arguments, show_help
 from acorn.cli.input import make_input
@@ -94,15 +94,16 @@ def run(
     """
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agent = load_agent(target)
-    description, options = describe_target(agent)
+    options = input_options(agent)
     arguments = parse_arguments(context.args, options, AcornOptions(model, input, json, save, store, debug))
     acorn_options = arguments.acorn_options
     if acorn_options.help:
-        show_help(agent, description, options, target, out)
+        show_help(agent, options, target, out)
         return SUCCESS
     agent = change_settings(agent, model=acorn_options.model, store=choose_store(acorn_options.store, agent.store))
     values = make_input(arguments, options)
-    uses_tools = bool(description.tools or description.source_count or description.branches)
+    spec = read_spec(agent)
+    uses_tools = bool(spec.tools or spec.sources or spec.branches)
     if uses_tools and (name := too_small_for_tools(agent.model)) is not None:
         write_line(
             f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
@@ -110,14 +111,13 @@ def run(
     return WatchedRun(agent, acorn_options, out).perform(lambda: agent.stream(*values))
 
 
-def describe_target(agent: Agent) -> tuple[AgentDescription, Options]:
-    """Return the declaration of an agent and the options for its input.
+def input_options(agent: Agent) -> Options:
+    """Return the options for the input of an agent.
 
     Raises a `CommandError` if the input uses a class that is not defined.
     """
     try:
-        description = describe_agent(agent)
-        return description, Options(description.input)
+        return Options(read_spec(agent).input)
     except (PydanticUserError, NameError) as error:
         reason = getattr(error, "message", str(error))
         raise CommandError(
@@ -141,21 +141,21 @@ def explain(
     """
     out = context.obj.reserve_stdout()
     agent = load_agent(target)
-    description, options = describe_target(agent)
+    options = input_options(agent)
     if "--open" in context.args and options.find("open") is None:
         open = True
         context.args.remove("--open")
     arguments = parse_arguments(context.args, options, AcornOptions(input=input, json=json, debug=debug))
     acorn_options = arguments.acorn_options
     if acorn_options.help:
-        show_help(agent, description, options, target, out)
+        show_help(agent, options, target, out)
         return SUCCESS
     for name in ("model", "save", "store"):
         if getattr(acorn_options, name) is not None:
             raise CommandError(
                 f"`--{name}` is an option of `acorn run`, and `acorn explain` does not start a run. Remove `--{name}`."
             )
-    is_example = not arguments.options and acorn_options.input is None and not description.input.is_empty
+    is_example = not arguments.options and acorn_options.input is None and not read_spec(agent).input.is_empty
     try:
         values = None if is_example else make_input(arguments, options)
         explanation = explain_agent(agent, values, opens=open)
@@ -319,7 +319,7 @@ def fork(
     changed.using(thread=events, before=before)  # Check the step before the edits, which depend on it.
     _edit_results(events, edit or [], before)
     forked = changed.using(thread=events, before=before)
-    _print_plan(short_id(run.id), events, before, describe_agent(forked))
+    _print_plan(short_id(run.id), events, before, read_spec(forked))
     return WatchedRun(forked, AcornOptions(model, None, json, save, store, debug), out).perform(forked.stream)
 
 
@@ -390,13 +390,13 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
                 events[index] = edited
 
 
-def _print_plan(name: str, events: list[AgentEvent], before: int, description: AgentDescription) -> None:
+def _print_plan(name: str, events: list[AgentEvent], before: int, spec: Spec) -> None:
     """Print the steps that a fork keeps from the original run, and the tools that the fork may call."""
     kept_steps = "only the input" if before == 1 else "step 1" if before == 2 else f"steps 1 to {before - 1}"
     write_line(f"fork of {one_line(name)}: keeps {kept_steps} and continues at step {before}")
-    tools = [f"`{tool.name}`" for tool in description.tools] + [f"`{name}`" for name in description.branches]
-    if description.source_count:
-        tools.append(f"the tools of {plural(description.source_count, 'source')}")
+    tools = [f"`{tool.name}`" for tool in spec.tools] + [f"`{name}`" for name in spec.branches]
+    if spec.sources:
+        tools.append(f"the tools of {plural(len(spec.sources), 'source')}")
     if tools:
         write_line(f"tools that the model may call again: {', '.join(tools)}")
     dropped = [event for event in events if event.branch is None and event.iteration >= before]

@@ -1,4 +1,4 @@
-"""The agent of the page: its description, its secrets, and functions that start, resume and fork its runs.
+"""The agent of the page: its description, its secrets, and functions that start and fork its runs.
 
 The description contains the name of the model, but not the model settings, because they may contain an API key.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -16,43 +16,48 @@ import acorn
 from acorn import InputError, Run, StreamChunk, module
 from acorn._inside import (
     FINISH,
-    AgentDescription,
+    AgentOrClass,
     Shape,
     agent_name,
-    describe_agent,
     describe_blobs,
     find_secrets,
     in_batch,
+    module_docstring,
     parse_input,
+    parse_json,
+    read_spec,
     to_json_data,
 )
-from acorn._inside.runs import aresume_stream
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent
-from acorn.types import JsonObject, is_json_object
+from acorn.types import JsonObject, is_json_object, is_mapping
 from acorn.web.page import TEXT_LIMIT
 
 Agent = module[Any, Any]
+_LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
 def agent_json(agent: Agent) -> JsonObject:
     """Return a description of an agent as JSON data, with its input, output, tools, branches and limits."""
-    description = describe_agent(agent)
+    spec = read_spec(agent)
+    branches = ((name, entry["module"] if is_mapping(entry) else entry) for name, entry in spec.branches.items())
     return {
-        "name": description.name,
+        "name": spec.owner,
         "agent": agent_name(agent),
-        "doc": " ".join(description.docstring.split()),
+        "doc": docstring_line(agent),
         "model": model_name(agent.model),
-        "input": _shape(description.input),
-        "output": _shape(description.output),
-        "tools": [_tool(tool.schema) for tool in description.tools],
-        "branches": [
-            {"name": name, "doc": " ".join(describe_agent(branch).docstring.split())}
-            for name, branch in description.branches.items()
-        ],
-        "limits": description.limits,
+        "input": _shape(spec.input),
+        "output": _shape(spec.output),
+        "tools": [{"name": tool.name, "doc": tool.schema.get("description", "")} for tool in spec.tools],
+        "branches": [{"name": name, "doc": docstring_line(branch)} for name, branch in branches],
+        "limits": {name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
     }
+
+
+def docstring_line(agent: AgentOrClass) -> str:
+    """Return the docstring of an agent on one line."""
+    return " ".join((module_docstring(agent) or "").split())
 
 
 def _shape(shape: Shape) -> JsonObject:
@@ -60,28 +65,15 @@ def _shape(shape: Shape) -> JsonObject:
     return {"schema": shape.xml_schema, "wrapped": shape.wrapped, "empty": shape.is_empty}
 
 
-def _tool(schema: Mapping[str, object]) -> JsonObject:
-    return {"name": schema.get("name", ""), "doc": schema.get("description", "")}
-
-
 def secrets_of(agent: Agent) -> set[str]:
-    """Return the API keys of the models that an agent and its branches use, so that the page can redact them."""
-    secrets = find_secrets(agent.model)
-    for branch in _branches_below(describe_agent(agent), []):
-        secrets |= find_secrets(branch.model)
-    return secrets
+    """Return the API keys of the models of an agent and of the agents that it may start, so that they are redacted."""
+    agents: list[AgentOrClass] = [agent]
+    for found in agents:  # The list grows during the loop.
+        agents += [other for other in read_spec(found).startable if not any(other is known for known in agents)]
+    return set().union(*(find_secrets(read_spec(found).model) for found in agents))
 
 
-def _branches_below(description: AgentDescription, seen: list[object]) -> Iterable[AgentDescription]:
-    for branch in description.branches.values():
-        if not any(branch is other for other in seen):
-            seen.append(branch)
-            branch_description = describe_agent(branch)
-            yield branch_description
-            yield from _branches_below(branch_description, seen)
-
-
-# Start and resume runs
+# Start runs
 
 
 def start_run(
@@ -106,20 +98,12 @@ def start_run(
     if after is not None:
         changes["history"] = acorn.runs(store).get(after)
     configured = agent.using(**changes)
-    if fork is not None:
+    arguments: tuple[Any, ...] = ()
+    if fork is None:
+        arguments = parse_input(configured, values)
+    else:
         configured = fork_agent(configured, acorn.runs(store).get(fork.run), fork)
-    in_batch(configured, *item)
-    if fork is not None:
-        return configured.astream()
-    return configured.astream(*parse_input(configured, values))
-
-
-def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[StreamChunk]:
-    """Return a generator that resumes a run and yields the chunks of its output.
-
-    The run is resumed when the caller requests the first chunk.
-    """
-    return aresume_stream(agent.using(store=store), run_id)
+    return in_batch(configured, *item).astream(*arguments)
 
 
 # Forks
@@ -162,10 +146,14 @@ def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
     """
     events = run.thread
     last = max((event.iteration for event in events if event.branch is None), default=0)
-    last_step = last + 1 if _can_fork(agent, run, last + 1) else max(last, 1)
+    try:
+        agent.using(thread=run, before=last + 1)
+        last_step = last + 1
+    except InputError:
+        last_step = max(last, 1)
     step = last_step if before is None else min(max(before, 1), last_step)
     agent.using(thread=run, before=step)
-    description = describe_agent(agent)
+    spec = read_spec(agent)
     dropped = [event for event in events if event.branch is None and event.iteration >= step]
     calls = [event for event in dropped if isinstance(event, ToolCallEvent) and event.tool_name != FINISH]
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
@@ -176,18 +164,10 @@ def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
         "last_step": last_step,
         "prompt": prompt,
         "events": [_event_json(index, event, names) for index, event in fork_events if not _is_prompt(event)],
-        "tools": [*(tool.name for tool in description.tools), *description.branches],
-        "sources": description.source_count,
+        "tools": [*(tool.name for tool in spec.tools), *spec.branches],
+        "sources": len(spec.sources),
         "called": dict(Counter(event.tool_name for event in calls)),
     }
-
-
-def _can_fork(agent: Agent, run: Run, before: int) -> bool:
-    try:
-        agent.using(thread=run, before=before)
-    except InputError:
-        return False
-    return True
 
 
 def _is_in_fork(event: AgentEvent, before: int) -> bool:
@@ -232,12 +212,12 @@ def _edit(event: AgentEvent, text: str) -> AgentEvent:
         case MessageEvent(role="assistant"):
             return event.model_copy(update={"content": text})
         case ToolCallEvent():
-            arguments = _read_json(text)
+            arguments = parse_json(text)
             if not is_json_object(arguments):
                 raise InputError(f"The arguments of `{event.tool_name}` must be a JSON object.")
             return event.model_copy(update={"args": arguments, "raw_arguments": None})
         case ToolResultEvent():
-            result = text if isinstance(event.result, str) else _read_json(text)
+            result = text if isinstance(event.result, str) else parse_json(text)
             return event.model_copy(update={"result": result})
         case ErrorEvent():
             result_event = ToolResultEvent(
@@ -247,13 +227,6 @@ def _edit(event: AgentEvent, text: str) -> AgentEvent:
             return result_event
         case _:
             raise InputError("The input cannot be edited in a fork. Start a new run with another input.")
-
-
-def _read_json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _text(value: object) -> str:

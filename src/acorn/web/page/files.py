@@ -20,7 +20,7 @@ from acorn._inside.run_tree import Row, RunTree, TreeRun
 from acorn.journal import ModelRequested
 from acorn.types import JsonObject, Message
 from acorn.web.page import TEXT_LIMIT
-from acorn.web.page.rows import entry_event, row_json
+from acorn.web.page.rows import entry_event
 from acorn.web.page.run_index import RunView
 
 _CONTENT_TYPES = {
@@ -94,16 +94,11 @@ def single_page(view: RunView) -> bytes:
 
 def _page_data(view: RunView, redactor: Redactor) -> JsonObject:
     """Return the JSON data that the viewer in the exported file displays instead of requests to a server."""
-    tree = view.tree
-    header = {name: value for name, value in view.current_header().items() if name != "root"}
+    tree, data = view.tree, view.page_data(redactor)
+    data["head"].pop("root", None)  # The viewer can delete only runs that have a root.
     details = [row_details(tree, row) for row in tree.rows]
     return {
-        "view": {
-            "head": redactor.data({**header, "own": False}),
-            "rows": [row_json(row, redactor) for row in tree.rows],
-            "version": len(tree.entries),
-            "requests": [],
-        },
+        "view": {**data, "requests": []},
         "details": redactor.data(details),
         "sent": redactor.data(_sent_messages(tree)),
     }

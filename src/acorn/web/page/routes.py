@@ -39,7 +39,7 @@ from acorn.web.guard import (
 from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import ForkRequest, agent_json
 from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details, sent_json
-from acorn.web.page.rows import align, entry_event, row_json
+from acorn.web.page.rows import align, entry_event
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import BusyError, Site, make_site
 from acorn.web.page.streams import read_number, row_events, run_events
@@ -173,6 +173,11 @@ def _json(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     return Response(to_json_text(redactor.data(value, limit)), status, headers, media_type="application/json")
+
+
+def _encoded(data: JsonObject) -> Response:
+    """Return a response that contains JSON data without secrets."""
+    return Response(to_json_text(data), media_type="application/json")
 
 
 async def _error_response(site: Site, request: Request, error: Exception) -> Response:
@@ -323,10 +328,7 @@ class _Api:
         return self._ok({"runs": _earlier_runs(index, batch, view)}, STREAM_LIMIT)
 
     def view(self, request: Request) -> Response:
-        site, view = self._site, self._view(request)
-        requests = site.requests(str(view.header["id"])) if view.status == "waiting" else []
-        body = view_json(view, site.redactor(), is_own=site.is_own(view), requests=requests)
-        return Response(body, media_type="application/json")
+        return _encoded(self._site.page_data(self._view(request)))
 
     def details(self, request: Request) -> Response:
         view = self._view(request)
@@ -374,8 +376,7 @@ class _Api:
         """Return the rows of two runs, with pairs of corresponding rows."""
         left = self._view(request, request.query_params.get("a", ""))
         right = self._view(request, request.query_params.get("b", ""))
-        body = to_json_text(_compare(left, right, self._site.redactor()))
-        return Response(body, media_type="application/json")
+        return _encoded(_compare(left, right, self._site.redactor()))
 
     def fleet(self, request: Request) -> Response:
         fleet = self._site.fleet()
@@ -405,34 +406,18 @@ class _Api:
         return EventStream(row_events(self._site, self._view(request).header["id"], version))
 
 
-def view_json(view: RunView, redactor: Redactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()) -> str:
-    """Return the header, the rows and the unanswered requests for human input of a run as encoded JSON.
-
-    The page requests the details of a row separately.
-    """
-    with view.lock:
-        rows = [row_json(row, redactor) for row in view.tree.rows]
-        header = redactor.data({**view.current_header(), "own": is_own})
-        version = len(view.tree.entries)
-    return to_json_text({"head": header, "rows": rows, "version": version, "requests": redactor.data(list(requests))})
-
-
 def _compare(left: RunView, right: RunView, redactor: Redactor) -> JsonObject:
     with ExitStack() as locks:
         for lock in sorted({left.lock, right.lock}, key=id):  # A fixed order prevents deadlocks.
             locks.enter_context(lock)
-        pairs = align(left.tree, right.tree)
-        sides = [
-            {"head": redactor.data(view.current_header()), "rows": [row_json(row, redactor) for row in view.tree.rows]}
-            for view in (left, right)
-        ]
-    return {
-        "a": sides[0],
-        "b": sides[1],
-        "pairs": [
-            [pair.left and pair.left.id, pair.right and pair.right.id, pair.depth, int(pair.is_same)] for pair in pairs
-        ],
-    }
+        return {
+            "a": left.page_data(redactor),
+            "b": right.page_data(redactor),
+            "pairs": [
+                [pair.left and pair.left.id, pair.right and pair.right.id, pair.depth, int(pair.is_same)]
+                for pair in align(left.tree, right.tree)
+            ],
+        }
 
 
 def _earlier_runs(index: StoreRunIndex, batch: str, view: RunView) -> list[JsonObject]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -10,25 +9,14 @@ from difflib import SequenceMatcher
 from functools import cache
 from typing import NamedTuple
 
-from acorn._inside import Redactor, describe_blobs, record_to_json, text_of, to_compact_json, to_json_data
+from acorn._inside import Redactor, describe_blobs, parse_json, record_to_json, text_of, to_compact_json, to_json_data
 from acorn._inside.run_tree import Row, RunTree
-from acorn.journal import (
-    BranchFinished,
-    Compacted,
-    Entry,
-    HistoryEdited,
-    InputReceived,
-    InputRequested,
-    MessagesAdded,
-    ModelResponded,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    ToolFinished,
-)
+from acorn.journal import Entry, HistoryEdited, MessagesAdded, ModelResponded, RunStarted
 from acorn.types import JsonObject, is_json_object
 from acorn.web.page import PREVIEW_LIMIT, STREAM_LIMIT
 
+_CONTENT_FIELDS = ("input", "content", "refusal", "error", "question", "answer", "summary")
+"""The fields of journal entries whose values are compared in an alignment. Times, totals and ids always differ."""
 _INVALID_FIELD = re.compile(r'<field name="([^"]*)">')
 
 Event = JsonObject
@@ -43,24 +31,20 @@ def entry_event(entry: Entry) -> Event:
 
 def row_json(row: Row, redactor: Redactor) -> JsonObject:
     """Return a row as JSON data with short JSON keys. Secrets are redacted."""
-    fields: JsonObject = {"i": row.id, "k": row.kind, "n": redactor.text(row.name, PREVIEW_LIMIT)}
-    if row.parent is not None:
-        fields["u"] = row.parent.id
-    if row.step:
-        fields["s"] = row.step
-    if row.start is not None:
-        fields["a"] = round(row.start, 4)
-    if row.end is not None:
-        fields["b"] = round(row.end, 4)
-    if preview := _preview(row):
-        fields["p"] = redactor.text(preview, PREVIEW_LIMIT)
-    if row.tokens is not None:
-        fields["t"] = row.tokens
-    if row.cost is not None:
-        fields["c"] = row.cost
-    if row.has_failed:
-        fields["x"] = 1
-    return fields
+    fields = {
+        "i": row.id,
+        "k": row.kind,
+        "n": redactor.text(row.name, PREVIEW_LIMIT),
+        "u": None if row.parent is None else row.parent.id,
+        "s": row.step or None,
+        "a": None if row.start is None else round(row.start, 4),
+        "b": None if row.end is None else round(row.end, 4),
+        "p": redactor.text(_preview(row), PREVIEW_LIMIT) or None,
+        "t": row.tokens,
+        "c": row.cost,
+        "x": 1 if row.has_failed else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _preview(row: Row) -> str:
@@ -68,7 +52,7 @@ def _preview(row: Row) -> str:
         case "input":
             return _input_preview(row)
         case "answer" if row.arguments is not None:
-            return _invalid_fields_text(row.error or "") if row.has_failed else _answer_text(row.arguments)
+            return _invalid_fields_text(row.error or "") if row.has_failed else summary_line(parse_json(row.arguments))
         case "model" | "answer":
             names = ", ".join(call.name for call in row.calls if call.arguments is not None)
             return row.error or row.text or names or ("" if row.run.end is None else row.run.end.content)
@@ -79,13 +63,12 @@ def _preview(row: Row) -> str:
 
 
 def _input_preview(row: Row) -> str:
-    preview = ""
     for entry in row.entries:
-        if isinstance(entry, RunStarted):
-            preview = summary_line(entry.input)
-        elif isinstance(entry, MessagesAdded) and entry.messages:
-            preview = preview or text_of(entry.messages[-1].get("content"))
-    return preview
+        if isinstance(entry, RunStarted) and (preview := summary_line(entry.input)):
+            return preview
+        if isinstance(entry, MessagesAdded) and entry.messages:
+            return text_of(entry.messages[-1].get("content"))
+    return ""
 
 
 def summary_line(value: object) -> str:
@@ -100,13 +83,6 @@ def summary_line(value: object) -> str:
         data = next(iter(data.values())) if text is None and len(data) == 1 else data if text is None else text
     text = data if isinstance(data, str) else "" if data is None else to_compact_json(data)
     return " ".join(text.split())[: 4 * PREVIEW_LIMIT]
-
-
-def _answer_text(arguments: str) -> str:
-    try:
-        return summary_line(json.loads(arguments))
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _invalid_fields_text(content: str) -> str:
@@ -184,33 +160,17 @@ def _kind_and_name(row: Row) -> Hashable:
 def _row_content(row: Row) -> Hashable:
     """Return the content of a row without times, totals and ids, which always differ between runs."""
     arguments = row.arguments if row.kind != "answer" else None
-    texts = tuple(text for entry in row.entries if (text := _entry_content(entry)))
-    return row.kind, row.name, row.has_failed, arguments, texts
+    content = to_compact_json(list(filter(any, map(_entry_content, row.entries))))
+    return row.kind, row.name, row.has_failed, arguments, content
 
 
-def _entry_content(entry: Entry) -> str:
+def _entry_content(entry: Entry) -> list[object]:
+    content = [getattr(entry, name, None) for name in _CONTENT_FIELDS]
     match entry:
-        case RunStarted():
-            return _text(entry.input)
         case MessagesAdded() | HistoryEdited():
-            return _text([[message.get("role"), message.get("content")] for message in entry.messages])
+            content += [[message.get("role"), message.get("content")] for message in entry.messages]
         case ModelResponded():
-            return _text([entry.content, entry.refusal, [[call.name, call.arguments] for call in entry.calls]])
-        case ToolFinished() | BranchFinished():
-            return _text([entry.content, entry.error])
-        case InputRequested():
-            return _text([entry.question, entry.arguments])
-        case InputReceived():
-            return _text(entry.answer)
-        case Compacted():
-            return entry.summary
-        case RunFinished():
-            return entry.content
-        case RunFailed():
-            return entry.error
+            content += [[call.name, call.arguments] for call in entry.calls]
         case _:
-            return ""
-
-
-def _text(value: object) -> str:
-    return to_compact_json(to_json_data(value))
+            pass
+    return content

@@ -31,9 +31,11 @@ from acorn._inside.run_tree import Row, RunTree, tree_of
 from acorn.journal import RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
-from acorn.web.page.rows import entry_event, summary_line
+from acorn.web.page.rows import entry_event, row_json, summary_line
 
 PAGE_SIZE = 50
+ACTIVE = ("queued", "running")
+"""The statuses of runs that are in progress or will start."""
 _MAX_VIEWS = 8
 _MAX_SUMMARIES = 2000
 _SEARCH_BATCH = 200
@@ -58,13 +60,13 @@ class RunView:
     tree: RunTree = field(default_factory=RunTree)
     position: int = 0
     """The position of the last loaded entry in the store."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _search_texts: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
     """Maps a row id to the version of the row and its text in lower case."""
 
     @property
     def is_active(self) -> bool:
-        return self.status in ("queued", "running")
+        return self.status in ACTIVE
 
     def current_header(self) -> Header:
         """Return the header of the run with its current status.
@@ -79,6 +81,19 @@ class RunView:
             usage = record_to_json(tree.usage)
             header |= {"usage": usage, "cost": tree.cost, "steps": tree.steps, "seconds": tree.seconds}
         return header
+
+    def page_data(self, redactor: Redactor, *, is_own: bool = False, since: int = 0) -> JsonObject:
+        """Return the header of the run, the rows that changed after a version, and the current version, as JSON data.
+
+        The page requests the details of a row separately. Another thread may hold the lock while it waits for the
+        store.
+        """
+        with self.lock:
+            return {
+                "head": redactor.data({**self.current_header(), "own": is_own}),
+                "rows": [row_json(row, redactor) for row in self.tree.changed_since(since)],
+                "version": len(self.tree.entries),
+            }
 
     def search(self, text: str, redactor: Redactor) -> list[int]:
         """Return the ids of the rows that contain a text. Uppercase and lowercase letters are equal."""

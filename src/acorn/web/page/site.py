@@ -20,7 +20,7 @@ from pathlib import Path
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
 from acorn._inside import Redactor, agent_name, describe_error, find_secrets, is_instance, record_to_json
-from acorn.chunk import call_index_of, has_answer_part
+from acorn._inside.runs import aresume_stream
 from acorn.journal import Entry
 from acorn.stores import MemoryStore
 from acorn.stores.open import open_store
@@ -28,7 +28,7 @@ from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
 from acorn.web.page import NO_LIMIT, TEXT_LIMIT
-from acorn.web.page.agent import Agent, ForkRequest, describe_fork, resume_run, secrets_of, start_run
+from acorn.web.page.agent import Agent, ForkRequest, describe_fork, secrets_of, start_run
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
 
@@ -37,32 +37,9 @@ _MAX_REMEMBERED_RUNS = 64
 _CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
-TEXT_KINDS = ("text", "reasoning")
-"""Kinds of events that contain new text of a response. The page appends the text."""
-PART_KINDS = (*TEXT_KINDS, "call", "answer")
-"""Kinds of events that contain a part of a response in progress."""
-
 
 class BusyError(AcornError):
     """A run cannot start because too many runs are in progress."""
-
-
-def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
-    """Convert a chunk of streamed output to an event for the browser.
-
-    Return None if a journal entry contains the same information. `root` is the id of the root run. The content of a
-    tool call or an answer is parsed later, only if the event is sent.
-    """
-    if chunk.tool_result is not None or chunk.run is not None:
-        return None
-    run = {"run_id": chunk.run_id or root}
-    if chunk.content:
-        return {"entry": "text", **run, "s": chunk.content}
-    if chunk.reasoning:
-        return {"entry": "reasoning", **run, "s": chunk.reasoning}
-    if call_index_of(chunk) is not None:
-        return {"entry": "call", **run, "chunk": chunk, "i": call_index_of(chunk)}
-    return {"entry": "answer", **run, "chunk": chunk} if has_answer_part(chunk) else None
 
 
 class LiveRun:
@@ -75,9 +52,10 @@ class LiveRun:
         self.is_over = False
         self.thread = threading.Thread(target=self._run, name=f"acorn web {run_id[:8]}", daemon=True)
         self._chunks = chunks
-        self._events: list[Event] = [entry_event(entry) for entry in past]
-        self._responding: set[str] = set()
-        """The ids of the runs that currently receive a response from a model."""
+        self._events: list[Event | None] = [entry_event(entry) for entry in past]
+        """Journal entries and chunks of output. When a response is complete, its chunks are replaced by None."""
+        self._responding: dict[str, int] = {}
+        """Maps the id of each run that currently receives a response to the index of the request in the events."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -94,10 +72,11 @@ class LiveRun:
             if self._task is not None and self._loop is not None and not self.is_over:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
-    def events_from(self, index: int) -> tuple[list[Event], bool]:
-        """Return the events from `index` to the end, and True if the run is over."""
+    def events_from(self, start: int, end: int | None = None) -> tuple[list[Event], int, bool]:
+        """Return the events from the index `start` to `end`, the number of all events, and True if the run is over."""
         with self._lock:
-            return self._events[index:], self.is_over
+            events = [event for event in self._events[start:end] if event is not None]
+            return events, len(self._events), self.is_over
 
     # The following methods run in the thread of the run.
 
@@ -118,9 +97,8 @@ class LiveRun:
         with listen(self._on_entry):
             async with aclosing(self._chunks) as chunks:
                 async for chunk in chunks:
-                    event = chunk_event(chunk, self.run_id)
-                    if event is not None:
-                        self._add(event)
+                    if chunk.tool_result is None and chunk.run is None:  # The journal entries contain both.
+                        self._add({"entry": "chunk", "run_id": chunk.run_id or self.run_id, "chunk": chunk})
 
     def _on_entry(self, entry: Entry) -> None:
         event = entry_event(entry)
@@ -143,12 +121,16 @@ class LiveRun:
     def _add(self, event: Event) -> None:
         kind, run_id = event["entry"], event["run_id"]
         with self._lock:
-            if kind in PART_KINDS and run_id not in self._responding:
-                return  # The part of the response arrived after the response had ended.
+            if kind == "chunk" and run_id not in self._responding:
+                return  # The chunk arrived after the response had ended.
             if kind == "ModelRequested":
-                self._responding.add(run_id)
+                self._responding[run_id] = len(self._events)
             elif kind in ("ModelResponded", "RunFailed", "RunInterrupted", "RunFinished"):
-                self._responding.discard(run_id)
+                start = self._responding.pop(run_id, len(self._events))
+                if kind == "ModelResponded":
+                    for index, other in enumerate(self._events[start:], start):
+                        if other is not None and (other["entry"], other["run_id"]) == ("chunk", run_id):
+                            self._events[index] = None
             self._events.append(event)
 
 
@@ -197,7 +179,8 @@ class Site:
             if run_id in self.live_runs and not self.live_runs[run_id].is_over:
                 return
             self._check_capacity()
-            self._drive(LiveRun(run_id, resume_run(agent, store, run_id), tuple(view.tree.entries)))
+            chunks = aresume_stream(agent.using(store=store), run_id)
+            self._drive(LiveRun(run_id, chunks, view.tree.entries))
 
     def stop(self, run_id: str) -> None:
         """Stop a run.
@@ -267,6 +250,16 @@ class Site:
     def header(self, view: RunView) -> JsonObject:
         """Return the current header of a run, which also tells whether the agent of the page started the run."""
         return {**view.current_header(), "own": self.is_own(view)}
+
+    def page_data(self, view: RunView, since: int = 0) -> JsonObject:
+        """Return the header, the changed rows and the unanswered requests for human input of a run as JSON data.
+
+        Call this method in a thread, because it may wait for the store.
+        """
+        redactor = self.redactor()
+        requests = self.requests(view.header["id"]) if view.status == "waiting" else []
+        data = view.page_data(redactor, is_own=self.is_own(view), since=since)
+        return {**data, "requests": redactor.data(requests)}
 
     def describe_fork(self, run_id: str, before: int | None) -> JsonObject:
         """Return the events that a fork of a run would copy, and the tools that it may call again, as JSON data."""

@@ -9,16 +9,19 @@ secret.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from itertools import groupby
 
 from starlette.concurrency import run_in_threadpool
 
 from acorn import StreamChunk
-from acorn._inside import Redactor, to_json_data, to_json_text
+from acorn._inside import to_json_text
 from acorn.types import JsonObject
 from acorn.web.page import STREAM_LIMIT
-from acorn.web.page.rows import Event, entry_event, row_json
-from acorn.web.page.site import PART_KINDS, TEXT_KINDS, Site
+from acorn.web.page.rows import Event, entry_event
+from acorn.web.page.run_index import ACTIVE
+from acorn.web.page.site import Site
+from acorn.web.serve.responses import ChunkEvents, merge_chunks
 
 STORED_PREFIX = "stored"
 """The prefix of event ids for a run that is read from the index. Event ids of a live run start with its token."""
@@ -33,26 +36,26 @@ async def run_events(site: Site, run_id: str, last_id: str) -> AsyncGenerator[by
 
     If `last_id` is not an id of this stream, the stream starts with the first event.
     """
-    live, redactor, texts = site.live_runs.get(run_id), site.redactor(), EventTextBuffer()
+    live, encoder = site.live_runs.get(run_id), ChunkEvents(site.redactor())
     token, interval = (STORED_PREFIX, _POLL_INTERVAL) if live is None else (live.token, _LIVE_INTERVAL)
     last_token, _, number = last_id.partition("-")
     index = (read_number(number) if last_token == token else None) or 0
     if index == 0:
         yield _message(f"{token}-0", [{"entry": "reset"}])
     elif live is not None:  # Restore the text that was held back before the browser reconnected.
-        texts.release(merge_events(live.events_from(0)[0][:index]), redactor)
+        list(page_events(live.events_from(0, index)[0], run_id, encoder))
     while not site.is_closing:
         if live is not None:
-            events, is_over = live.events_from(index)
+            events, index, is_over = live.events_from(index)
         else:
             view = await run_in_threadpool(site.index.view, run_id)
             if run_id in site.live_runs or view is None:
                 return
             events, is_over = [entry_event(entry) for entry in view.tree.entries[index:]], not view.is_active
+            index += len(events)
         if events:
-            index, redactor = index + len(events), site.redactor()
-            released = texts.release(merge_events(events), redactor)
-            yield _message(f"{token}-{index}", [page_event(event, redactor) for event in released])
+            encoder.redactor = site.redactor()
+            yield _message(f"{token}-{index}", list(page_events(events, run_id, encoder)))
         elif is_over:
             yield await _end_message(site, run_id, f"{token}-{index}")
             return
@@ -66,42 +69,19 @@ async def row_events(site: Site, run_id: str, version: int) -> AsyncGenerator[by
     """
     status = ""
     while not site.is_closing:
-        changes = await run_in_threadpool(_read_changes, site, run_id, version)
-        if changes is None:
+        view = await run_in_threadpool(site.index.view, run_id)
+        if view is None:
             return
-        rows, header, version, is_active = changes
-        live, is_waiting = site.live_runs.get(run_id), header["status"] == "waiting"
+        data = await run_in_threadpool(site.page_data, view, version)
+        version, live = data["version"], site.live_runs.get(run_id)
         # A run that was just resumed is live before the store reports it as running.
-        is_over = not (is_active or (live is not None and not live.is_over))
-        if rows or is_over or status != header["status"]:
-            status = header["status"]
-            waiting = await run_in_threadpool(site.requests, run_id) if is_waiting else []
-            update = {
-                "rows": rows,
-                "head": header,
-                "version": version,
-                "requests": site.redactor().data(waiting),
-                "over": is_over,
-            }
-            yield _message(str(version), update)
+        is_over = not (data["head"]["status"] in ACTIVE or (live is not None and not live.is_over))
+        if data["rows"] or is_over or status != data["head"]["status"]:
+            status = data["head"]["status"]
+            yield _message(str(version), {**data, "over": is_over})
         if is_over:
             return
         await asyncio.sleep(_POLL_INTERVAL)
-
-
-def _read_changes(site: Site, run_id: str, version: int) -> tuple[list[JsonObject], JsonObject, int, bool] | None:
-    """Return the changed rows, the header and the version of a run, and True if the run is active.
-
-    Return None if the run does not exist. Call this function in a thread, because it may wait for the store. Another
-    thread may also hold the lock of the view while it waits for the store.
-    """
-    view = site.index.view(run_id)
-    if view is None:
-        return None
-    redactor = site.redactor()
-    with view.lock:
-        rows = [row_json(row, redactor) for row in view.tree.changed_since(version)]
-        return rows, redactor.data(site.header(view)), len(view.tree.entries), view.is_active
 
 
 async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
@@ -125,80 +105,19 @@ def read_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
-# The events of a message
-
-
-def merge_events(events: Sequence[Event]) -> list[Event]:
-    """Join the texts of consecutive parts of a response, and drop events that a later event replaces.
-
-    A later version of a tool call or an answer replaces the earlier version. The journal entry of a complete response
-    replaces all parts of the response.
-    """
-    merged: list[Event | None] = []
-    positions: dict[str, dict[tuple[str, int], int]] = {}
-    """Maps a run id to the indexes in `merged` of the parts of its current response."""
-    for event in events:
-        kind, run_id = event["entry"], event["run_id"]
-        if kind not in PART_KINDS:
-            if kind == "ModelResponded":
-                for position in positions.get(run_id, {}).values():
-                    merged[position] = None
-            positions.pop(run_id, None)
-            merged.append(event)
+def page_events(events: Sequence[Event], root: str, encoder: ChunkEvents) -> Iterator[JsonObject]:
+    """Convert events of a run to JSON data for the page. Chunks are merged, secrets redacted, and long texts cut."""
+    for is_chunk, group in groupby(events, lambda event: event["entry"] == "chunk"):
+        if is_chunk:
+            for chunk in merge_chunks([event["chunk"] for event in group]):
+                yield from _chunk_events(chunk, root, encoder)
             continue
-        parts = positions.setdefault(run_id, {})
-        key = (kind, event.get("i", 0))
-        earlier = merged[parts[key]] if key in parts else None
-        if earlier is None:
-            parts[key] = len(merged)
-            merged.append(event)
-        elif kind in TEXT_KINDS:
-            merged[parts[key]] = {**earlier, "s": earlier["s"] + event["s"]}
-        else:
-            merged[parts[key]] = event
-    return [event for event in merged if event is not None]
+        for event in group:  # The texts of the run are complete before a journal entry.
+            run_id = None if event["run_id"] == root else event["run_id"]
+            yield from _chunk_events(StreamChunk(run_id=run_id), root, encoder)
+            yield {key: encoder.redactor.data(value, STREAM_LIMIT) for key, value in event.items() if key != "extra"}
 
 
-class EventTextBuffer:
-    """A buffer that holds back the last word of each streamed text.
-
-    An incomplete word may be the start of a secret, so it must not be sent yet.
-    """
-
-    def __init__(self) -> None:
-        self._held_back: dict[tuple[str, str], str] = {}
-
-    def release(self, events: Sequence[Event], redactor: Redactor) -> list[Event]:
-        """Add new events, and return the events and texts that may be sent now.
-
-        If an event is not a part of a response, the texts of its run are complete, so the remaining text is also
-        returned.
-        """
-        released: list[Event] = []
-        for event in events:
-            kind, run_id = event["entry"], event["run_id"]
-            if kind in TEXT_KINDS:
-                text = self._held_back.pop((kind, run_id), "") + event["s"]
-                text, self._held_back[kind, run_id] = redactor.split(text)
-                released += [{**event, "s": text}] if text else []
-                continue
-            if kind not in PART_KINDS:
-                for text_kind in TEXT_KINDS:
-                    text = redactor.partial(self._held_back.pop((text_kind, run_id), ""))
-                    released += [{"entry": text_kind, "run_id": run_id, "s": text}] if text else []
-            released.append(event)
-        return released
-
-
-def page_event(event: Event, redactor: Redactor) -> Event:
-    """Convert an event to JSON data for the page. Secrets are redacted, and long texts are cut."""
-    chunk: StreamChunk | None = event.get("chunk")
-    if chunk is None:
-        return {key: redactor.data(value, STREAM_LIMIT) for key, value in event.items() if key != "extra"}
-    fields: Event = {"entry": event["entry"], "run_id": event["run_id"]}
-    if event["entry"] == "call":
-        call = chunk.tool_call or {}
-        fields |= {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
-    else:
-        fields |= {"v": to_json_data(chunk.partial), "c": list(chunk.completed)}
-    return {key: redactor.partial(value, STREAM_LIMIT) for key, value in fields.items()}
+def _chunk_events(chunk: StreamChunk, root: str, encoder: ChunkEvents) -> Iterator[JsonObject]:
+    for event in encoder.events(chunk):
+        yield {**encoder.redactor.data(event, STREAM_LIMIT), "entry": "chunk", "run_id": chunk.run_id or root}

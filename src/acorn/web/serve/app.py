@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import RESULT, Redactor, describe_agent, excerpt, is_instance, parse_input
+from acorn._inside import RESULT, Redactor, excerpt, is_instance, parse_input, read_spec
 from acorn._inside.runs import aresume, check_agent
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
@@ -91,7 +91,7 @@ class Service:
         check_agent(agent)  # Report a wrong declaration before the first request.
         self.agent: Agent = agent
         self.name = type(agent).__name__
-        self.spec = describe_agent(agent)
+        self.spec = read_spec(agent)
         secrets = {*keys, *secrets_of(agent)}
         self.redactor = Redactor(secrets, finds_keys=False)
         """The redactor of answers. It ignores texts that only look like keys, because programs process the answers."""

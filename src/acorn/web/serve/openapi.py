@@ -7,9 +7,9 @@ from pydantic.json_schema import JsonSchemaMode
 
 import acorn
 from acorn import Request
-from acorn._inside import RESULT, component_schema, describe_agent
+from acorn._inside import RESULT, component_schema, read_spec
 from acorn.types import JsonObject
-from acorn.web.page.agent import Agent
+from acorn.web.page.agent import Agent, docstring_line
 from acorn.web.serve.openai_api import CompletionRequest
 
 
@@ -56,28 +56,28 @@ _EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}
 
 def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
-    description = describe_agent(agent)
+    spec = read_spec(agent)
     schemas: JsonObject = {}
     _add_schema("Answer", RunAnswers, "validation", schemas)
     _add_schema("Error", ErrorBody, "serialization", schemas)
     _add_schema("Paused", PausedBody, "serialization", schemas)
     _add_schema("Completion", CompletionRequest, "validation", schemas)
-    _add_schema("Input", description.input.schema, "validation", schemas)
-    _add_schema("Output", description.output.schema, "serialization", schemas)
-    for name, shape in (("Input", description.input), ("Output", description.output)):
+    _add_schema("Input", spec.input.schema, "validation", schemas)
+    _add_schema("Output", spec.output.schema, "serialization", schemas)
+    for name, shape in (("Input", spec.input), ("Output", spec.output)):
         if shape.wrapped:
             schemas[name] = schemas[name]["properties"][RESULT]
-    if description.output.is_empty:
+    if spec.output.is_empty:
         schemas["Output"] = {"type": "null"}
-    needs_input = not description.input.is_empty
+    needs_input = not spec.input.is_empty
     output, paused, json_object = _json(_ref("Output")), _json(_ref("Paused")), _json({"type": "object"})
     run_id: JsonObject = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     document: JsonObject = {
         "openapi": "3.1.0",
         "info": {
-            "title": description.name,
+            "title": spec.owner,
             "version": acorn.__version__,
-            "description": " ".join(description.docstring.split()),
+            "description": docstring_line(agent),
         },
         "paths": {
             "/run": {

@@ -202,20 +202,20 @@ def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
     Texts are joined. Of each partial answer and each tool call, only the last version remains.
     """
     merged: list[StreamChunk] = []
-    last: dict[str | None, int] = {}
-    """Maps a run id to the index in `merged` of the last chunk of the run."""
+    last: dict[str | None, tuple[int, str | int | None]] = {}
+    """Maps a run id to the index in `merged` and the merge key of the last chunk of the run."""
     for chunk in chunks:
-        index = last.get(chunk.run_id)
-        earlier = None if index is None else merged[index]
-        kind = _merge_key(chunk)
-        if index is None or earlier is None or kind is None or earlier.done or _merge_key(earlier) != kind:
-            last[chunk.run_id] = len(merged)
+        key = _merge_key(chunk)
+        index, last_key = last.get(chunk.run_id, (0, None))
+        if key is None or key != last_key:
+            index = len(merged)
             merged.append(chunk)
-        elif kind in ("content", "reasoning"):
-            text = {kind: getattr(earlier, str(kind)) + getattr(chunk, str(kind))}
+        elif key in ("content", "reasoning"):
+            text = {key: getattr(merged[index], str(key)) + getattr(chunk, str(key))}
             merged[index] = StreamChunk(**text, done=chunk.done, branch=chunk.branch, run_id=chunk.run_id)
         else:
             merged[index] = chunk
+        last[chunk.run_id] = index, None if chunk.done else key
     return merged
 
 
@@ -246,32 +246,34 @@ def encode_event(redactor: Redactor, value: object) -> bytes:
 class ChunkEvents:
     """The encoder for the endpoint `POST /stream`.
 
-    Its events have the field names of `StreamChunk`.
+    Its events have the field names of `StreamChunk`. The page receives the same events.
     """
 
     def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+        self.redactor = redactor
         self._held_back: dict[tuple[str | None, str], str] = {}
         """Maps the run id and the kind of a growing text to its end, which may be the beginning of a secret."""
 
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
-        return b"".join(encode_event(self._redactor, event) for chunk in chunks for event in self._events(chunk))
+        return b"".join(encode_event(self.redactor, event) for chunk in chunks for event in self.events(chunk))
 
-    def _events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
+    def events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
+        """Yield one event for each part of a chunk. The last word of a text is held back until the response ends."""
         branch = {"branch": chunk.branch, "run_id": chunk.run_id} if chunk.branch is not None else {}
+        is_complete = chunk.done or _merge_key(chunk) is None
         for kind in ("content", "reasoning"):
-            new_text, rest = getattr(chunk, kind) or "", self._held_back.pop((chunk.run_id, kind), "")
-            if new_text and not chunk.done:
-                text, self._held_back[chunk.run_id, kind] = self._redactor.split(rest + new_text)
+            text = self._held_back.pop((chunk.run_id, kind), "") + (getattr(chunk, kind) or "")
+            if is_complete:
+                text = self.redactor.text(text)
             else:
-                text = self._redactor.text(rest + new_text)
+                text, self._held_back[chunk.run_id, kind] = self.redactor.split(text)
             if text:
                 yield {kind: text, **branch}
         if has_answer_part(chunk):
-            partial = self._redactor.partial(to_json_data(chunk.partial))
+            partial = self.redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
         if chunk.tool_call is not None:
-            yield {"tool_call": self._redactor.partial(chunk.tool_call), **branch}
+            yield {"tool_call": self.redactor.partial(chunk.tool_call), **branch}
         if chunk.tool_result is not None:
             yield {"tool_result": record_to_json(chunk.tool_result), **branch}
         if chunk.done:

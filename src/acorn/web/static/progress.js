@@ -67,19 +67,14 @@ const HANDLERS = {
   ModelRequested(event, run) {
     run.startTurn(event);
   },
-  text(event, run) {
-    run.turn?.addText(event.s);
-  },
-  reasoning(event, run) {
-    run.turn?.addReasoning(event.s);
-  },
-  call(event, run) {
-    run.turn?.updateCall(event);
-  },
-  answer(event, run) {
+  chunk(event, run) {
+    if (event.content) run.turn?.addText(event.content);
+    if (event.reasoning) run.turn?.addReasoning(event.reasoning);
+    if (event.tool_call) run.turn?.updateCall(event.tool_call);
+    if (event.partial === undefined) return;
     run.turn?.startAnswer();
-    if (this.isRoot(run)) this.answer.showPartial(event.v, event.c);
-    else run.turn?.showPartial(event.v);
+    if (this.isRoot(run)) this.answer.showPartial(event.partial, event.completed);
+    else run.turn?.showPartial(event.partial);
   },
   ModelResponded(event, run) {
     this.count(event.usage, event.cost);
@@ -219,14 +214,14 @@ class TurnPart {
     this.thought.append(text);
   }
 
-  updateCall(event) {
-    let part = this.parts.get(event.i);
+  updateCall(call) {
+    let part = this.parts.get(call.index);
     if (!part) {
-      part = new CallPart(event.name, "");
-      this.parts.set(event.i, part);
+      part = new CallPart(call.name, "");
+      this.parts.set(call.index, part);
       this.callsNode.append(part.node);
     }
-    part.write(event.name, event.a);
+    part.write(call.name, call.arguments);
   }
 
   startAnswer() {

@@ -1,7 +1,7 @@
 """Generate `src/acorn/models/prices.json` from the price table of LiteLLM: `make prices`.
 
 The generated table contains the models of the native lanes. A lane is the way that a request takes to its provider. The
-prices are in dollars per million tokens: for input, for output, for input read from a cache, for input written to a
+prices are in dollars per token: for input, for output, for input read from a cache, for input written to a
 cache (for five minutes and for one hour), and for long prompts. A request to Anthropic must limit the length of the
 response, so the table also contains the maximum response length of each Anthropic model.
 """
@@ -46,20 +46,16 @@ def litellm_table() -> dict[str, Any]:
 def row(known: dict[str, Any]) -> dict[str, Any]:
     """Convert the LiteLLM entry of one model to a row of the generated table."""
     prices: dict[str, Any] = {
-        name: _per_million(known[key]) for name, key in KEYS.items() if known.get(key) is not None
+        name: known[key] for name, key in KEYS.items() if known.get(key) is not None
     }
     if known.get("litellm_provider") == "anthropic" and known.get("max_output_tokens"):
         prices["max_output"] = known["max_output_tokens"]
     for key in known:
         if tier_key := re.fullmatch(r"input_cost_per_token_above_(\d+)k_tokens", key):
             size = f"_above_{tier_key[1]}k_tokens"
-            tier = {name: _per_million(known[k + size]) for name, k in KEYS.items() if known.get(k + size) is not None}
+            tier = {name: known[k + size] for name, k in KEYS.items() if known.get(k + size) is not None}
             prices["long_prompt"] = {"tokens": int(tier_key[1]) * 1000, **tier}
     return prices
-
-
-def _per_million(dollars: float) -> float:
-    return float(f"{dollars * 1e6:.6g}")
 
 
 if __name__ == "__main__":

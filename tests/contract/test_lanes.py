@@ -23,8 +23,8 @@ from tools.write_prices import TABLE, prices
 from acorn import ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.failures import forget_rejections
-from acorn.models.port import Model
-from acorn.models.providers import prices_of
+from acorn.models.port import Model, ModelResponse
+from acorn.models.providers import listed_price
 from acorn.models.request import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call
@@ -221,8 +221,6 @@ RESPONSES_OPTIONS: dict[str, Json] = {
     "one certain tool": {"given": {"tool_choice": {"type": "function", "function": {"name": "search"}}}},
     "no tools": {"tools": []},
     "a tool of its own": {"tools": [TOOL, {"type": "web_search", "search_context_size": "low"}, FINISH]},
-    "an object": {"given": {"response_format": {"type": "json_object"}}},
-    "a schema": {"given": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}}},
     "brief": {"given": {"text": {"verbosity": "low"}}},
 }
 ANTHROPIC_OPTIONS: dict[str, Json] = {
@@ -344,8 +342,10 @@ REPLIES: dict[str, Reply] = {
 }
 
 
-def read(spoken: str, response: Any) -> Json:
+def read(spoken: str, model: Model, response: ModelResponse) -> Json:
     found = asdict(response)
+    if response.cost is None and (price := model.price()) is not None:
+        found["cost"] = price.of(response.usage)
     for made in found["tool_calls"]:
         made["arguments"] = json.loads(made["arguments"] or "{}")
     if spoken == "anthropic":
@@ -363,12 +363,12 @@ def test_native_lane_parses_responses_like_litellm(spoken: str, how: str) -> Non
                 for model in lanes(server, spoken, {}):
                     request = request_of(Case([SYSTEM, USER]))
                     if how == "whole":
-                        found.append(read(spoken, model.complete(request)))
+                        found.append(read(spoken, model, model.complete(request)))
                     else:
                         assembly = Assembly()
                         for delta in model.stream(request):  # type: ignore[attr-defined]
                             assembly.add(delta)
-                        found.append(read(spoken, assembly.response()))
+                        found.append(read(spoken, model, assembly.response()))
             ours, theirs = found
             for each in (ours, theirs):  # The server numbers its requests.
                 for made in each["tool_calls"]:
@@ -405,6 +405,7 @@ def test_native_lane_is_selected_only_for_models_and_settings_it_supports(monkey
         ({"model": "openai/responses/gpt-5", "reasoning_effort": "low"}, "OpenAIResponses"),
         ({"model": "openai/responses/gpt-4o", "reasoning_effort": "low"}, "LiteLLM"),
         ({"model": "openai/responses/gpt-4o", "stop": "END"}, "LiteLLM"),
+        ({"model": "openai/responses/gpt-4o", "response_format": {"type": "json_object"}}, "LiteLLM"),
         ("anthropic/claude-sonnet-4-5", "Anthropic"),
         ({"model": "openai/gpt-4o", "top_p": 0.5}, "OpenAIChat"),
         ({"model": "openai/gpt-4o", "lane": "native"}, "OpenAIChat"),
@@ -425,4 +426,4 @@ def test_native_lane_is_selected_only_for_models_and_settings_it_supports(monkey
 
 def test_native_lane_price_table_equals_litellm_prices() -> None:
     assert json.loads(TABLE.read_text()) == prices(), "run `make prices`"
-    assert prices_of("openai", "no-such-model") is None
+    assert listed_price("openai", "no-such-model") is None

@@ -148,14 +148,12 @@ def test_permanent_failure_after_retryable_failures_raises_last_error(wire: Wire
     assert wire.count() == 3
 
 
-@pytest.mark.chat
-def test_http_redirect_is_followed_with_identical_request_body(wire: Wire) -> None:
-    moved = wire.either(openai="/moved/chat/completions", anthropic="/moved/messages")
-    server = wire.serve([Fault(status=307, headers={"Location": moved}), DONE])
-    assert wire.run(Plain(model=wire.model(num_retries=0))).output == "done"
-    first, second = server.requests
-    assert second.path == moved
-    assert second.raw == first.raw
+@pytest.mark.parametrize("lane", ["native"])
+def test_http_redirect_raises_model_error_that_names_api_base(wire: Wire) -> None:
+    wire.serve([Fault(status=307, headers={"Location": "/moved"})])
+    error = wire.fails(Plain(model=wire.model(num_retries=0)))
+    assert error.status == 307
+    assert "Set `api_base` in the model dict to that address." in str(error)
 
 
 # Waiting

@@ -91,6 +91,8 @@ def suggest_fix(
         return f"The model does not support the `{attribute}` that was set. Change or remove it."
     if status in (401, 403):
         return "Check the `api_key` in the model dict, or the provider's environment variable."
+    if status is not None and 300 <= status < 400:
+        return "The server redirects the request to another address. Set `api_base` in the model dict to that address."
     if status == 404:
         return CHECK_MODEL_ID.format(name)
     if "quota" in text or "credit balance" in text:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,8 @@ from typing import NamedTuple
 from pydantic_core import from_json
 
 from acorn.errors import ModelError
-from acorn.types import JsonObject
+from acorn.models.port import Price
+from acorn.types import JsonObject, Usage
 
 
 class _Provider(NamedTuple):
@@ -114,67 +115,33 @@ def check_key(name: str, provider: str, config: JsonObject) -> None:
     )
 
 
-_MILLION = 1_000_000
-
-
 @dataclass(frozen=True)
-class TokenCounts:
-    """The number of tokens in a request and its response.
+class ListedPrice(Price):
+    """The price of a model in acorn's price table."""
 
-    Tokens with different prices are counted separately.
-    """
-
-    input: int
-    """All prompt tokens, including the tokens that were read from or written to a cache."""
-    output: int
-    """The tokens of the response."""
-    cached: int = 0
-    """The prompt tokens that the provider read from a cache."""
-    written: int = 0
-    """The prompt tokens that the provider wrote to a cache with the default lifetime."""
-    written_hour: int = 0
-    """The prompt tokens that the provider wrote to a cache with a lifetime of one hour."""
-
-
-@dataclass(frozen=True)
-class PriceList:
-    """The prices of a model in dollars per million tokens.
-
-    If `cached` is None, tokens from the provider's cache cost as much as other input tokens.
-    """
-
-    input: float
-    output: float
-    cached: float | None = None
-    written: float | None = None
     written_hour: float | None = None
-    long_prompt: JsonObject | None = field(default=None, hash=False)
+    """The price of an input token that the provider adds to its cache for one hour."""
+    long_prompt: JsonObject | None = None
     """The prices that replace these prices if a prompt has more tokens than its key `tokens`."""
     max_output: int | None = None
     """The maximum tokens of a response."""
 
-    def cost_of(self, used: TokenCounts) -> float:
-        """Return the cost of a request and its response in dollars, computed from their token counts."""
-        if self.long_prompt is not None and used.input > self.long_prompt["tokens"]:
+    def of(self, usage: Usage, hour_tokens: int = 0) -> float:
+        """Return the cost in dollars of the tokens in `usage`, `hour_tokens` of which were cached for one hour."""
+        if self.long_prompt is not None and usage.input_tokens > self.long_prompt["tokens"]:
             prices = {name: value for name, value in self.long_prompt.items() if name != "tokens"}
-            return replace(self, **prices, long_prompt=None).cost_of(used)
-        uncached = used.input - used.cached - used.written - used.written_hour
-        written = self.input if self.written is None else self.written
-        dollars = (
-            uncached * self.input
-            + used.cached * (self.input if self.cached is None else self.cached)
-            + used.written * written
-            + used.written_hour * (written if self.written_hour is None else self.written_hour)
-            + used.output * self.output
-        )
-        return dollars / _MILLION
+            return replace(self, **prices, long_prompt=None).of(usage, hour_tokens)
+        dollars = super().of(usage)
+        if self.written is not None and self.written_hour is not None:
+            dollars += hour_tokens * (self.written_hour - self.written)
+        return dollars
 
 
 @lru_cache(maxsize=256)
-def prices_of(provider: str, name: str) -> PriceList | None:
-    """Return the prices of a model, or None if acorn's price table does not contain the model."""
+def listed_price(provider: str, name: str) -> ListedPrice | None:
+    """Return the price of a model, or None if acorn's price table does not contain the model."""
     row = _price_table().get(provider, {}).get(name)
-    return None if row is None else PriceList(**row)
+    return None if row is None else ListedPrice(**row)
 
 
 @lru_cache(maxsize=1)

@@ -32,7 +32,7 @@ from acorn.models.lanes.lane import (
     provider_error,
 )
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.models.providers import TokenCounts, find_api_key, prices_of
+from acorn.models.providers import ListedPrice, find_api_key, listed_price
 from acorn.models.request import ModelRequest, SentMedium, portable_id, unsupported_kind
 from acorn.types import Content, JsonObject, JsonValue, Message, Usage, is_json_list
 
@@ -111,8 +111,8 @@ class Anthropic(Lane):
     def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
         max_tokens = request.max_tokens
         if "max_tokens" in left_out and "max_tokens" not in request.declared:  # Anthropic requires `max_tokens`.
-            prices = prices_of(self.provider, self.name)
-            max_tokens = prices.max_output or max_tokens if prices else max_tokens
+            price = listed_price(self.provider, self.name)
+            max_tokens = price.max_output or max_tokens if price else max_tokens
         settings: JsonObject = {"model": self.name, "max_tokens": max_tokens}
         if "temperature" in request.declared or "temperature" not in left_out:
             settings["temperature"] = request.temperature
@@ -145,7 +145,7 @@ class Anthropic(Lane):
 
     # Responses
 
-    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
+    def read(self, response: JsonObject) -> ModelResponse:
         if response.get("type") == "error" or response.get("error"):
             raise provider_error(response.get("error"), _STATUSES)
         blocks, reason = response["content"], response.get("stop_reason")
@@ -162,20 +162,29 @@ class Anthropic(Lane):
                 calls.append(RawCall(block.get("id"), block["name"], to_json(block.get("input") or {}).decode()))
             elif kind in ("thinking", "redacted_thinking"):
                 reasoning.append(block)
-        usage, used = _usage(response.get("usage") or {})
-        model_response = ModelResponse(
+        usage, cost = self.usage(response.get("usage") or {})
+        return ModelResponse(
             "".join(texts),
             calls,
             _STOP_REASONS.get(reason or "", "stop"),
             usage,
+            cost,
             model=response.get("model") or "",
             reasoning="".join([block.get("thinking") or "" for block in reasoning]) or None,
             extra=_extra(blocks, reasoning),
         )
-        return model_response, used
 
     def stream_reader(self) -> StreamReader:
-        return _AnthropicReader()
+        return _AnthropicReader(self)
+
+    def usage(self, raw: JsonObject) -> tuple[Usage, float | None]:
+        """Return the token usage in a response, and its cost if the cost cannot be computed from the usage."""
+        cached, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
+        prompt = int(raw.get("input_tokens") or 0) + cached + written
+        usage = Usage(prompt, int(raw.get("output_tokens") or 0), cached, 0, 1, written)
+        cache_creation: JsonObject = raw.get("cache_creation") or {}
+        hour_tokens, price = cache_creation.get("ephemeral_1h_input_tokens"), self.price()
+        return usage, price.of(usage, hour_tokens) if hour_tokens and isinstance(price, ListedPrice) else None
 
 
 def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
@@ -342,7 +351,8 @@ def blocks_to_send(
 class _AnthropicReader(StreamReader):
     """A decoder that converts the events of one streamed response of Anthropic to deltas."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Anthropic) -> None:
+        self._lane = lane
         self._model = ""
         self._usage: JsonObject = {}
         self._calls: dict[int, tuple[int, JsonObject, bool]] = {}
@@ -421,8 +431,8 @@ class _AnthropicReader(StreamReader):
         changes: JsonObject = event.get("delta") or {}
         usage_fields: JsonObject = event.get("usage") or {}
         self._usage.update({name: value for name, value in usage_fields.items() if value is not None})
-        usage, self.used = _usage(self._usage)
-        delta = Delta(usage=usage, model=self._model)
+        usage, cost = self._lane.usage(self._usage)
+        delta = Delta(usage=usage, cost=cost, model=self._model)
         if reason := changes.get("stop_reason"):
             self.stop_reason = delta.stop_reason = _STOP_REASONS.get(reason, "stop")
         return delta
@@ -452,11 +462,3 @@ def parse_tool_input(text: str) -> JsonObject:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _usage(raw: JsonObject) -> tuple[Usage, TokenCounts]:
-    cached, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
-    prompt, output = int(raw.get("input_tokens") or 0) + cached + written, int(raw.get("output_tokens") or 0)
-    cache_creation: JsonObject = raw.get("cache_creation") or {}
-    hour = cache_creation.get("ephemeral_1h_input_tokens") or 0
-    return Usage(prompt, output, cached, 0, 1, written), TokenCounts(prompt, output, cached, written - hour, hour)

@@ -18,22 +18,20 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from string import punctuation
-from typing import Any, cast
-from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from typing import Any
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from acorn._base.clock import current_clock
 from acorn._base.forks import call_in_child
-from acorn.models.lanes.http_response import FastHTTPResponse
+from acorn.models.lanes.http_response import ResponseReader
 
 _IDLE_SECONDS = 50.0
 """The seconds after which acorn closes an idle connection instead of using it again."""
-_PIECE_SIZE = 65536
-"""The maximum number of bytes that one read returns."""
 _GZIP_OR_ZLIB = 47
 """The `wbits` value with which zlib accepts both zlib and gzip headers."""
 _FINISH_SECONDS = 0.02
@@ -149,18 +147,6 @@ def _tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def redirect(post: Post, status: int, location: str | None) -> Post | None:
-    """Return the request with the new address of a redirect, or None if acorn does not follow the redirect.
-
-    acorn follows a redirect only if its status is 307 or 308, which keep the method POST, and if the host is the same.
-    """
-    if status not in (307, 308) or not location:
-        return None
-    url = urljoin(post.url, location)
-    old, new = split_url(post.url), split_url(url)
-    return replace(post, url=url) if (old.scheme, old.netloc) == (new.scheme, new.netloc) else None
-
-
 # The connection pool
 
 _PoolKey = tuple[str, str | None]
@@ -254,9 +240,6 @@ class _DeadlineReader(io.RawIOBase):
         self._sock, self._post = sock, post
         self.timeout = post.read_timeout
 
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
     def readable(self) -> bool:
         return True
 
@@ -276,14 +259,13 @@ class IncomingResponse:
         self._connection: HTTPConnection | None = connection
         self._sock = sock
         self._deadline_reader = None if post.deadline is None else _DeadlineReader(sock, post)
-        # The standard library calls only `makefile` on its socket argument.
-        self._response = FastHTTPResponse(cast("socket.socket", self._deadline_reader or sock), method="POST")
+        file = sock.makefile("rb") if self._deadline_reader is None else io.BufferedReader(self._deadline_reader)
         try:
-            self._response.begin()
+            self._response = ResponseReader(file)
         except BaseException:
-            self._response.close()  # The response also has a reference to the socket.
+            file.close()  # The file also has a reference to the socket.
             raise
-        self.status: int = self._response.status
+        self.status = self._response.status
         encoding = (self.header("content-encoding") or "").lower()
         self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in ("gzip", "x-gzip", "deflate") else None
         """The decompressor for a server that compresses its response although the request does not accept it."""
@@ -302,15 +284,14 @@ class IncomingResponse:
         """
         response, decompressor = self._response, self._decompressor
         try:
-            while data := response.read1(_PIECE_SIZE):
+            while data := response.read_piece():
                 if decompressor is None:
                     yield data
                 elif text := decompressor.decompress(data):
                     yield text
         except (OSError, HTTPException, zlib.error) as error:
             raise _transport_error(error) from error
-        # `read1` does not distinguish a broken connection from the end of the body.
-        if response.length or (decompressor is not None and not decompressor.eof):
+        if decompressor is not None and not decompressor.eof:
             raise TransportError("The connection broke before the complete response arrived.")
         self._release()
 
@@ -320,16 +301,16 @@ class IncomingResponse:
         Call this method if the last event has arrived but the body has not ended yet. If the end does not arrive in
         time, the connection does not return to the pool.
         """
-        if not self._response.will_close:
+        if self._response.is_reusable:
             with suppress(OSError, HTTPException, TransportError):
                 if self._deadline_reader is not None:
                     self._deadline_reader.timeout = _FINISH_SECONDS
                 self._sock.settimeout(_FINISH_SECONDS)
-                if not self._response.read1(_PIECE_SIZE) and not self._response.length:
+                if not self._response.read_piece():
                     self._release()
 
     def _release(self) -> None:
-        if self._connection is not None and not self._response.will_close:
+        if self._connection is not None and self._response.is_reusable:
             self._response.close()
             _return_connection(self._key, self._connection)
             self._connection = None
@@ -349,14 +330,6 @@ class IncomingResponse:
 
 def send(post: Post) -> IncomingResponse:
     """Send a request, and return the response as soon as its headers have arrived."""
-    incoming = _send(post)
-    if (redirected := redirect(post, incoming.status, incoming.header("location"))) is not None:
-        incoming.close()
-        return _send(redirected)
-    return incoming
-
-
-def _send(post: Post) -> IncomingResponse:
     proxy = proxy_of(post.url)
     address = split_url(post.url)
     key = (f"{address.scheme}://{address.netloc}", proxy)

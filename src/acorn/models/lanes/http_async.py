@@ -1,6 +1,6 @@
 """Asynchronous HTTP for the native lanes, with aiohttp.
 
-The rules for proxies, TLS, redirects and timeouts are the same as in `http.py`. Each event loop has one aiohttp
+The rules for proxies, TLS and timeouts are the same as in `http.py`. Each event loop has one aiohttp
 session, which is created on first use and closed when the event loop ends. aiohttp is imported on first use, so that
 synchronous programs do not load it.
 """
@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, proxy_of, redirect, tls_context
+from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, proxy_of, tls_context
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -120,14 +120,6 @@ class AsyncIncomingResponse:
 
 async def asend(post: Post) -> AsyncIncomingResponse:
     """Send a request, and return the response as soon as its headers have arrived."""
-    incoming = await _asend(post)
-    if (redirected := redirect(post, incoming.status, incoming.header("location"))) is not None:
-        incoming.close()
-        return await _asend(redirected)
-    return incoming
-
-
-async def _asend(post: Post) -> AsyncIncomingResponse:
     session, proxy = await current_session(), proxy_of(post.url)
     timeout = _aiohttp().ClientTimeout(
         post.limit_timeout(None), sock_connect=post.connect_timeout, sock_read=post.read_timeout

@@ -1,4 +1,4 @@
-"""Fast parsers for HTTP responses: headers, chunked bodies and server-sent events.
+"""Parsers for HTTP responses: headers, bodies and server-sent events.
 
 The standard library parses HTTP headers with its email parser. For a small response, that takes as long as all other
 work together. The standard library also returns one chunk at a time, even if several chunks have arrived. The parsers
@@ -7,88 +7,93 @@ for chunks and events perform no I/O: their callers read the bytes and pass them
 
 from __future__ import annotations
 
-from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong, UnknownProtocol
-from typing import Any, Protocol, cast
+import re
+from http.client import HTTPException
+from io import BufferedIOBase
 
 from pydantic_core import from_json
 
+_FIRST_LINE = re.compile(rb"HTTP/1\.(\d) (\d{3})\b")
 _MAX_LINE_LENGTH = 65536
 _MAX_HEADERS = 100
+_PIECE_SIZE = 65536
+"""The maximum number of bytes that one read returns."""
+_BROKEN = "The connection broke before the complete response arrived"
 
 
-class FastHTTPResponse(HTTPResponse):
-    """A subclass of the standard library's `HTTPResponse` with a faster parser for headers and chunks.
+class ResponseReader:
+    """A reader for one HTTP response."""
 
-    `headers` is a dict with lowercase names. If a header occurs several times, the dict contains the first value.
-    """
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self.status, is_old, self.headers = read_head(file)
+        while self.status < 200:  # Skip interim responses such as `100 Continue`.
+            self.status, is_old, self.headers = read_head(file)
+        length = self.headers.get("content-length", "")
+        is_chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
+        self._chunks = ChunkParser() if is_chunked else None
+        self._left = int(length) if length.isascii() and length.isdigit() and not is_chunked else None
+        """The number of bytes of the body that have not arrived, or None if the server did not send its length."""
+        if self.status in (204, 304):
+            self._left = 0
+        has_end = is_chunked or self._left is not None
+        self.is_reusable = has_end and not is_old and "close" not in self.headers.get("connection", "").lower()
+        """Whether the connection accepts another request after this response."""
 
-    def begin(self) -> None:
-        library = cast(Any, self)  # The type stubs do not contain the private members of `HTTPResponse`.
-        while True:
-            version, status, reason = library._read_status()
-            if not version.startswith(("HTTP/1.", "HTTP/0.9")):
-                raise UnknownProtocol(version)
-            headers = read_headers(self.fp)
-            if status >= 200:  # Skip interim responses such as `100 Continue`.
-                break
-        self.status = library.code = status
-        self.reason = reason.strip()
-        self.version = 10 if version in ("HTTP/1.0", "HTTP/0.9") else 11
-        library.headers = library.msg = headers
-        library.chunked = headers.get("transfer-encoding", "").lower() == "chunked"
-        library.chunk_left = None
-        self.length = None if library.chunked else _parse_length(headers.get("content-length", ""))
-        if status in (204, 304):
-            self.length = 0
-        has_end = library.chunked or self.length is not None
-        library.will_close = library._check_close() or not has_end
-        self._chunks = ChunkParser()
+    def read_piece(self) -> bytes:
+        """Return the next part of the body as soon as it arrives, or b"" at the end of the body.
 
-    def read1(self, n: int = -1) -> bytes:
-        if not self.chunked or self.isclosed():
-            return super().read1(n)
-        while not self._chunks.is_finished:
-            data = self.fp.read1(n)
+        Raise `HTTPException` if the connection broke, or if the chunked encoding is not valid.
+        """
+        while self._chunks is not None and not self._chunks.is_finished:
+            data = self._file.read1(_PIECE_SIZE)
             if not data:
-                raise IncompleteRead(b"")
-            if content := self._chunks.feed(data):
+                raise HTTPException(_BROKEN)
+            content = self._chunks.feed(data)
+            if self._chunks.has_excess:  # The next request would read these bytes as its response.
+                self.is_reusable = False
+            if content:
                 return content
-        if self._chunks.has_excess:  # The next request would read these bytes as its response.
-            self.will_close = True
-        cast(Any, self)._close_conn()
-        return b""
+        if self._chunks is not None or self._left == 0:
+            return b""
+        data = self._file.read1(_PIECE_SIZE if self._left is None else min(self._left, _PIECE_SIZE))
+        if self._left is not None:
+            if not data:
+                raise HTTPException(_BROKEN)
+            self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
 
 
-class _LineReader(Protocol):
-    def readline(self, size: int, /) -> bytes: ...
+def read_head(file: BufferedIOBase) -> tuple[int, bool, dict[str, str]]:
+    """Read the lines before the body: return the status, whether the version is HTTP/1.0, and the headers.
 
-
-def read_headers(file: _LineReader) -> dict[str, str]:
-    """Read the header lines up to the empty line, and return a dict that maps lowercase names to values."""
+    The names of the headers are lowercase. If a header occurs several times, the first value is returned.
+    """
+    lines = _read_lines(file)
+    if not lines:
+        raise HTTPException("The server closed the connection without a response")
+    if (first := _FIRST_LINE.match(lines[0])) is None:
+        raise HTTPException(f"The server did not send an HTTP/1.1 response, but {lines[0][:80]!r}")
     headers: dict[str, str] = {}
-    name = ""
-    for _ in range(_MAX_HEADERS + 1):
-        line = file.readline(_MAX_LINE_LENGTH + 1)
-        if len(line) > _MAX_LINE_LENGTH:
-            raise LineTooLong("header line")
+    for line in lines[1:]:
+        name, _, value = line.decode("iso-8859-1").partition(":")
+        headers.setdefault(name.lower(), value.strip())
+    return int(first[2]), first[1] == b"0", headers
+
+
+def _read_lines(file: BufferedIOBase) -> list[bytes]:
+    lines: list[bytes] = []
+    while len(lines) <= _MAX_HEADERS:
+        line = file.readline(_MAX_LINE_LENGTH)
         if line in (b"\r\n", b"\n", b""):
-            return headers
-        text = line.decode("iso-8859-1")
-        if text[0] in " \t":  # This line continues the previous header.
-            if name in headers:
-                headers[name] += f" {text.strip()}"
-            continue
-        name, colon, value = text.partition(":")
-        name = name.lower()
-        if colon and name not in headers:
-            headers[name] = value.strip()
-        else:
-            name = ""
+            return lines
+        if not line.endswith(b"\n"):
+            raise HTTPException("The response has an incomplete header, or a header that is too long")
+        lines.append(line)
     raise HTTPException(f"The response has more than {_MAX_HEADERS} headers")
-
-
-def _parse_length(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 class ChunkParser:
@@ -106,7 +111,7 @@ class ChunkParser:
     def feed(self, data: bytes) -> bytes:
         """Parse the next bytes from the connection, and return the decoded part of the body.
 
-        Raise `IncompleteRead` if the chunked encoding is not valid.
+        Raise `HTTPException` if the chunked encoding is not valid.
         """
         data = self._unread + data if self._unread else data
         pieces: list[bytes] = []
@@ -120,7 +125,7 @@ class ChunkParser:
             line_end = data.find(b"\n", at)
             if line_end < 0:
                 if end - at > _MAX_LINE_LENGTH:
-                    raise LineTooLong("chunk size")
+                    raise HTTPException("The response has a chunk size that is too long")
                 break
             self._read_line(data[at:line_end].strip())
             at = line_end + 1
@@ -132,12 +137,13 @@ class ChunkParser:
         if self._in_trailer:
             self.is_finished = not line
         elif line:  # An empty line ends a chunk.
+            size = line.partition(b";")[0].strip()
             try:
-                self._left = int(line.partition(b";")[0], 16)
+                self._left = int(size, 16)
             except ValueError:
-                raise IncompleteRead(b"") from None
+                self._left = -1
             if self._left < 0:
-                raise IncompleteRead(b"")
+                raise HTTPException(f"The response has a chunk of the invalid size {size[:80]!r}")
             self._in_trailer = not self._left
 
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from pydantic_core import to_json
 
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
-from acorn.models.port import PRICE_KEYS, Delta, ModelResponse
-from acorn.models.providers import TokenCounts, address_of, check_key, custom_address
+from acorn.models.port import PRICE_KEYS, Delta, ModelResponse, Price, price_in
+from acorn.models.providers import address_of, check_key, custom_address, listed_price
 from acorn.models.request import ModelRequest, SentMedium
 from acorn.types import JsonObject, JsonValue
 
@@ -46,8 +46,6 @@ class StreamReader(ABC):
     """The names of the called tools, joined without a separator."""
     stop_reason = ""
     """The reason why the model stopped, or "" before the event that contains it."""
-    used: TokenCounts | None = None
-    """The token counts of the request, or None before the event that contains them."""
 
     @abstractmethod
     def read(self, event: JsonObject) -> Delta | None:
@@ -98,6 +96,8 @@ class Lane(ABC):
         self.name = self.model_name(config)
         """The model name without the provider prefix."""
         self.settings: JsonObject = {key: config[key] for key in self.setting_keys if config.get(key) is not None}
+        self._price = price_in(config)
+        """The price that the user set in the model dict, or None."""
 
     @classmethod
     def model_name(cls, config: JsonObject) -> str:
@@ -116,6 +116,10 @@ class Lane(ABC):
     @abstractmethod
     def thinks(self) -> bool:
         """Whether the settings of the model turn on reasoning."""
+
+    def price(self) -> Price | None:
+        """Return the price in the model dict or in acorn's price table, or None if the price is unknown."""
+        return self._price or listed_price(self.provider, self.name)
 
     def can_force_tool(self) -> bool:
         """Return True if a request of this protocol may force the model to call one specific tool."""
@@ -182,10 +186,10 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
-        """Decode the JSON body of a complete response, and return the response and its token counts.
+    def read(self, response: JsonObject) -> ModelResponse:
+        """Decode the JSON body of a complete response.
 
-        Raise `ProviderError` if the body reports an error. The token counts are None if the body does not contain them.
+        Raise `ProviderError` if the body reports an error.
         """
 
     @abstractmethod

@@ -30,8 +30,8 @@ from acorn.models.lanes.http import IncomingResponse, Post, ResponseTimeoutError
 from acorn.models.lanes.http_async import AsyncIncomingResponse, asend
 from acorn.models.lanes.http_response import EventParser
 from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, UnsupportedContentError
-from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
-from acorn.models.providers import TokenCounts, custom_address, prices_of
+from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError
+from acorn.models.providers import custom_address
 from acorn.models.request import ModelRequest
 from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_timeout
 from acorn.types import JsonObject, JsonValue
@@ -52,8 +52,6 @@ class NativeModel:
         self.rejected = RejectedSettings(self.name, self._settings)
         self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
         self._connect_timeout = connect_timeout(self._timeout)
-        self._price = price_in(config)
-        """The price that the user set in the model dict, or None."""
 
     def __repr__(self) -> str:
         return f"{type(self.lane).__name__}({self.name!r})"
@@ -75,21 +73,7 @@ class NativeModel:
         return "tool_choice" not in self.rejected.known and self.lane.can_force_tool()
 
     def price(self) -> Price | None:
-        if self._price is not None:
-            return self._price
-        prices = prices_of(self.provider, self.lane.name)
-        return None if prices is None else Price(prices.input / 1e6, prices.output / 1e6)
-
-    def cost(self, used: TokenCounts | None) -> float | None:
-        """Return the cost of a request in dollars, or None if acorn's price table does not contain the model.
-
-        If the user set a price in the model dict, the result is also None, because the agent loop then computes the
-        cost.
-        """
-        if used is None or self._price is not None:
-            return None
-        prices = prices_of(self.provider, self.lane.name)
-        return None if prices is None else prices.cost_of(used)
+        return self.lane.price()
 
     # Sending
 
@@ -172,11 +156,10 @@ class NativeModel:
     def _read_response(self, data: bytes, attempt: Attempt) -> ModelResponse:
         attempt.on_accepted()
         try:
-            response, used = self.lane.read(parse_json(data))
+            response = self.lane.read(parse_json(data))
         except _READ_ERRORS as error:
             self.raise_unreadable(data, error, attempt)
         response.model = response.model or self.name
-        response.cost = self.cost(used)
         called_names = {call.name for call in response.tool_calls}
         self.rejected.check_forced(attempt.request.forced_tool, called_names, response.stop_reason)
         return response
@@ -280,14 +263,9 @@ class _NativeStream:
             except _READ_ERRORS as error:
                 model.raise_unreadable(text, error, self.attempt)
             if delta is not None:
-                yield delta if delta.usage is None else self._with_cost(delta)
+                yield delta
         if self._head is not None and len(self._head) < 1000:
             self._head += data
-
-    def _with_cost(self, delta: Delta) -> Delta:
-        if delta.usage is not None:
-            delta.cost = self._model.cost(self._reader.used)
-        return delta
 
     def finish(self) -> Iterator[Delta]:
         model, reader = self._model, self._reader
@@ -303,7 +281,7 @@ class _NativeStream:
             message = "The stream ended before the response was complete."
             model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self.attempt)
         if (last := reader.finish()) is not None:
-            yield self._with_cost(last)
+            yield last
         model.rejected.check_forced(self.attempt.request.forced_tool, reader.called_names, reader.stop_reason)
 
 

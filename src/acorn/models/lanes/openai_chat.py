@@ -25,7 +25,7 @@ from acorn.models.lanes.lane import (
     with_cache_mark,
 )
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.models.providers import TokenCounts, find_api_key, prices_of
+from acorn.models.providers import find_api_key, listed_price
 from acorn.models.request import ModelRequest, SentMedium, message_json, unsupported_url, with_portable_ids
 from acorn.types import JsonObject, JsonValue, Usage, is_json_object
 
@@ -71,7 +71,7 @@ def supports_effort(name: str) -> bool:
 
     This is the case for known reasoning models, and for models that are not in acorn's price table.
     """
-    return is_reasoning_model(name) or prices_of("openai", name) is None
+    return is_reasoning_model(name) or listed_price("openai", name) is None
 
 
 def sampling_settings(request: ModelRequest, left_out: Collection[str], name: str, max_tokens_key: str) -> JsonObject:
@@ -161,10 +161,9 @@ class OpenAIChat(OpenAILane):
             settings |= {"stream": True, "stream_options": {"include_usage": True}}
         return settings
 
-    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
+    def read(self, response: JsonObject) -> ModelResponse:
         raise_if_failed(response)
-        model_response = read_completion(response)
-        return model_response, token_counts(model_response.usage) if response.get("usage") else None
+        return read_completion(response)
 
     def stream_reader(self) -> StreamReader:
         return ChatReader()
@@ -219,11 +218,9 @@ class ChatReader(StreamReader):
             refusal = delta.get("refusal") or None
             if reason := choice.get("finish_reason"):
                 self.stop_reason = reason = STOP_REASONS.get(reason, "stop")
-        usage = None
-        if raw_usage := event.get("usage"):
-            usage = usage_of(raw_usage)
-            self.used = token_counts(usage)
-        elif not (calls or content or reasoning or reason or refusal):
+        raw_usage = event.get("usage")
+        usage = usage_of(raw_usage) if raw_usage else None
+        if not (raw_usage or calls or content or reasoning or reason or refusal):
             return None
         return Delta(content, reasoning, calls, reason or None, usage, None, event.get("model") or "", refusal)
 
@@ -281,10 +278,6 @@ def usage_of(raw: JsonObject | None, prompt: str = "prompt", output: str = "comp
         1,
         int(prompt_details.get("cache_write_tokens") or prompt_details.get("cache_creation_tokens") or 0),
     )
-
-
-def token_counts(usage: Usage) -> TokenCounts:
-    return TokenCounts(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
 
 
 def raise_if_failed(response: JsonObject) -> None:

@@ -40,11 +40,9 @@ from acorn.models.lanes.openai_chat import (
     raise_if_failed,
     sampling_settings,
     supports_effort,
-    token_counts,
     usage_of,
 )
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.models.providers import TokenCounts
 from acorn.models.request import ModelRequest, SentMedium, portable_id, unsupported_kind
 from acorn.types import Content, JsonObject, JsonValue, Message
 
@@ -59,9 +57,7 @@ class OpenAIResponses(OpenAILane):
         *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
         *("parallel_tool_calls", "max_tool_calls", "reasoning", "text"),
     )
-    supported_keys = frozenset(
-        (*LANE_KEYS, *setting_keys, "reasoning_effort", "response_format", "tool_choice", "organization")
-    )
+    supported_keys = frozenset((*LANE_KEYS, *setting_keys, "reasoning_effort", "tool_choice", "organization"))
 
     def __init__(self, config: JsonObject) -> None:
         super().__init__(config)
@@ -125,7 +121,7 @@ class OpenAIResponses(OpenAILane):
 
     # Responses
 
-    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
+    def read(self, response: JsonObject) -> ModelResponse:
         raise_if_failed(response)
         status, items = response.get("status"), response["output"]
         if status in ("failed", "cancelled"):
@@ -134,18 +130,16 @@ class OpenAIResponses(OpenAILane):
             )
         parts = [part for item in items if item["type"] == "message" for part in item.get("content") or ()]
         calls = [call_of(item) for item in items if item["type"] == "function_call"]
-        usage = response.get("usage")
-        model_response = ModelResponse(
+        return ModelResponse(
             "".join([part.get("text") or "" for part in parts]),
             calls,
             stop_reason_of(response, has_calls=bool(calls)),
-            usage_of(usage, "input", "output"),
+            usage_of(response.get("usage"), "input", "output"),
             model=response.get("model") or "",
             reasoning=PARAGRAPH_BREAK.join([text for item in items if (text := reasoning_text(item))]) or None,
             refusal="".join([part.get("refusal") or "" for part in parts]) or None,
             extra=extra_of(items),
         )
-        return model_response, token_counts(model_response.usage) if usage else None
 
     def stream_reader(self) -> StreamReader:
         return _ResponsesReader()
@@ -161,8 +155,6 @@ def _with_portable_id(item: JsonObject) -> JsonObject:
 def _translate_settings(config: JsonObject, settings: JsonObject, name: str) -> JsonObject:
     if effort := config.get("reasoning_effort"):
         settings["reasoning"] = effort if isinstance(effort, dict) else {"effort": effort}
-    if text_format := _text_format(config.get("response_format")):
-        settings["text"] = {**(settings.get("text") or {}), "format": text_format}
     if (choice := config.get("tool_choice")) is not None:
         settings["tool_choice"] = _tool_choice(choice)
     settings |= config.get("extra_body") or {}
@@ -170,22 +162,6 @@ def _translate_settings(config: JsonObject, settings: JsonObject, name: str) -> 
         # OpenAI does not store these responses, so later requests must contain the encrypted reasoning.
         settings = {"store": False, "include": [_ENCRYPTED_REASONING], **settings}
     return settings
-
-
-def _text_format(response_format: JsonObject | None) -> JsonObject | None:
-    """Convert a `response_format` of the Chat Completions API to a `format` of the Responses API.
-
-    Return None if no `response_format` is set.
-    """
-    if not response_format or response_format.get("type") != "json_schema":
-        return response_format or None
-    inner: JsonObject = response_format.get("json_schema") or {}
-    return {
-        "type": "json_schema",
-        "name": inner.get("name", "response_schema"),
-        "schema": inner.get("schema", {}),
-        "strict": inner.get("strict", False),
-    }
 
 
 def _tool_choice(choice: JsonValue) -> JsonValue:
@@ -277,11 +253,9 @@ class _ResponsesReader(StreamReader):
     def _end_response(self, response: JsonObject) -> Delta:
         items = response.get("output") or [self._items[index] for index in sorted(self._items)]
         self.stop_reason = stop_reason_of(response, has_calls=bool(self._calls))
-        usage = usage_of(response["usage"], "input", "output") if response.get("usage") else None
-        self.used = token_counts(usage) if usage else None
         return Delta(
             stop_reason=self.stop_reason,
-            usage=usage,
+            usage=usage_of(response["usage"], "input", "output") if response.get("usage") else None,
             model=response.get("model") or "",
             extra=extra_of(items) or None,
         )

@@ -45,9 +45,7 @@ def litellm_table() -> dict[str, Any]:
 
 def row(known: dict[str, Any]) -> dict[str, Any]:
     """Convert the LiteLLM entry of one model to a row of the generated table."""
-    prices: dict[str, Any] = {
-        name: known[key] for name, key in KEYS.items() if known.get(key) is not None
-    }
+    prices: dict[str, Any] = {name: known[key] for name, key in KEYS.items() if known.get(key) is not None}
     if known.get("litellm_provider") == "anthropic" and known.get("max_output_tokens"):
         prices["max_output"] = known["max_output_tokens"]
     for key in known:

@@ -20,7 +20,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -211,7 +210,7 @@ class LocalModel:
 
     def _grammar(self, schemas: JsonObject) -> str:
         try:
-            return _cached_grammar(_schema_json(schemas), self._limits)
+            return grammar(schemas, self._limits)
         except (NoValidValueError, InvalidSchemaError) as error:
             raise local_error(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}. Change the schema, or "
@@ -244,27 +243,11 @@ class LocalModel:
         )
 
 
-def _schema_json(schemas: object) -> str:
-    try:
-        return json.dumps(schemas)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"the schema is not valid JSON ({error})") from error
-
-
-@lru_cache(maxsize=64)
-def _cached_grammar(schemas: str, limits: GrammarLimits) -> str:
-    """Return the grammar for the schemas of tools, which are passed as JSON text.
-
-    The results are cached, because building a grammar is slow.
-    """
-    return grammar(json.loads(schemas), limits)
-
-
 class _ReplyReader:
     """A decoder that converts the parts of one response from the engine to deltas.
 
-    With one tool, the engine generates only the arguments of the call. With several tools, it generates an object that
-    contains the name of the tool and the arguments.
+    With one tool, the engine generates only the arguments of the call. With several tools, it generates the name of the
+    tool first, as `grammar` describes.
     """
 
     def __init__(self, model: str, tools: list[str]) -> None:
@@ -272,8 +255,6 @@ class _ReplyReader:
         self._tools = tools
         self._head = ""
         """The text before the arguments of a call, if there are several tools."""
-        self._last_character = ""
-        """The last character of the text, which is not in a delta yet. It may be the closing brace of the call."""
         self._has_started = False
 
     def read(self, piece: JsonObject | ModelError) -> Iterator[Delta]:
@@ -292,41 +273,24 @@ class _ReplyReader:
             if text:
                 yield from self._read_text(text)
             if reason := choice.get("finish_reason"):
-                yield from self._finish(reason)
+                yield Delta(stop_reason="length" if reason == "length" else "tool_calls" if self._tools else "stop")
 
     def _read_text(self, text: str) -> Iterator[Delta]:
         if not self._tools:
             yield Delta(content=text)
-        elif len(self._tools) == 1:
-            yield from self._start_call(self._tools[0])
-            yield _arguments_delta(text)
-        elif self._has_started:
-            text = self._last_character + text
-            yield _arguments_delta(text[:-1])
-            self._last_character = text[-1]
-        else:
-            yield from self._read_name(text)
-
-    def _read_name(self, text: str) -> Iterator[Delta]:
-        self._head += text
-        head, separator, arguments = self._head.partition('", "arguments": ')
-        if separator:
-            yield from self._start_call(head.removeprefix('{"name": "'))
-            if arguments:
-                yield from self._read_text(arguments)
-
-    def _start_call(self, name: str) -> Iterator[Delta]:
+            return
         if not self._has_started:
+            name = self._tools[0]
+            if len(self._tools) > 1:
+                self._head += text
+                head, separator, text = self._head.partition('", "arguments": ')
+                if not separator:
+                    return
+                name = head.removeprefix('{"name": "')
             self._has_started = True
             yield Delta(calls=(CallDelta(0, None, name),))
-
-    def _finish(self, reason: str) -> Iterator[Delta]:
-        if reason == "length":
-            if self._last_character:
-                yield _arguments_delta(self._last_character)
-            yield Delta(stop_reason="length")
-        else:
-            yield Delta(stop_reason="tool_calls" if self._tools else "stop")
+        if text:
+            yield Delta(calls=(CallDelta(0, arguments=text),))
 
     def _error(self, error: JsonObject) -> ModelError:
         if error.get("type") == "exceed_context_size_error":
@@ -336,10 +300,6 @@ class _ReplyReader:
                 f"context if the model was trained for it: `{{'model': '{self._model}', 'n_ctx': ...}}`.",
             )
         return local_error(f"`{self._model}` failed: {error.get('message')}")
-
-
-def _arguments_delta(text: str) -> Delta:
-    return Delta(calls=(CallDelta(0, arguments=text),))
 
 
 # The prompt

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +28,15 @@ from acorn.models.local.grammar.scalars import (
     repeat,
     sequence,
 )
-from acorn.models.local.grammar.schema import FORMATS, NOTES, Definitions, Schema, normalize, without_zone
+from acorn.models.local.grammar.schema import (
+    FORMATS,
+    NOTES,
+    Definitions,
+    InvalidSchemaError,
+    Schema,
+    normalize,
+    without_zone,
+)
 from acorn.types import JsonObject, JsonValue
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
@@ -75,16 +84,25 @@ def grammar(tools: Mapping[str, object], limits: GrammarLimits) -> str:
     """Return the GBNF text of the grammar for a call of one of the tools.
 
     `tools` maps the names of the tools to the schemas of their arguments. For one tool, the grammar describes only the
-    arguments. For several tools, it describes an object with the name of a tool and its arguments.
+    arguments. For several tools, it describes an object with the name of a tool and its arguments, without the last
+    brace.
 
     Raise `InvalidSchemaError` if a schema is not valid, and `NoValidValueError` if a schema allows no value.
     """
+    try:
+        text = json.dumps(tools, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSchemaError(f"the schema is not valid JSON ({error})") from error
+    return _cached_grammar(text, limits)
+
+
+@lru_cache(maxsize=64)
+def _cached_grammar(tools: str, limits: GrammarLimits) -> str:
     builder = _Builder(limits)
-    calls = {name: builder.value_of(schema) for name, schema in tools.items()}
+    calls: dict[str, str] = {name: builder.value_of(schema) for name, schema in json.loads(tools).items()}
     if len(calls) > 1:
         for name, arguments in calls.items():
-            start = literal(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": ')
-            calls[name] = sequence(start, arguments, '"}"')
+            calls[name] = sequence(literal(f'{{"name": "{name}", "arguments": '), arguments)
     builder.rules["root"] = choice(calls.values())
     return "\n".join(f"{name} ::= {text}" for name, text in builder.rules.items()) + "\n"
 
@@ -103,7 +121,7 @@ class _Builder:
         """A dict that maps a reference, its other keywords and its position to its rule."""
         self._definitions = Definitions({})
 
-    def value_of(self, declared: object) -> str:
+    def value_of(self, declared: JsonValue) -> str:
         """Add the rules for a complete schema and return the main rule, or raise `NoValidValueError`."""
         schema = normalize(declared)
         self._definitions, self._reference_rules = Definitions(schema), {}
@@ -154,7 +172,7 @@ class _Builder:
             case "string":
                 return self._string(schema, at)
             case "integer" | "number":
-                rule = number(schema, is_whole=kind == "integer")
+                rule = number(schema, 0) if kind == "integer" else number(schema)
                 return None if rule is None else self._rule(rule)
             case "boolean":
                 return self._rule('("true" | "false")')
@@ -246,17 +264,8 @@ class _Builder:
         if high <= _COUNT:
             return repeat(item, low, high)
         block = self._rule(repeat(item, _COUNT, _COUNT))
-        blocks, singles = divmod(low, _COUNT)
-        return sequence(
-            repeat(block, blocks, blocks), repeat(item, singles, singles), self._up_to(high - low, item, block)
-        )
-
-    def _up_to(self, most: int, item: str, block: str) -> str:
-        if most < _COUNT:
-            return repeat(item, 0, most)
-        return self._rule(
-            choice([repeat(item, 0, _COUNT - 1), sequence(block, self._up_to(most - _COUNT, item, block))])
-        )
+        longer = sequence(block, self._repeated(item, max(0, low - _COUNT), high - _COUNT))
+        return self._rule(longer if low >= _COUNT else choice([repeat(item, low, _COUNT - 1), longer]))
 
     def _quoted(self, text: str) -> str:
         return self._rule(sequence(r'"\""', text, r'"\""'))
@@ -297,15 +306,12 @@ class _Builder:
             values.append(value)
         if low > high or not values:
             return self._rule('"[]"') if low == 0 else None
-        is_counted = "maxItems" in schema or "minItems" in schema
-        further_schema = schema.get("items", low > len(values)) if is_counted else False
-        item = self._value(further_schema, at) if high > len(values) else None
-        if item is None and low > len(values):
+        missing = max(0, low - len(values))
+        further = self._value(schema.get("items", True), at) if missing else ""
+        if further is None:
             return None
-        further_items = ""
-        if item is not None:
-            further_items = self._repeated(sequence('", "', item), max(0, low - len(values)), high - len(values))
-        return self._rule(sequence('"["', ' ", " '.join(values), further_items, '"]"'))
+        more = self._repeated(sequence('", "', further), missing, missing) if missing else ""
+        return self._rule(sequence('"["', ' ", " '.join(values), more, '"]"'))
 
     def _values(self, schema: Schema | bool) -> list[Any]:
         """Return all values that `const`, `enum` or the type `boolean` allow, or [] for any other schema."""
@@ -418,7 +424,7 @@ class _Builder:
         Lists and objects may be nested up to `nesting` levels deep.
         """
         text = self._string({}, at) or ""
-        options = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
+        options = [text, self._rule(number({}) or ""), '"true"', '"false"', '"null"']
         if nesting:
             inner = self._anything(replace(at, level=at.level + 1), nesting - 1)
             key = self._quoted(repeat(self._character(), 1, _MAX_KEY))

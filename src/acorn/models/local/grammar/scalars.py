@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from decimal import Decimal, localcontext
 from typing import Any
 
 from acorn._formats.schema.regex import (
@@ -77,8 +77,8 @@ _PLACES = 6
 """The number of decimal places, unless the bounds of a schema need more."""
 _MAX_PLACES = 100
 """The maximum number of decimal places."""
-_LIMIT = Decimal(10) ** 15 - 1
-"""The maximum number if the schema has no bounds. A double represents it exactly."""
+_LIMIT = Decimal(10) ** 15
+"""The number below which a number without bounds stays. A double represents it exactly."""
 _FAR = Decimal(10) ** 30
 """The maximum number if the bounds of the schema also allow a smaller number."""
 _LARGEST = Decimal(repr(math.nextafter(math.inf, 0)))
@@ -88,162 +88,109 @@ _PRECISION = 1000
 _MULTIPLES = 200
 """The maximum number of values for a schema with `multipleOf`."""
 
-Range = tuple[Decimal | None, Decimal | None]
-"""A minimum and a maximum number. None means no bound."""
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
-def number(
-    schema: JsonObject, *, is_whole: bool, max_places: int | None = None, within: Range = (None, None)
-) -> str | None:
-    """Return the grammar rule for the numbers that a schema allows and that are in the range `within`.
+def number(schema: JsonObject, max_places: int = _MAX_PLACES) -> str | None:
+    """Return the grammar rule for the numbers that a schema allows, or None if no number is valid.
 
-    Return None if no number is valid.
+    The numbers have at most `max_places` decimal places. For integers, this is 0.
     """
     with localcontext(prec=_PRECISION):
-        places = 0 if is_whole else _places_of(schema, _MAX_PLACES if max_places is None else max_places)
-        low, high = _bounds(schema, places, within)
+        exponents = [int(Decimal(str(schema[key])).as_tuple().exponent) for key in _BOUNDS if key in schema]
+        places = min(max_places, max([_PLACES, *(1 - exponent for exponent in exponents)]))
+        low, high = _bounds(schema, Decimal(1).scaleb(-places))
         if low > high:
             return None
-        if step := schema.get("multipleOf"):
-            return _multiples(_exact(step), low, high, places if is_whole or max_places is not None else None)
-        return _between_bounds(low, high, places)
+        if "multipleOf" in schema:
+            return _multiples(Decimal(str(schema["multipleOf"])), low, high, max_places)
+        return _between(low, high, places)
 
 
-def _between_bounds(low: Decimal, high: Decimal, places: int) -> str | None:
-    parts: list[str] = []
-    if high >= 0:
-        parts.append(_from_zero(max(low, Decimal(0)), high, places))
-    if low < 0:
-        smallest = Decimal(1).scaleb(-places)
-        if -low >= max(-high, smallest):
-            parts.append(sequence('"-"', _from_zero(max(-high, smallest), -low, places)))
-    return choice(parts) if parts else None
-
-
-def _exact(value: Any) -> Decimal:
-    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-
-
-def _places_of(schema: JsonObject, most: int) -> int:
-    """Return how many decimal places the grammar allows for a number, at most `most`."""
-    exponents = [int(_exact(bound).as_tuple().exponent) for bound in _declared_bounds(schema).values()]
-    return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
-
-
-def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, Decimal]:
-    """Return the minimum and the maximum number that the schema and the range `within` allow."""
-    unit = Decimal(1).scaleb(-places)
-    declared = _declared_bounds(schema)
-    lows = [_exact(declared["minimum"])] if "minimum" in declared else []
-    highs = [_exact(declared["maximum"])] if "maximum" in declared else []
-    lows += [bound for bound in within[:1] if bound is not None]
-    highs += [bound for bound in within[1:] if bound is not None]
-    if "exclusiveMinimum" in declared:
-        lows.append(_next_after(declared["exclusiveMinimum"], unit, 1))
-    if "exclusiveMaximum" in declared:
-        highs.append(_next_after(declared["exclusiveMaximum"], unit, -1))
-    low = max((_rounded(bound, unit, ROUND_CEILING) for bound in lows), default=None)
-    high = min((_rounded(bound, unit, ROUND_FLOOR) for bound in highs), default=None)
+def _bounds(schema: JsonObject, unit: Decimal) -> tuple[Decimal, Decimal]:
+    """Return the minimum and the maximum number that the grammar allows. Both are multiples of `unit`."""
+    lows = [Decimal(str(schema["minimum"]))] if "minimum" in schema else []
+    highs = [Decimal(str(schema["maximum"]))] if "maximum" in schema else []
+    if "exclusiveMinimum" in schema:
+        lows.append(_next_after(schema["exclusiveMinimum"], unit, 1))
+    if "exclusiveMaximum" in schema:
+        highs.append(_next_after(schema["exclusiveMaximum"], unit, -1))
+    low, high = max(lows, default=None), min(highs, default=None)
     if low is None:
-        low = -_LIMIT if high is None or high > -_LIMIT else high * 10
+        low = unit - _LIMIT if high is None or high > -_LIMIT else high * 10
     if high is None:
-        high = _LIMIT if low < _LIMIT else low * 10
+        high = _LIMIT - unit if low < _LIMIT else low * 10
     low = max(low, -_LARGEST if high < -_FAR else -_FAR)
     high = min(high, _LARGEST if low > _FAR else _FAR)
-    return low, high
-
-
-def _declared_bounds(schema: JsonObject) -> JsonObject:
-    keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-    return {key: schema[key] for key in keys if key in schema}
+    return math.ceil(low / unit) * unit, math.floor(high / unit) * unit
 
 
 def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:
-    """Return the first allowed number above an exclusive minimum, or below an exclusive maximum.
+    """Return a number above an exclusive minimum, or below an exclusive maximum, with no allowed number between them.
 
     `direction` is 1 or -1. The result is not equal to the bound, even after both are rounded to floats.
     """
-    nearest = _exact(bound) + direction * unit / 2
+    nearest = Decimal(str(bound)) + direction * unit / 2
     if isinstance(bound, float):
         following = Decimal(math.nextafter(bound, direction * math.inf))
         return max(nearest, following) if direction > 0 else min(nearest, following)
     return nearest
 
 
-def _rounded(value: Decimal, unit: Decimal, how: str) -> Decimal:
-    if value.adjusted() > _PRECISION // 2:  # The value is larger than any number that the grammar allows.
-        return value
-    return (value / unit).to_integral_value(how) * unit
-
-
-def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -> str | None:
-    first = (low / step).to_integral_value(ROUND_CEILING)
-    last = (high / step).to_integral_value(ROUND_FLOOR)
-    start = max(first, min(Decimal(0), last - _MULTIPLES))
-    counts = range(int(start), int(min(last, start + _MULTIPLES)) + 1)
-    values = [count * step for count in counts]
-    fitting = [value for value in values if places is None or value.scaleb(places) % 1 == 0]
+def _multiples(step: Decimal, low: Decimal, high: Decimal, max_places: int) -> str | None:
+    first, last = math.ceil(low / step), math.floor(high / step)
+    start = max(first, min(0, last - _MULTIPLES))
+    values = [count * step for count in range(start, min(last, start + _MULTIPLES) + 1)]
+    fitting = [value for value in values if value.scaleb(max_places) % 1 == 0]
     numbers = [int(value) if value == int(value) else float(value) for value in fitting]
     return choice(map(json_literal, numbers)) if numbers else None
 
 
-def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
-    """Return the grammar rule for the numbers from `low` to `high`.
-
-    Both bounds must be at least 0, because the caller adds the minus sign.
-    """
-    first, last = int(low), int(high)
-    if places == 0:
-        return _whole(first, last)
-    bottom, top = _decimals(low, places), _decimals(high, places)
-    zeros, nines = "0" * places, "9" * places
-    if first == last:
-        return sequence(literal(str(first)), _fraction(bottom, top))
-    parts = [sequence(literal(str(first)), _fraction(bottom, nines))] if bottom != zeros else []
-    parts += [sequence(literal(str(last)), _fraction(zeros, top))] if top != nines else []
-    inner_first, inner_last = first + (bottom != zeros), last - (top != nines)
-    if inner_first <= inner_last:
-        parts.append(sequence(_whole(inner_first, inner_last), _fraction(zeros, nines)))
+def _between(low: Decimal, high: Decimal, places: int) -> str:
+    parts: list[str] = []
+    if high >= 0:
+        parts.append(_from_zero(max(low, Decimal(0)), high, places))
+    smallest = max(-high, Decimal(1).scaleb(-places))
+    if -low >= smallest:
+        parts.append(sequence('"-"', _from_zero(smallest, -low, places)))
     return choice(parts)
 
 
-def _decimals(value: Decimal, places: int) -> str:
-    return str(int((value - int(value)).scaleb(places))).zfill(places)
-
-
-def _whole(low: int, high: int) -> str:
-    """Return the grammar rule for the integers from `low` to `high`, without leading zeros.
+def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
+    """Return the grammar rule for the numbers from `low` to `high`, without leading zeros.
 
     Both bounds must be at least 0, because the caller adds the minus sign.
     """
     parts: list[str] = []
-    if low == 0:
-        parts.append('"0"')
-        low = 1
     full: list[int] = []
-    for length in range(len(str(low)), len(str(high)) + 1):
-        first, last = max(low, 10 ** (length - 1)), min(high, 10**length - 1)
-        if first > last:
-            continue
-        if (first, last) == (10 ** (length - 1), 10**length - 1):
+    """The numbers of digits before the decimal point with which every number is allowed."""
+    unit = Decimal(1).scaleb(-places)
+    for length in range(len(str(int(low))), len(str(int(high))) + 1):
+        first, last = Decimal(10 ** (length - 1) if length > 1 else 0), 10**length - unit
+        if length > 1 and low <= first and high >= last:
             full.append(length)
         else:
-            parts.append(_digits(str(first), str(last)))
+            parts.append(_digits(f"{max(low, first):.{places}f}", f"{min(high, last):.{places}f}"))
     if full:
-        parts.append(sequence("[1-9]", repeat("[0-9]", full[0] - 1, full[-1] - 1)))
+        fraction = _digits("." + "0" * places, "." + "9" * places) if places else ""
+        parts.append(sequence("[1-9]", repeat("[0-9]", full[0] - 1, full[-1] - 1), fraction))
     return choice(parts)
 
 
 def _digits(low: str, high: str, *, can_end: bool = False) -> str:
     """Return the grammar rule for digits that are at least `low` and at most `high`.
 
-    `low` and `high` are strings with the same number of digits. If `can_end` is true, zeros at the end may be omitted,
-    but not the first digit.
+    `low` and `high` have the same length, and their decimal points have the same position. Zeros at the end of the
+    decimal places may be omitted. If `can_end` is true, the digits are decimal places.
     """
-    if not low.strip("0") and not high.strip("9"):
-        return repeat("[0-9]", 1 if can_end else len(low), len(low))
-    length = len(low) - 1
-    zeros, nines = "0" * length, "9" * length
+    zeros, nines = re.sub("[0-9]", "0", low), re.sub("[0-9]", "9", low)
+    if (low, high) == (zeros, nines):
+        whole, _, places = low.partition(".")
+        digits = repeat("[0-9]", 1 if can_end else len(whole), len(whole))
+        return sequence(digits, f'("." {repeat("[0-9]", 1, len(places))})?') if places else digits
+    if low[0] == ".":
+        fraction = sequence('"."', _digits(low[1:], high[1:], can_end=True))
+        return fraction if low.strip(".0") else f"({fraction})?"
 
     def row(first: str, low: str, high: str) -> str:
         following = _digits(low, high, can_end=can_end)
@@ -253,31 +200,17 @@ def _digits(low: str, high: str, *, can_end: bool = False) -> str:
         return row(literal(low[0]), low[1:], high[1:])
     parts: list[str] = []
     first, last = int(low[0]), int(high[0])
-    if low[1:] != zeros:
-        parts.append(row(literal(low[0]), low[1:], nines))
+    if low[1:] != zeros[1:]:
+        parts.append(row(literal(low[0]), low[1:], nines[1:]))
         first += 1
-    if high[1:] != nines:
-        parts.append(row(literal(high[0]), zeros, high[1:]))
+    if high[1:] != nines[1:]:
+        parts.append(row(literal(high[0]), zeros[1:], high[1:]))
         last -= 1
     if first <= last:
-        parts.append(row(f"[{first}-{last}]", zeros, nines))
+        parts.append(row(f"[{first}-{last}]", zeros[1:], nines[1:]))
     return choice(parts)
 
 
-def _fraction(low: str, high: str) -> str:
-    """Return the grammar rule for a decimal point and the digits after it.
-
-    The digits must be at least `low` and at most `high`. If `low` is zero, the point and the digits are optional.
-    """
-    digits = sequence('"."', _digits(low, high, can_end=True))
-    return f"({digits})?" if not low.strip("0") else digits
-
-
-_PATTERN_OPTION = re.compile(
-    r"(?P<before>0|\\d\+|\\d\{1,(?P<whole>\d+)\})"
-    r"(?P<after>\(\\\.(\\d\+|\\d\{1,(?P<places>\d+)\})\)\?|\\\.\\d\{1,(?P<needed>\d+)\})?"
-)
-"""One option of the patterns that Pydantic creates for a `Decimal`."""
 _EXACT = 15
 """The number of digits that a JSON number preserves."""
 
@@ -288,29 +221,33 @@ def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | N
     `bounds` is the schema of the number, and `text` is the schema of the string. The rules allow only numbers that fit
     both schemas. Return None if the two schemas do not belong to a `Decimal`.
     """
-    if isinstance(bounds, bool) or isinstance(text, bool) or bounds.get("type") != "number":
+    if isinstance(bounds, bool) or isinstance(text, bool):
         return None
     regex = str(text.get("pattern", ""))
-    inner = regex.removeprefix("^-?").removesuffix("$").removeprefix("(").removesuffix(")")
-    rows = [_PATTERN_OPTION.fullmatch(row) for row in (inner.split("|") if "|" in inner else [regex[3:-1]])]
-    if text.get("type") != "string" or not regex.startswith("^-?") or None in rows:
+    if bounds.get("type") != "number" or text.get("type") != "string" or not regex.startswith("^-?"):
         return None
-    return [rule for row in rows if row for rule in _numbers(bounds, row)]
+    rules: list[str | None] = []
+    for option in regex.removeprefix("^-?").split("|"):
+        before, _, after = option.partition(r"\.")
+        whole, places = _digit_limit(before), _digit_limit(after) or _EXACT if after else 0
+        if whole is None:
+            rules.append(number(bounds, places))
+            continue
+        # Without digits before the decimal point, Pydantic does not even allow a zero.
+        for low, high in [(-(10**whole), 10**whole)] if whole else [(-1, 0), (0, 1)]:
+            above, below = bounds.get("exclusiveMinimum", low), bounds.get("exclusiveMaximum", high)
+            limits = {"exclusiveMinimum": max(low, above), "exclusiveMaximum": min(high, below)}
+            rules.append(number({**bounds, **limits}, places))
+    return [rule for rule in rules if rule is not None]
 
 
-def _numbers(bounds: JsonObject, row: re.Match[str]) -> Iterator[str]:
-    """Yield the grammar rules for the numbers that match one option of the string pattern of a `Decimal`."""
-    whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
-    digits = row["places"] or row["needed"]
-    places = min(int(digits), _EXACT) if digits else None if row["after"] else 0
-    limit = Decimal(10) ** whole - Decimal(1).scaleb(-(places or 0))
-    ranges = [(-limit, limit)]
-    if row["needed"]:  # The pattern does not allow a digit before the decimal point, not even a zero.
-        ranges = [(Decimal(1).scaleb(-(places or 0)), limit), (-limit, -Decimal(1).scaleb(-(places or 0)))]
-    for low, high in ranges if row["whole"] or row["before"] == "0" else [(None, None)]:
-        rule = number(bounds, is_whole=places == 0, max_places=places, within=(low, high))
-        if rule is not None:
-            yield rule
+def _digit_limit(regex: str) -> int | None:
+    """Return the maximum number of digits in a part of the pattern of a `Decimal`, such as 3 for `\\d{1,3}`.
+
+    Return None if the part does not limit the digits.
+    """
+    counts = re.findall("[0-9]+", regex)
+    return min(int(counts[-1]), _EXACT) if counts else None
 
 
 # Strings with a pattern
@@ -425,15 +362,15 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\f
 
 def _one_of(allowed: frozenset[str]) -> str:
     """Return the grammar rule for one character of a set, inside a JSON string."""
-    unescaped = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
-    unescaped = [sign for sign in unescaped if not 0xD800 <= ord(sign) <= 0xDFFF]
-    options = [f"[{''.join(map(_in_class, unescaped))}]"] if unescaped else []
+    plain = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
+    plain = [sign for sign in plain if not 0xD800 <= ord(sign) <= 0xDFFF]
     # Quotes and line breaks are omitted if other characters are possible, since a small model misuses escapes.
-    if not unescaped:
-        options = [literal(_ESCAPED[sign]) for sign in sorted(allowed) if sign in _ESCAPED]
-    if not options:
+    if plain:
+        return f"[{''.join(map(_in_class, plain))}]"
+    escaped = [literal(_ESCAPED[sign]) for sign in sorted(allowed) if sign in _ESCAPED]
+    if not escaped:
         raise UnsupportedPatternError("The pattern requires a character that JSON text cannot contain.")
-    return choice(options)
+    return choice(escaped)
 
 
 def _in_class(sign: str) -> str:

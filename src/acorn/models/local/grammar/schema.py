@@ -8,7 +8,7 @@ types of keywords.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVar
 
 from acorn._formats.json import shorten
 from acorn._formats.schema.generate import find_target
-from acorn.types import JsonObject, is_json_list, is_mapping
+from acorn.types import JsonObject, JsonValue, is_json_list, is_mapping
 
 Schema = JsonObject
 
@@ -30,15 +30,11 @@ class InvalidSchemaError(ValueError):
     """The error for a value that should be a JSON schema but is not a valid one."""
 
 
-def normalize(schema: object, path: str = "#") -> Schema | bool:
+def normalize(schema: JsonValue, path: str = "#") -> Schema | bool:
     """Check a schema and its subschemas, and return them in a uniform notation.
 
     `path` is the path of the schema, such as `#/properties/name`, which error messages contain.
     """
-    try:
-        json.dumps(schema, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"the schema `{path}` is not a JSON value ({error})") from error
     try:
         normal: Schema | bool = _normalize(schema)
         problem = cast(Any, best_match)(_METASCHEMA.iter_errors(normal))
@@ -93,6 +89,10 @@ NOTES = {
 """The keywords that do not affect which values are valid."""
 
 
+_DEFINITION = re.compile(r"#(/(\$defs|definitions)/[^/]*)?")
+"""Matches a reference to the root schema or to one of its definitions."""
+
+
 class Definitions:
     """The definitions of a root schema, with methods that resolve references and combine schemas."""
 
@@ -107,7 +107,10 @@ class Definitions:
         If that schema does not exist, return an empty schema, which allows every value.
         """
         if reference not in self._targets:
-            self._targets[reference] = normalize(find_target(reference, self._root), reference)
+            target: Any = find_target(reference, self._root)
+            # The check of the root schema includes its definitions, but not other parts of the schema.
+            is_checked = _DEFINITION.fullmatch(reference)
+            self._targets[reference] = target if is_checked else normalize(target, reference)
         return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:

@@ -197,7 +197,7 @@ def test_explain_error_is_printed_on_stderr_without_traceback(acorn: Acorn, agen
         ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),
         ([f"{agent}:Nobody"], 2, "Nobody"),
         ([f"{agent}:Broken", "x"], 1, "no prompt today"),
-        ([f"{agent}:Researcher", "--question", "x", "--save", "f"], 2, "`--save` is an option of `acorn run`"),
+        ([f"{agent}:Researcher", "--question", "x", "--save", "f"], 2, "There is no option `--save`"),
         ([f"{agent}:Researcher", "--input", "none.json"], 2, "none.json"),
     ):
         ended = acorn("explain", *words)

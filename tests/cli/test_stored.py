@@ -124,13 +124,10 @@ def test_wrong_usage_of_stored_run_commands_exits_with_2_and_one_line_error(acor
         (["delete", "--before", "soon", "--store", "{store}"], "is not a date"),
         (["answer", "zzz", "1", "--store", "{store}"], "zzz"),
         (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "cannot be combined"),
-        (
-            ["work", "desk.py", "--store", "none.db"],
-            "Workers need a PostgreSQL store, but `none.db` is another kind of store. Use `--store postg",
-        ),
-        (["work", "desk.py", "--store", "{store}"], "Without PostgreSQL, use `acorn batch` instead"),
-        (["work", "desk.py", "--store", "memory"], "but `memory` is another kind of store"),
-        (["work", "desk.py"], "Workers need a PostgreSQL store, but there is no store here"),
+        (["work", str(DESK), "--store", "none.db"], "There is no store `none.db`"),
+        (["work", f"{DESK}:Desk", "--store", "{store}"], "Without PostgreSQL, use `acorn batch` instead"),
+        (["work", f"{DESK}:Desk", "--store", "memory"], "workers need a PostgreSQL store"),
+        (["work", str(DESK)], "There is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from shlex import quote
 from typing import TextIO
 
@@ -19,10 +19,6 @@ from acorn._inside import module_docstring, read_spec, shorten
 from acorn.cli.options import OPTION_HELP, PREFIX, VALUE_NAMES, AcornOptions, Option, Options, SchemaNode, ValuePath
 from acorn.cli.output import CommandError, clean, one_line, rich_console
 from acorn.cli.targets import Agent
-from acorn.types import JsonObject
-
-_BOOLEAN_TEXTS = ("true", "false", "yes", "no", "on", "off", "1", "0")
-
 
 # Parsing
 
@@ -49,8 +45,7 @@ class ParsedArguments:
             texts.append(text)
         else:
             is_repeated = isinstance(getattr(self.acorn_options, option.acorn_name), str)
-            changes: JsonObject = {option.acorn_name: text}
-            self.acorn_options = replace(self.acorn_options, **changes)
+            setattr(self.acorn_options, option.acorn_name, text)
         if is_repeated:
             raise CommandError(f"`{option.flag}` occurs twice, but it accepts only one value. Remove one of them.")
         self.last = option
@@ -70,7 +65,7 @@ def parse_arguments(words: Sequence[str], options: Options, acorn_options: Acorn
                 _add_positional(parsed, options, text)
             break
         if word == "-h":  # `-h` prints the help even if the input has a field `help`.
-            parsed.acorn_options = replace(parsed.acorn_options, help=True)
+            parsed.acorn_options.help = True
         elif word.startswith("--"):
             _add_option(parsed, options, word, remaining)
         elif word.startswith("-") and word[1:2].isalpha():
@@ -100,9 +95,8 @@ def _explain_unexpected(last: Option | None, options: Options, text: str) -> str
     """Return the error message for an argument that is not the value of an option."""
     start = f"Unexpected argument `{shorten(text, 80)}`"
     if last is not None and last.node.is_flag:
-        if last.acorn_name is None and text.lower() in _BOOLEAN_TEXTS:
-            return f"`{last.flag}` does not accept a value. Use `{last.flag}` or `--no-{last.name}`."
-        return f"{start} after `{last.flag}`, which does not accept a value. Remove the argument."
+        off = f" To set the field to false, use `--no-{last.name}`." if last.acorn_name is None else ""
+        return f"{start} after `{last.flag}`, which does not accept a value. Remove the argument.{off}"
     if last is not None and last.acorn_name is None and last.node.accepts_any_text:
         return f"{start}. If it is part of the value of `{last.flag}`, put the value in quotes."
     first = next((option for option in options.all if not option.node.is_flag), None)
@@ -149,7 +143,7 @@ def show_help(agent: Agent, options: Options, target: str, out: TextIO) -> None:
             console.print(_panel("Input", [_input_row(option, options) for option in options.all]))
         if output.all:
             console.print(_panel("Output", [_output_row(option) for option in output.all if output.is_field(option)]))
-        console.print(_panel("Options", [_acorn_row(name, options, agent.model) for name in OPTION_HELP]))
+        console.print(_panel("Options", [_acorn_row(name, options, agent.model) for name in options.acorn_names]))
 
 
 Row = tuple[str, str, RenderableType]

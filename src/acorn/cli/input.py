@@ -19,17 +19,15 @@ import re
 import select
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from acorn import Audio, File, Image
-from acorn._inside import RESULT, Problem, shorten
+from acorn import Audio, File, Image, InputError
+from acorn._inside import RESULT, shorten
 from acorn.cli.arguments import ParsedArguments
 from acorn.cli.options import Option, Options, SchemaNode, option_name
-from acorn.cli.output import CommandError, error_text, file_errors, user_code_line, write_line
+from acorn.cli.output import CommandError, error_text, os_errors, user_code_line, write_line
 from acorn.cli.streams import descriptor_of
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
@@ -40,30 +38,23 @@ def make_input(arguments: ParsedArguments, options: Options) -> tuple[Any, ...]:
 
     Raises a `CommandError` that describes each wrong option.
     """
-    source, schema = arguments.acorn_options.input, options.shape.schema
+    source, shape = arguments.acorn_options.input, options.shape
     values = {} if source is None else _read_input_file(source, options)
     names_in_file = set(values)
     # Set a value before the values inside it, and list items in the order of their indexes.
     in_order = sorted(arguments.options, key=lambda path: [key if isinstance(key, int) else 0 for key in path])
     for path in in_order:
         option, texts = arguments.options[path]
-        set_value(values, options.root, path, parse_texts(texts, option.node, option.flag), option.flag)
+        set_value(values, path, parse_texts(texts, option.node, option.flag), option.flag)
     if source != "-" and (piped := read_piped_text(values, options)) is not None:
-        set_value(values, options.root, piped[0].path, piped[1], piped[0].flag)
-    unknown = [name for name in values if name not in options.shape.accepted_names]
-    if unknown and not options.shape.allows_extra:
-        raise CommandError(
-            f"{_source_name(source)} contains unknown fields: {_quote_names(unknown)}. "
-            f"The input has these fields: {_quote_names(schema.model_fields)}."
-        )
+        set_value(values, piped[0].path, piped[1], piped[0].flag)
     try:
-        value = schema.model_validate(values, by_alias=True, by_name=True)
-        return () if options.shape.is_empty else (options.shape.unwrap(value),)
-    except ValidationError as error:
+        value = shape.from_call("", (), values)
+        return () if shape.is_empty else (shape.unwrap(value),)
+    except InputError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
         problem_texts = [
-            _describe_problem(problem, names_in_file - names_in_options, source, options)
-            for problem in options.shape.find_problems(error, values)
+            _describe_problem(problem, names_in_file - names_in_options, source, options) for problem in error.problems
         ]
         raise CommandError(" ".join(problem_texts)) from error
     except (Exception, SystemExit) as error:  # A user's validator can raise any exception.
@@ -74,12 +65,12 @@ def make_input(arguments: ParsedArguments, options: Options) -> tuple[Any, ...]:
 
 
 def _read_input_file(source: str, options: Options) -> JsonObject:
-    """Return the values in the file of `--input`, with field names as their keys.
+    """Return the values in the file of `--input`, with the keys of the JSON Schema.
 
     With equal names, an option can replace a value from the file.
     """
     try:
-        with file_errors(f"Cannot read `--input {source}`"):
+        with os_errors(f"Cannot read `--input {source}`"):
             # Read bytes and not text, because the JSON parser detects the encoding.
             stdin = getattr(sys.stdin, "buffer", sys.stdin)
             values = json.loads(stdin.read() if source == "-" else Path(source).read_bytes())
@@ -90,27 +81,24 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
         return {RESULT: values}
     if not is_json_object(values):
         raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")
-    names = shape.schema.model_fields
-    return {key if key in names else shape.names_by_alias.get(key, key): value for key, value in values.items()}
+    return {options.keys.get(key, key): value for key, value in values.items()}
 
 
 # Error messages
 
 
-def _describe_problem(problem: Problem, names_in_file: set[str], source: str | None, options: Options) -> str:
-    path = problem["path"].split(".") if problem["path"] else []
-    is_in_file = bool(path) and path[0] in names_in_file
-    where = f"`{problem['path']}` in {_source_name(source)}" if is_in_file else _option_text(path, options)
-    if problem["received"] == "missing":
-        return f"{where} is missing ({problem['expected']})."
-    if problem["expected_is_message"]:
-        return f"{where} is not valid: {problem['expected']} (got {problem['excerpt']})."
-    return f"{where} must be {problem['expected']}, got {problem['excerpt']}."
+def _describe_problem(problem: Mapping[str, str], names_in_file: set[str], source: str | None, options: Options) -> str:
+    """Return the message of a problem, with the option instead of the field."""
+    path = problem["path"]
+    is_in_file = path.partition(".")[0] in names_in_file
+    where = f"`{path}` in {_source_name(source)}" if is_in_file else _option_text(path.split("."), options)
+    text = problem["message"].removeprefix(f"`{path or 'input'}`")
+    return f"{where}{text}."
 
 
 def _option_text(path: list[str], options: Options) -> str:
     """Return the words with which error messages name the wrong value at a path, such as `--address.city`."""
-    if not path:
+    if path == [""]:
         return "the input"
     matching = [option for option in options.all if list(map(str, option.path)) == path[: len(option.path)]]
     if options.is_positional:
@@ -124,10 +112,6 @@ def _option_text(path: list[str], options: Options) -> str:
 
 def _source_name(source: str | None) -> str:
     return "standard input" if source == "-" else f"`{source}`"
-
-
-def _quote_names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 # Piped text
@@ -198,7 +182,7 @@ def _read_text() -> str:
     """Return all text of standard input without the line breaks at the end."""
     encoding = sys.stdin.encoding or "utf-8"
     try:
-        with file_errors("Cannot read standard input"):
+        with os_errors("Cannot read standard input"):
             return sys.stdin.buffer.read().decode(encoding).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise CommandError(
@@ -289,7 +273,7 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
     reasons: list[str] = []
     for kind in node.media:
         try:
-            with file_errors(f"Cannot read `{flag} {text}`"):
+            with os_errors(f"Cannot read `{flag} {text}`"):
                 return _MEDIA_CLASSES[kind].from_path(text)
         except UnknownMediaTypeError as error:
             reasons.append(f"{error.problem}. Rename the file so that its extension matches the media type.")
@@ -298,14 +282,9 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
     raise CommandError(f"Cannot use the value of `{flag}`: {reasons[0]}")
 
 
-def set_value(container: Any, node: SchemaNode, path: Sequence[str | int], value: object, flag: str) -> None:
-    """Set the value at a path of the input, and create the dicts and lists that the path needs.
-
-    `node` is the schema of the container. If the container already has a value with an alias as its key, the function
-    replaces this value, because Pydantic would ignore another value with the field name.
-    """
-    name, *inner_path = path
-    key = next((alias for alias, other in node.field_names.items() if other == name and alias in container), name)
+def set_value(container: Any, path: Sequence[str | int], value: object, flag: str) -> None:
+    """Set the value at a path of the input, and create the dicts and lists that the path needs."""
+    key, *inner_path = path
     if isinstance(key, int) and key >= len(container):
         if key > len(container):
             raise CommandError(
@@ -317,6 +296,6 @@ def set_value(container: Any, node: SchemaNode, path: Sequence[str | int], value
         needs_list = isinstance(inner_path[0], int)
         if not (is_json_list(inner) if needs_list else is_json_object(inner)):
             inner = list[Any]() if needs_list else JsonObject()
-        set_value(inner, node.child(name), inner_path, value, flag)
+        set_value(inner, inner_path, value, flag)
         value = inner
     container[key] = value

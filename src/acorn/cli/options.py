@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
-from acorn.types import is_json_list, is_json_object
+from acorn.types import is_json_object
 
 _MAX_DEPTH = 4
 ValuePath = tuple[str | int, ...]
@@ -35,12 +35,15 @@ OPTION_HELP = {
     "json": "Print one JSON object with the output, usage, cost, steps, stop reason, model and seconds.",
     "save": "Save the run to this file, for `acorn show`, or to standard output if it is `-`.",
     "store": "The store for runs. Default: `ACORN_STORE`, the store of the agent, or `.acorn/runs.db` if it exists.",
+    "open": "Open the tool sources and list their tools.",
     "debug": "Print the traceback of an error.",
     "help": "Print this help.",
 }
 """A dict that maps the names of acorn's options to their help texts."""
 VALUE_NAMES = {"model": "MODEL", "input": "FILE", "save": "FILE", "store": "FILE"}
 """A dict that maps the options with a value to the placeholder for the value in the help."""
+RUN_OPTIONS = ("model", "input", "json", "save", "store", "debug", "help")
+EXPLAIN_OPTIONS = ("input", "json", "open", "debug", "help")
 PREFIX = "acorn-"
 
 # The parameters that several commands have.
@@ -86,7 +89,7 @@ DebugOption = Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])
 """The commands only declare this option. `app` reads it, because an error may occur before the options are parsed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class AcornOptions:
     """The values of acorn's own options in one command, such as `--model` and `--store`."""
 
@@ -95,6 +98,7 @@ class AcornOptions:
     json: bool = False
     save: str | None = None
     store: str | None = None
+    open: bool = False
     debug: bool = False
     help: bool = False
 
@@ -124,10 +128,14 @@ class Option:
 class Options:
     """All options that set the input of one agent, found by name or listed in order."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, acorn_names: Sequence[str] = RUN_OPTIONS) -> None:
         self.shape = shape
-        schema = _add_aliases(shape.xml_schema, shape.json_schema)
-        self.root = SchemaNode(schema, schema)
+        self.acorn_names = acorn_names
+        """The names of acorn's options that the command accepts."""
+        self.root = SchemaNode(shape.json_schema, shape.json_schema)
+        keys_by_name = {shape.names_by_alias.get(key, key): key for key in self.root.fields}
+        self.keys = keys_by_name | {alias: keys_by_name[name] for alias, name in shape.names_by_alias.items()}
+        """A dict that maps the names and aliases of the fields to their keys in the JSON Schema."""
         wrapped = self.root.fields[RESULT] if shape.wrapped else None
         self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
         """Whether the input is a single value that is passed as an argument without an option name."""
@@ -147,7 +155,7 @@ class Options:
         if option is not None and option.path[0] in self.root.fields:
             return option
         acorn_name = prefixed_option(name) or name
-        if acorn_name not in OPTION_HELP:
+        if acorn_name not in self.acorn_names:
             return option
         node = SchemaNode({"type": "string" if acorn_name in VALUE_NAMES else "boolean"}, {})
         return Option(name, (), node, acorn_name=acorn_name)
@@ -156,10 +164,10 @@ class Options:
         """Return the option that sets a value of the input, or None if the input has no such value.
 
         The name may contain underscores or dashes. It may also name a value inside a dict or a list, as in `tags.0`.
+        A field of a nested class with an alias has the alias as its name.
         """
         first, *inner = name.split(".")
-        aliases = {} if first in self.root.fields else self.shape.names_by_alias
-        parts = [aliases.get(first, first), *inner]
+        parts = [self.keys.get(first, first), *inner]
         found = _find_value(*self._fields, parts) or _find_value((), self.root, parts)
         if found is None or not (found[0][0] in self.root.fields or first.isidentifier()):
             return None
@@ -176,7 +184,7 @@ class Options:
 
     def suggest(self, name: str) -> str:
         """Return the end of the error message for a misspelled option: at most two options with similar names."""
-        names = dict.fromkeys([*(option.name for option in self.all), *OPTION_HELP])
+        names = dict.fromkeys([*(option.name for option in self.all), *self.acorn_names])
         similar = get_close_matches(name.strip("-").replace("_", "-"), names, 2)
         flags = " or ".join(f"`--{match}`" for match in similar)
         return f"Did you mean {flags}?" if similar else "`--help` lists the options."
@@ -207,7 +215,7 @@ def _simple_name(name: str) -> str:
 def _match_name(name: str, names: Iterable[str]) -> str | None:
     """Return the field name that an option name refers to.
 
-    The last comparison also finds a field `given_name` by its alias `givenName`.
+    The last comparison also finds a field with the alias `givenName` by the name `given_name`.
     """
     for form in (str, option_name, _simple_name):
         if (match := next((other for other in names if form(other) == form(name)), None)) is not None:
@@ -223,9 +231,8 @@ def _find_value(path: ValuePath, node: SchemaNode, parts: Sequence[str]) -> tupl
     if not parts:
         return path, node
     first, *inner = parts
-    match = _match_name(first, node.field_names)
-    if match is not None:
-        field_name = node.field_names[match]
+    field_name = _match_name(first, node.fields)
+    if field_name is not None:
         return _find_value((*path, field_name), node.fields[field_name], inner)
     if "array" in node.kinds and first.isdecimal():
         return _find_value((*path, int(first)), node.item(int(first)), inner)
@@ -262,27 +269,6 @@ def _list_options(
 
 
 # The JSON Schema of a value
-
-_ALIASES = "acorn-aliases"
-"""The key of an object schema whose value maps the aliases of the fields to field names."""
-
-
-def _add_aliases(schema: Any, aliased: Any) -> Any:
-    """Return a copy of a schema in which each object lists the aliases of its fields.
-
-    `aliased` is the schema of the same class with aliases instead of field names.
-    """
-    if is_json_list(schema) and is_json_list(aliased) and len(schema) == len(aliased):
-        return [_add_aliases(item, other) for item, other in zip(schema, aliased, strict=True)]
-    if not is_json_object(schema) or not is_json_object(aliased):
-        return schema
-    copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
-    fields, aliased_fields = schema.get("properties"), aliased.get("properties")
-    if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
-        names = dict(zip(aliased_fields, fields, strict=True))  # Both dicts have the order of the class.
-        copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for alias, name in names.items()}
-        copy[_ALIASES] = names
-    return copy
 
 
 class SchemaNode:
@@ -353,12 +339,6 @@ class SchemaNode:
                 schemas_by_name.setdefault(name, []).append(schema)
         return {name: SchemaNode(_union(schemas), self.root) for name, schemas in schemas_by_name.items()}
 
-    @cached_property
-    def field_names(self) -> dict[str, str]:
-        """A dict that maps the aliases and the names of the fields to field names."""
-        aliases = {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
-        return aliases | {name: name for name in self.fields}
-
     @property
     def required(self) -> set[str]:
         return {name for member in self.members for name in member.get("required", [])}
@@ -370,12 +350,6 @@ class SchemaNode:
                 first: Sequence[JsonSchema] = member.get("prefixItems", [])
                 return SchemaNode(first[index] if index < len(first) else member.get("items") or {}, self.root)
         return SchemaNode({}, self.root)
-
-    def child(self, key: str | int) -> SchemaNode:
-        """Return the schema of the value at a dict key or at a list index."""
-        if isinstance(key, int):
-            return self.item(key)
-        return self.fields.get(key) or self.extra_value or SchemaNode({}, self.root)
 
     @property
     def extra_value(self) -> SchemaNode | None:

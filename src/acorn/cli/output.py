@@ -163,8 +163,8 @@ def write(stream: TextIO, text: str) -> None:
 
 
 @contextmanager
-def file_errors(problem: str) -> Generator[None]:
-    """Raise a `CommandError` if a file operation in the `with` block fails. `problem` is the start of its message."""
+def os_errors(problem: str) -> Generator[None]:
+    """Raise a `CommandError` for an `OSError` in the `with` block. `problem` is the start of its message."""
     try:
         yield
     except OSError as error:

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, Run, StoreError, module
 from acorn._inside import is_instance, read_spec, stored_instance
-from acorn.cli.output import CommandError, error_message, error_text, file_errors, user_code_line
+from acorn.cli.output import CommandError, error_message, error_text, os_errors, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
@@ -288,7 +288,7 @@ def change_settings(agent: Agent, **settings: object) -> Agent:
 def read_run_file(file: str) -> Run:
     """Read a run from a file that `acorn run --save` or `run.to_json()` wrote."""
     try:
-        with file_errors(f"Cannot read `{file}`"):
+        with os_errors(f"Cannot read `{file}`"):
             return Run.from_json(Path(file).read_text(encoding="utf-8"))
     except (StoreError, UnicodeDecodeError) as error:
         reason = str(error).removeprefix("Cannot read the saved run: ")

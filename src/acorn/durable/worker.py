@@ -119,7 +119,7 @@ class Worker:
         if not isinstance(store, PostgresStore):
             raise DeclarationError(
                 f"{store.name} is not a PostgreSQL store, and workers need a PostgreSQL store. Use a store such as "
-                f"`--store postgresql://host/name`."
+                f"`--store postgresql://host/name`. Without PostgreSQL, use `acorn batch` instead."
             )
         self.agents: Mapping[str, Any] = agents_by_name(agents)
         self.store, self.concurrency = store, concurrency

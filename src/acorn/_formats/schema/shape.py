@@ -270,10 +270,6 @@ class Shape:
                 names.setdefault(alias, name)
         return names
 
-    def find_problems(self, error: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
-        """Return one problem for each wrong field in a validation error. `values` is the rejected data."""
-        return find_problems(error, self.xml_schema, values)
-
     def _input_error(
         self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]
     ) -> InputError:

@@ -25,8 +25,8 @@ from acorn.cli.output import (
     WAITING,
     CommandError,
     error_text,
-    file_errors,
     json_text,
+    os_errors,
     plural,
     write,
     write_line,
@@ -82,7 +82,7 @@ def batch(
         max_cost=max_cost,
         retry_failed=retry_failed,
     )
-    with file_errors(f"Cannot write `{output}`"):
+    with os_errors(f"Cannot write `{output}`"):
         results = nullcontext(out) if output is None else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     with results as file:
         try:
@@ -102,7 +102,7 @@ def batch(
 def _read_rows(file: str) -> list[Any]:
     """Return all rows of the input file. Reading them first reports errors in the file before the first run starts."""
     try:
-        with file_errors(f"Cannot read `{file}`"):
+        with os_errors(f"Cannot read `{file}`"):
             text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise CommandError(f"Cannot read `{file}`: {error}") from error

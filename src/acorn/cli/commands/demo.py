@@ -23,7 +23,7 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 
 from acorn.cli.options import DebugOption
-from acorn.cli.output import FAILED, SUCCESS, CommandError, file_errors, write, write_line
+from acorn.cli.output import FAILED, SUCCESS, CommandError, os_errors, write, write_line
 from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
 _MAX_NAME = 64
@@ -47,7 +47,7 @@ def new(
             f"`{title}` is not a valid project name. Use at most {_MAX_NAME} letters, digits, `-` and `_`, and start "
             f"with a letter."
         )
-    with file_errors(f"Cannot create `{name}`"):
+    with os_errors(f"Cannot create `{name}`"):
         if directory.exists() and not directory.is_dir():
             raise CommandError(f"Cannot create `{name}`: there is a file with this name. Choose another name.")
         if directory.exists() and any(directory.iterdir()):

@@ -9,6 +9,7 @@ result.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -22,9 +23,12 @@ import acorn
 from acorn import AcornError, Run
 from acorn._inside import FINISH, Spec, describe_blobs, read_spec, read_stored_entries, to_json_text
 from acorn._inside.runs import Explanation, explain_agent, resume_stream
-from acorn.cli.arguments import parse_arguments, show_help
+from acorn.cli.arguments import ParsedArguments, parse_arguments, show_help
 from acorn.cli.input import make_input
 from acorn.cli.options import (
+    EXPLAIN_OPTIONS,
+    OPTION_HELP,
+    RUN_OPTIONS,
     AcornOptions,
     AgentOption,
     DebugOption,
@@ -92,14 +96,9 @@ def run(
     the option of acorn has a prefix, as in --acorn-model. Piped text becomes the value of the only text field that has
     no value. The command prints the output as JSON to standard output, and everything else to standard error.
     """
-    out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
-    agent = load_agent(target)
-    options = input_options(agent)
-    arguments = parse_arguments(context.args, options, AcornOptions(model, input, json, save, store, debug))
+    given = AcornOptions(model, input, json, save, store, debug=debug)
+    agent, options, arguments = _parse_words(context, target, RUN_OPTIONS, given)
     acorn_options = arguments.acorn_options
-    if acorn_options.help:
-        show_help(agent, options, target, out)
-        return SUCCESS
     agent = change_settings(agent, model=acorn_options.model, store=choose_store(acorn_options.store, agent.store))
     values = make_input(arguments, options)
     spec = read_spec(agent)
@@ -108,21 +107,27 @@ def run(
         write_line(
             f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
         )
-    return WatchedRun(agent, acorn_options, out).perform(lambda: agent.stream(*values))
+    return WatchedRun(agent, acorn_options, context.obj.out).perform(lambda: agent.stream(*values))
 
 
-def input_options(agent: Agent) -> Options:
-    """Return the options for the input of an agent.
-
-    Raises a `CommandError` if the input uses a class that is not defined.
-    """
+def _parse_words(
+    context: typer.Context, target: str, acorn_names: Sequence[str], given: AcornOptions
+) -> tuple[Agent, Options, ParsedArguments]:
+    """Load the agent and parse the words after the target. If they ask for the help, print it and end the command."""
+    out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
+    agent = load_agent(target)
     try:
-        return Options(read_spec(agent).input)
+        options = Options(read_spec(agent).input, acorn_names)
     except (PydanticUserError, NameError) as error:
         reason = getattr(error, "message", str(error))
         raise CommandError(
             f"The input of `{type(agent).__name__}` uses a class that is not defined: {reason}"
         ) from error
+    arguments = parse_arguments(context.args, options, given)
+    if arguments.acorn_options.help:
+        show_help(agent, options, target, out)
+        raise typer.Exit
+    return agent, options, arguments
 
 
 def explain(
@@ -130,35 +135,21 @@ def explain(
     target: Target,
     input: InputOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as one JSON object.")] = False,
-    open: Annotated[bool, typer.Option("--open", help="Open the tool sources and list their tools.")] = False,
+    open: Annotated[bool, typer.Option("--open", help=OPTION_HELP["open"])] = False,
     debug: DebugOption = False,
 ) -> int:
     """Print the first request of a module: the messages, the tools and their sizes.
 
     Pass the input after the module, as for "acorn run". Without an input, acorn creates an example. acorn sends no
-    request and calls no tool. It opens tool sources only with --open. If the input has a field "open", put --open
-    before the module.
+    request and calls no tool. It opens tool sources only with --open.
     """
-    out = context.obj.reserve_stdout()
-    agent = load_agent(target)
-    options = input_options(agent)
-    if "--open" in context.args and options.find("open") is None:
-        open = True
-        context.args.remove("--open")
-    arguments = parse_arguments(context.args, options, AcornOptions(input=input, json=json, debug=debug))
-    acorn_options = arguments.acorn_options
-    if acorn_options.help:
-        show_help(agent, options, target, out)
-        return SUCCESS
-    for name in ("model", "save", "store"):
-        if getattr(acorn_options, name) is not None:
-            raise CommandError(
-                f"`--{name}` is an option of `acorn run`, and `acorn explain` does not start a run. Remove `--{name}`."
-            )
-    is_example = not arguments.options and acorn_options.input is None and not read_spec(agent).input.is_empty
+    given = AcornOptions(input=input, json=json, open=open, debug=debug)
+    agent, options, arguments = _parse_words(context, target, EXPLAIN_OPTIONS, given)
+    acorn_options, out = arguments.acorn_options, context.obj.out
+    is_example = not arguments.options and acorn_options.input is None and not options.shape.is_empty
     try:
         values = None if is_example else make_input(arguments, options)
-        explanation = explain_agent(agent, values, opens=open)
+        explanation = explain_agent(agent, values, opens=acorn_options.open)
     except (AcornError, CommandError):
         raise
     except (Exception, SystemExit) as error:  # A user's prompt method or tool source can raise any exception.
@@ -266,7 +257,7 @@ def resume(
     past = read_stored_entries(row.entry for row in opened_store.follow(run_id)[1])
     answers = _answers(opened_store, run_id, given[0]) if given else {}
     stored_agent = change_settings(load_stored_agent(root, opened_store, agent), model=model)
-    watched = WatchedRun(stored_agent, AcornOptions(model, None, json, save, store, debug), out)
+    watched = WatchedRun(stored_agent, AcornOptions(model, None, json, save, store, debug=debug), out)
     return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
 
 
@@ -320,7 +311,8 @@ def fork(
     _edit_results(events, edit or [], before)
     forked = changed.using(thread=events, before=before)
     _print_plan(short_id(run.id), events, before, read_spec(forked))
-    return WatchedRun(forked, AcornOptions(model, None, json, save, store, debug), out).perform(forked.stream)
+    watched = WatchedRun(forked, AcornOptions(model, None, json, save, store, debug=debug), out)
+    return watched.perform(forked.stream)
 
 
 def _load_source(source: str, option: str | None, target: str | None) -> tuple[Run, Agent]:

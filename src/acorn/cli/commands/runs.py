@@ -22,9 +22,9 @@ from acorn.cli.output import (
     SUCCESS,
     CommandError,
     clean,
-    file_errors,
     make_table,
     one_line,
+    os_errors,
     plural,
     print_json,
     redactor,
@@ -331,7 +331,7 @@ def _write_html(source: str, store: Store | None, out: str) -> int:
     )
     if view is None:
         raise CommandError(f"`{source}` is a branch. Use the id of the root run, which contains the branch.")
-    with file_errors(f"Cannot write `{out}`"):
+    with os_errors(f"Cannot write `{out}`"):
         Path(out).write_bytes(files.single_page(view))
     write_line(f"Wrote {one_line(out)}.")
     return SUCCESS

@@ -17,7 +17,7 @@ import tempfile
 import time
 import webbrowser
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,12 +35,12 @@ from acorn.cli.output import (
     CommandError,
     error_message,
     one_line,
+    os_errors,
     plural,
     seconds_text,
     write_line,
 )
 from acorn.cli.targets import (
-    STORE_VARIABLE,
     Agent,
     change_settings,
     choose_store,
@@ -85,7 +85,7 @@ def serve(
     ] = False,
     model: ModelOption = None,
     store: StoreOption = None,
-    timeout: Annotated[float, typer.Option(help="The maximum duration of a run in seconds.")] = 600.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="The maximum duration of a run in seconds.")] = 600.0,
     concurrency: Annotated[
         int, typer.Option(min=1, help="The number of concurrent runs. Further requests get the status 429.")
     ] = 256,
@@ -98,8 +98,6 @@ def serve(
     from acorn.web import guard, server
     from acorn.web.serve import app
 
-    if not timeout > 0:
-        raise CommandError(f"`--timeout` must be a number of seconds greater than 0, got {timeout:g}.")
     configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=_url_host(host) in guard.LOOPBACK)
     keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
     agent = load_agent(target)
@@ -120,20 +118,18 @@ def serve(
 
 
 def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[str]:
-    """Return the access keys from the options `--key`.
+    """Return the access keys from the options `--key`, or without these options, from the environment variable."""
+    from acorn.web import guard
 
-    Without these options, return the keys from the environment variable. Raises a `CommandError` if a key is invalid.
-    """
     keys = list(options) or os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
     if is_off and keys:
         raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`. Remove one of them.")
     if is_off and not is_loopback:
         raise CommandError("`--no-key` allows only connections from this machine. Remove `--host` or `--no-key`.")
     for key in keys:
-        if len(key) < _MIN_KEY_LENGTH or not (key.isascii() and key.isprintable()) or " " in key:
-            raise CommandError(
-                f"A key must consist of at least {_MIN_KEY_LENGTH} ASCII letters, digits or symbols, without spaces."
-            )
+        guard.check_key(key, "`acorn serve`")
+        if len(key) < _MIN_KEY_LENGTH:
+            raise CommandError(f"A key must consist of at least {_MIN_KEY_LENGTH} characters.")
     return keys
 
 
@@ -215,20 +211,17 @@ def _page_store(option: str | None, agent: Agent | None) -> Store:
     return open_checked_store(choose_store(option, None if agent is None else agent.store) or create_default_store())
 
 
-def _open_in_browser(address: str) -> Path | None:
+def _open_in_browser(address: str) -> Path:
     """Open the page in the browser through a temporary HTML file that redirects to the page.
 
     All users can see the arguments of a process. The argument of the browser is then the path of the file, and not the
     URL of the page, which contains the access key.
     """
-    descriptor, name = tempfile.mkstemp(prefix="acorn-", suffix=".html")  # Only the current user can read the file.
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    # Only the current user can read the file.
+    with tempfile.NamedTemporaryFile("w", prefix="acorn-", suffix=".html", delete=False, encoding="utf-8") as file:
         file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(address, quote=True)}">\n')
-    path = Path(name)
-    try:
-        webbrowser.open(path.as_uri())
-    except (webbrowser.Error, OSError) as error:
-        sys.stderr.write(f"Cannot open a browser: {error}. Open the printed address yourself.\n")
+    path = Path(file.name)
+    webbrowser.open(path.as_uri())
     return path
 
 
@@ -282,10 +275,8 @@ def _listen(host: str, port: int | None, default: int, allowed: Sequence[str] | 
     from acorn.web.server import bind_socket
 
     number = default if port is None else port
-    try:
+    with os_errors(f"Cannot listen on {host}:{number}"):
         socket = bind_socket(host, number, is_exact=port is not None)
-    except OSError as error:
-        raise CommandError(f"Cannot listen on {host}:{number}: {error.strerror or error}", FAILED) from error
     name, names = _url_host(host), [*LOOPBACK, *(allowed or [])]
     if name not in LOOPBACK:
         names.append(name)
@@ -326,24 +317,11 @@ def work(
     return to the queue. A second signal, or a database that does not respond, stops the worker immediately.
     """
     address = None if health is None else _parse_address(health)
-    opened_store = _open_postgres(store)
+    opened_store = open_chosen_store(store)
     agents = [load_agent(target, once=True) for target in targets]
-    try:
+    with os_errors(f"Cannot serve `--health {health}`"):
         _work(agents, opened_store, concurrency, address)
-    except OSError as error:
-        raise CommandError(f"Cannot serve `--health {health}`: {error.strerror or error}") from error
     return SUCCESS
-
-
-def _open_postgres(store: str | None) -> Store:
-    chosen_store = choose_store(store)
-    if chosen_store is None or "://" not in chosen_store:
-        problem = "there is no store here" if chosen_store is None else f"`{chosen_store}` is another kind of store"
-        raise CommandError(
-            f"Workers need a PostgreSQL store, but {problem}. Use `--store postgresql://user@host/name`, or set the "
-            f"environment variable `{STORE_VARIABLE}`. Without PostgreSQL, use `acorn batch` instead."
-        )
-    return open_chosen_store(chosen_store)
 
 
 def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None) -> None:
@@ -353,17 +331,16 @@ def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tupl
 
     async def run_worker() -> None:
         _handle_signals(worker)
-        async with AsyncExitStack() as stack:
-            if address is not None:
-                health = serve_health(*address, lambda: (worker.is_healthy, _health(worker)))
-                write_line(f"health on port {await stack.enter_async_context(health)}")
+        health = None if address is None else serve_health(*address, lambda: (worker.is_healthy, _health(worker)))
+        async with health or nullcontext() as port:
+            if port is not None:
+                write_line(f"health on port {port}")
             try:
                 await worker.run()
             except StuckWorkerError as error:
-                count = plural(len(worker.running), "run")
-                hint = " Another worker resumes these runs from their last commit when the database responds again."
                 write_line(
-                    f"error: {error_message(error)} Stopped with {count} in progress.{hint if worker.running else ''}"
+                    f"error: {error_message(error)} Stopped with {plural(len(worker.running), 'run')} in progress. "
+                    f"Another worker resumes its runs from their last commit when the database responds again."
                 )
                 os._exit(FAILED)  # Threads that wait for the database would keep the process alive.
         write_line("stopped")

@@ -6,7 +6,7 @@ If the agent class of a run is unknown, the decoded input and output are JSON da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_args, get_origin
 
@@ -136,8 +136,6 @@ def encode_record(run: Any) -> JsonObject:
         open_parts, output = {"unfinished": _encode_unfinished(output)}, None
     elif isinstance(output, Paused):
         open_parts, output = {"requests": [encode_request(request) for request in output.requests]}, None
-    # Messages in the journal contain no API keys.
-    recorded = [entry.error for entry in run.journal.entries if isinstance(entry, RunFailed | RunInterrupted)]
     return {
         **{name: getattr(run, name) for name in _PLAIN_FIELDS},
         "input": to_saved_data(run.input),
@@ -145,7 +143,7 @@ def encode_record(run: Any) -> JsonObject:
         **open_parts,
         "usage": fields_of(run.usage),
         "started": None if run.started is None else run.started.isoformat(),
-        "error": None if run.error is None else _encode_error(run.error, recorded[-1] if recorded else None),
+        "error": None if run.error is None else _encode_error(run.error, _last_error(run.journal.entries)),
         **({} if run.forked_from is None else {"forked_from": run.forked_from._asdict()}),
     }
 
@@ -319,6 +317,15 @@ class RecordedError(AcornError):
         super().__init__(message)
         self.kind = kind
         self.fields = dict(fields or {})
+
+
+def _last_error(entries: Sequence[Entry]) -> str | None:
+    """Return the message of the last error in the journal, or None if the journal contains no error.
+
+    Messages in the journal contain no API keys.
+    """
+    ends = (entry.error for entry in reversed(entries) if isinstance(entry, RunFailed | RunInterrupted))
+    return next(ends, None)
 
 
 def _encode_error(error: BaseException, journal_text: str | None = None, depth: int = 0) -> JsonObject:

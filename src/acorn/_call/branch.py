@@ -10,7 +10,7 @@ from acorn._base.interrupts import StopSignal
 from acorn._call.plan import plan_for
 from acorn._declare.module_base import AgentBase
 from acorn._declare.settings import COUNT
-from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
+from acorn._declare.spec_cache import Branch, active_overrides, check_branch, instance_of
 from acorn._drive.async_driver import adrive
 from acorn._drive.bridge import SYNC, Bridge, run_concurrently
 from acorn._drive.driver import run_inline
@@ -112,7 +112,7 @@ async def run_branch(site: BranchSite, which: Branch, inputs: JsonObject, bridge
     context: BranchContext | None = None
     failure: BaseException | None = None
     try:
-        plan = plan_for(instance_of(which), current_overrides())
+        plan = plan_for(instance_of(which), active_overrides.get())
         input = plan.spec.input.from_call(name, (), inputs)
         context = tree.new_branch(site.place, site.parent_id, site.id, name, plan, input)
         tree.siblings.start(site.place, context.run_id)

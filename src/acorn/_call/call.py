@@ -41,7 +41,7 @@ from acorn._call.submit import AsyncHandle, Handle, start_time, submit_run
 from acorn._declare.generics import Deps, Out, check_deps, deps_type
 from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
 from acorn._declare.settings import FLAG, Rule
-from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
+from acorn._declare.spec_cache import Branch, active_overrides, agent_name, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.bridge import ASYNC, SYNC
 from acorn._drive.commit import RunCommitter
@@ -170,7 +170,7 @@ class AgentCaller(Generic[Out, Deps]):
 
     def _plan_batch(self, rows: Iterable[Any], options: BatchOptions) -> tuple[BatchProgress[Out], StartRow]:
         agent = self._agent
-        spec = spec_within(current_overrides(), agent)
+        spec = spec_within(active_overrides.get(), agent)
         progress: BatchProgress[Out] = batch_progress(rows, spec.owner, options)
         batch_id, retry = options.id, options.retry
         if self._has_run_id:
@@ -235,7 +235,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is the answer to the only
     request.
     """
-    plan = plan_for(agent, current_overrides())
+    plan = plan_for(agent, active_overrides.get())
     check_plan(plan)
     store, origin = store_of(plan.spec), origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)

@@ -16,8 +16,8 @@ from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
     Branch,
     Overrides,
+    active_overrides,
     agent_name,
-    current_overrides,
     has_user_hook,
     instance_of,
     module_docstring,
@@ -74,7 +74,7 @@ def _forked_machine(
     else:
         input = fork.input_for(spec)
     is_overridden = [
-        isinstance(agent, override.cls) and "system_prompt" in override.values for override in current_overrides()
+        isinstance(agent, override.cls) and "system_prompt" in override.values for override in active_overrides.get()
     ]
     if "system_prompt" not in vars(agent) and not any(is_overridden):
         plan = replace(plan, spec=replace(spec, prompt=Prompt(fork.prompt)), prompt=None)
@@ -86,7 +86,7 @@ def plan_call(agent: AgentBase) -> Plan:
 
     The checks find every error that can be found before the first request.
     """
-    plan = plan_for(agent, current_overrides())
+    plan = plan_for(agent, active_overrides.get())
     check_not_queued(agent, plan.spec.owner)
     check_plan(plan)
     if plan.spec.store is None:
@@ -164,7 +164,8 @@ def _resolve(declared: Any, spec: Spec) -> Model:
 
 def check_not_queued(agent: AgentBase, owner: str) -> None:
     """Raise an error if the options from `using` are for queued runs, but the run starts in this process."""
-    if agent.__acorn_call_options__.are_for_queue:
+    options = agent.__acorn_call_options__
+    if options.priority or options.not_before is not None or not options.deliver:
         raise DeclarationError(
             f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
             f"`{owner}.submit(...)` or `map(..., queue=True)`, or remove these options."

@@ -20,7 +20,7 @@ from acorn._call.runs import follow_run
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.module_base import AgentBase, BatchItem
 from acorn._declare.settings import SETTINGS
-from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
+from acorn._declare.spec_cache import active_overrides, agent_name, spec_within
 from acorn._drive.bridge import ASYNC, SYNC, Bridge
 from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.driver import iterate_inline, run_inline
@@ -57,7 +57,7 @@ class Submission:
     """The submission of one or more runs of an instance, which checks and encodes their shared data only once."""
 
     def __init__(self, agent: AgentBase) -> None:
-        self._agent, self._spec = agent, spec_within(current_overrides(), agent)
+        self._agent, self._spec = agent, spec_within(active_overrides.get(), agent)
         self._options = agent.__acorn_call_options__
         self.shape = self._spec.input
         self._name = agent_name(type(agent))
@@ -117,7 +117,7 @@ class Submission:
                 f"The type arguments of this `{owner}[...]` cannot be stored with a queued run. Define a class, such "
                 f"as `class Mine({owner}[...])`, and submit a run of that class."
             )
-        if any(isinstance(self._agent, override.cls) for override in current_overrides()):
+        if any(isinstance(self._agent, override.cls) for override in active_overrides.get()):
             raise DeclarationError(
                 f"`{owner}.override(...)` has no effect on a queued run, which a worker drives. Submit the run "
                 f"outside the `with` block."
@@ -239,7 +239,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
         return None
     if status == "cancelled":
         raise RunCancelledError(f"Run {run_id} was cancelled.")
-    plan = plan_for(agent, current_overrides())
+    plan = plan_for(agent, active_overrides.get())
     if status == "failed":
         raise stored_failure(stored_runs, plan, store)
     with translate_read_errors(run_id, store):

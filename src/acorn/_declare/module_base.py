@@ -53,11 +53,6 @@ class CallOptions:
     fork: Any = None
     """The `Fork` object of `_machine/fork.py` if the next run is a fork of another run."""
 
-    @property
-    def are_for_queue(self) -> bool:
-        """Whether any option applies only to queued runs."""
-        return bool(self.priority) or self.not_before is not None or not self.deliver
-
 
 class CachedSpec(NamedTuple):
     """A compiled spec, and the attribute values from which it was compiled, which show later changes."""

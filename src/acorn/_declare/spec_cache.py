@@ -356,12 +356,8 @@ class Override(NamedTuple):
 Overrides = tuple[Override, ...]
 """The active override blocks, from the outermost to the innermost."""
 
-_overrides: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
-
-
-def current_overrides() -> Overrides:
-    """Return the `with Agent.override(...)` blocks that are active in the current `contextvars` context."""
-    return _overrides.get()
+active_overrides: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
+"""The `with Agent.override(...)` blocks that are active in the current `contextvars` context."""
 
 
 class OverrideBlock:
@@ -377,15 +373,15 @@ class OverrideBlock:
         self._override = Override(cls, values)
 
     def __enter__(self) -> None:
-        _overrides.set((*_overrides.get(), self._override))
+        active_overrides.set((*active_overrides.get(), self._override))
 
     def __exit__(self, *_: object) -> None:
-        active = list(_overrides.get())
+        active = list(active_overrides.get())
         for index in reversed(range(len(active))):
             if active[index] is self._override:
                 del active[index]
                 break
-        _overrides.set(tuple(active))
+        active_overrides.set(tuple(active))
 
 
 def spec_within(overrides: Overrides, agent: Branch) -> Spec:

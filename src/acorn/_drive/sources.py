@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Protocol
 
 from acorn._declare.module_base import AgentBase, set_private
-from acorn._declare.spec_cache import current_overrides, spec_within
+from acorn._declare.spec_cache import active_overrides, spec_within
 from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import ASYNC, SYNC, Bridge, call_async, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
@@ -326,7 +326,7 @@ async def open_sources(agent: AgentBase, bridge: Bridge) -> None:
     await _acquire(agent_sources.lock, bridge)
     try:
         if not agent_sources.depth:
-            for source in spec_within(current_overrides(), agent).sources:
+            for source in spec_within(active_overrides.get(), agent).sources:
                 if open_sources_of(agent, source) is None:
                     await agent_sources.sources.add(source, bridge)
         agent_sources.depth += 1

@@ -176,8 +176,6 @@ def _replace_surrogates(text: str) -> str:
 
 def is_encodable(text: str) -> bool:
     """Return True if the text can be encoded as UTF-8, which means that it contains no lone surrogate."""
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

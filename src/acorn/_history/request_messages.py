@@ -166,9 +166,10 @@ def _sendable(new: list[Message]) -> list[Message] | None:
     """Return the first messages of a run unchanged, or None if one of them needs repair."""
     for message in new:
         content = message.get("content")
-        if len(message) != 2 or message["role"] not in ("system", "user"):
+        if len(message) != 2 or message["role"] not in ("system", "user") or type(content) is not str:
             return None
-        if type(content) is not str or not is_encodable(content) or not content.strip():
+        # Most text is ASCII, and `isascii` is the fastest check.
+        if not content.strip() or not (content.isascii() or is_encodable(content)):
             return None
     return new
 
@@ -177,9 +178,10 @@ def _sendable_turn(new: list[Message], used: set[str]) -> list[Message] | None:
     """Return a response and its tool results as messages to send, or None if they need repair."""
     turn = new[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
-    if not calls or len(calls) != len(new) - 1 or type(content) is not str or not is_encodable(content):
+    if not calls or len(calls) != len(new) - 1 or type(content) is not str:
         return None
     ids: list[str] = []
+    texts = [content]
     for index, call in enumerate(calls, start=1):
         result, function, call_id = new[index], call["function"], call["id"]
         text = result["content"]
@@ -187,9 +189,11 @@ def _sendable_turn(new: list[Message], used: set[str]) -> list[Message] | None:
             return None
         if not call_id or call_id != result.get("tool_call_id"):
             return None
-        if not is_encodable(f"{call_id}{function['arguments']}{text}"):
-            return None
         ids.append(call_id)
+        texts += (call_id, function["arguments"], text)
+    sent_text = "".join(texts)
+    if not (sent_text.isascii() or is_encodable(sent_text)):
+        return None
     if not used.isdisjoint(ids) or len(set(ids)) < len(ids):
         return None
     used.update(ids)
@@ -238,9 +242,10 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
     text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
     if unserializable:
         raise _unserializable_input(spec.owner, run_input, unserializable)
+    if not parts.parts:
+        return {"role": "user", "content": text}
     message: Message = {"role": "user", "content": parts.content(text)}
-    if parts.parts:
-        check_media(spec, media_of(message), InputError)
+    check_media(spec, media_of(message), InputError)
     return message
 
 

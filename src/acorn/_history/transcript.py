@@ -302,7 +302,9 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
 
     `index` is the history index of the response. New ids contain this index.
     """
-    ids = unique_ids([call.id or "" for call in raw], index, set())
+    ids = [call.id or "" for call in raw]
+    if len(ids) > 1 or "" in ids:
+        ids = unique_ids(ids, index, set())
     return [read_call(call_id, call.name, call.arguments or "{}") for call_id, call in zip(ids, raw, strict=True)]
 
 

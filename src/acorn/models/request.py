@@ -63,37 +63,30 @@ def with_portable_ids(message: Mapping[str, Any]) -> JsonObject:
     return copy
 
 
+@dataclass(slots=True, eq=False)
 class SentMessages:
     """The messages of a conversation, which all its requests share, and encoded forms of each message.
 
     Other code may append to `messages`, but must never change a message, because its encoded forms are cached.
     """
 
-    __slots__ = ("_encoded", "_lock", "media", "messages")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.media: list[SentMedium] = []
-        """The images, audio and files in the messages."""
-        self._encoded: dict[Callable[[Message], Any], list[Any]] = {}
-        """A dict that maps a function to its results for the first messages."""
-        self._lock = Lock()
-        """A lock for changes of the cached results, because several threads may send requests."""
+    messages: list[Message] = field(default_factory=list[Message])
+    media: list[SentMedium] = field(default_factory=list["SentMedium"])
+    """The images, audio and files in the messages."""
+    _encoded: dict[Callable[[Message], Any], list[Any]] = field(default_factory=dict[Any, Any])
+    """A dict that maps a function to its results for the first messages."""
+    _lock: Lock = field(default_factory=Lock)
+    """A lock for changes of the cached results, because several threads may send requests."""
 
     def copy(self, first: Message | None = None, *, replaced: int = 0) -> SentMessages:
         """Return a copy that can grow independently of this conversation.
 
         If `first` is given, it replaces the first `replaced` messages.
         """
-        other = SentMessages()
         new = [] if first is None else [first]
         with self._lock:
-            other.messages = new + self.messages[replaced:]
-            other.media = self.media.copy()
-            other._encoded = {
-                encode: [*map(encode, new), *results[replaced:]] for encode, results in self._encoded.items()
-            }
-        return other
+            encoded = {encode: [*map(encode, new), *results[replaced:]] for encode, results in self._encoded.items()}
+            return SentMessages(new + self.messages[replaced:], self.media.copy(), encoded)
 
     def encoded(self, encode: Callable[[Message], T], count: int) -> list[T]:
         """Return the results of `encode` for the first `count` messages.

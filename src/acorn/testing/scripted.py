@@ -294,7 +294,7 @@ def split_response(response: ModelResponse, size: int, *, is_complete: bool = Tr
 
 
 def _text(message: Message) -> str:
-    content = message.get("content")
+    content = message.get("content") or ""
     return content if isinstance(content, str) else text_of(content)
 
 

@@ -56,7 +56,7 @@ class SavedTree(Tree):
 
     def _in_a_hook(self, loop: Machine) -> bool:
         """Skip hooks: a hook holds the step, and no other process could continue with it."""
-        has_begun = loop.run.id in self._driven and not loop.is_over
+        has_begun = loop.run.id in self.driven and not loop.is_over
         asks = loop.asks(self.now(loop.run.id)) if has_begun else []
         return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.open_asks for ask in asks)
 
@@ -88,7 +88,7 @@ class SavedTree(Tree):
             self.machines[run_id] = new
             if context is not None:
                 self.machines[context.parent_id].run.branches.append(new.run)
-            if not new.is_over and run_id in self._driven:
+            if not new.is_over and run_id in self.driven:
                 now = self.now(run_id)
                 new.start(now)
                 new.state.open_asks.update(open_asks)

@@ -194,7 +194,7 @@ class Checked(Tree):
 
     def look(self) -> None:
         for run_id, loop in list(self.machines.items()):
-            if run_id in self._driven:
+            if run_id in self.driven:
                 assert_still(loop, self.now(run_id))
                 self.phases.add(loop.state.phase)
 

@@ -345,9 +345,7 @@ class ThreadedBatch(_RunningBatch[Out]):
         for tree, run_id in trees:
             with suppress(Exception):
                 tree.stop(run_id, stop)
-                commit = tree.commit()
-                if commit is not None:
-                    commit.result()
+                tree.commit()
 
 
 class TaskBatch(_RunningBatch[Out]):

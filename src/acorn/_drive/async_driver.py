@@ -25,7 +25,6 @@ from acorn._machine.asks import Ask, AskModel, AskTool
 from acorn.chunk import StreamChunk
 from acorn.models.port import Delta, ModelResponse, StreamingModel
 from acorn.models.request import ModelRequest
-from acorn.stores.port import PendingCommit
 from acorn.types import ToolResult
 
 
@@ -134,10 +133,13 @@ class AsyncDriver(Driver):
     async def _call_tool(self, ask: AskTool) -> ToolResult:
         return await acall_tool(ask)
 
-    async def _wait_until_stored(self, pending: PendingCommit) -> None:
-        loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
-        pending.add_done_callback(lambda _: _call_on_loop(loop, is_stored.set))
-        await is_stored.wait()
+    async def _commit(self) -> None:
+        pending = self.tree.commit(waits=False)
+        if pending is not None:
+            loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
+            pending.add_done_callback(lambda _: _call_on_loop(loop, is_stored.set))
+            await is_stored.wait()
+            self.tree.check_commit(pending)
 
     async def _stop(self) -> None:
         self.schedule.start_ending()

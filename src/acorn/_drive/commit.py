@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from acorn._base.clock import current_clock
 from acorn._base.interrupts import is_signal
-from acorn._formats.blobs import BlobReader, save_text
+from acorn._formats.blobs import BlobReader, save_texts
 from acorn._formats.json import describe_error, shorten
-from acorn._history.saved_form import FORMAT, encode_record, fields_of
+from acorn._history.saved_form import encode_saved_record, fields_of
 from acorn._machine.machine import Machine
-from acorn._machine.saved_run import save_new, save_record
+from acorn._machine.saved_run import save_new
 from acorn._machine.state import State
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
@@ -176,22 +176,28 @@ class RunCommitter:
                 self.store.release(self._root, self._claim.process, status or self._last_status)
 
     def _change(self, machine: Machine) -> Change:
-        run, since = machine.run, self._entry_counts.get(machine.run.id)
-        status = status_of(machine)
-        entries, state, self._states[run.id] = save_new(machine, since or 0, self._states.get(run.id))
-        self._entry_counts[run.id] = (since or 0) + len(entries)
-        # While a run continues, the other fields of `Change` contain all changes of its record.
-        record = save_record(machine) if since is None or status != "running" else None
-        error = None if record is None else record["run"]["error"]
-        is_new = since is None and run.id not in self._created
-        *texts, state_text, record_text = self._texts([*entries, state, record])
+        run, status = machine.run, status_of(machine)
+        is_first, offset = run.id not in self._entry_counts, self._entry_counts.get(run.id, 0)
+        entries, state, self._states[run.id] = save_new(machine, offset, self._states.get(run.id))
+        self._entry_counts[run.id] = offset + len(entries)
+        record: JsonObject | None = None
+        header_values: list[JsonObject] = []
+        if is_first or status != "running":  # Otherwise the other fields of `Change` contain all changes of the record.
+            record = encode_saved_record(run, machine.plan.module)
+            if is_first and run.id not in self._created:
+                header_values = [record["run"]["input"], self._start_data(machine)]
+        texts, blobs = save_texts([state, record, *entries, *header_values])
+        for blob in blobs:
+            if blob.sha256 not in self._media:
+                self._media.add(blob.sha256)
+                self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
         return Change(
             run_id=run.id,
-            offset=since or 0,
-            entries=texts,
-            state=None if state is None else state_text,
-            record=None if record is None else record_text,
-            header=self._header(machine, record["run"]["input"]) if record is not None and is_new else None,
+            header=self._header(machine, *texts[-2:]) if header_values else None,
+            offset=offset,
+            entries=texts[2 : 2 + len(entries)],
+            record=None if record is None else texts[1],
+            state=None if state is None else texts[0],
             status=status,
             model=run.model,
             steps=run.steps,
@@ -199,31 +205,22 @@ class RunCommitter:
             cost=run.cost,
             seconds=run.journal.now,
             stop_reason=run.stop_reason,
-            error=None if error is None else shorten(error["message"]),
+            error=shorten(record["run"]["error"]["message"]) if record and record["run"]["error"] else None,
         )
 
-    def _texts(self, values: Sequence[object]) -> list[str]:
-        """Return each value as JSON text, and add the binary data of the values to the next commit."""
-        texts: list[str] = []
-        for text, blobs in map(save_text, values):
-            texts.append(text)
-            for blob in blobs:
-                if blob.sha256 not in self._media:
-                    self._media.add(blob.sha256)
-                    self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
-        return texts
+    def _start_data(self, machine: Machine) -> JsonObject:
+        """Return the data with which a run starts: the context of a branch, or the notes about a top-level run."""
+        if machine.context is not None:
+            return machine.context.to_json()
+        notes: JsonObject = {"settings": self._origin.overrides, "file": self._origin.file}
+        return notes if self.first_span is None else {**notes, "span": self.first_span}
 
-    def _header(self, machine: Machine, saved_input: object) -> RunHeader:
-        run, context, origin = machine.run, machine.context, self._origin
-        notes: JsonObject = {"settings": origin.overrides, "file": origin.file}
-        if self.first_span is not None:
-            notes["span"] = self.first_span
-        values = [saved_input, notes if context is None else context.to_json()]
-        input_text, text = self._texts(values)
-        started = run.started or datetime.now(UTC)
+    def _header(self, machine: Machine, input_text: str, start_text: str) -> RunHeader:
+        context, origin = machine.context, self._origin
+        started = machine.run.started or datetime.now(UTC)
         if context is not None:
-            return RunHeader(machine.plan.module, context.parent_id, text, input_text, started)
-        return RunHeader(origin.agent, None, None, input_text, started, text, origin.batch, origin.item)
+            return RunHeader(machine.plan.module, context.parent_id, start_text, input_text, started)
+        return RunHeader(origin.agent, None, None, input_text, started, start_text, origin.batch, origin.item)
 
 
 def notes_of_run(header: RunHeader) -> JsonObject:
@@ -274,7 +271,7 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     """Return the JSON form of the first record of a run that is queued and has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
-    return {"format": FORMAT, "module": facts.agent, "run": encode_record(run)}
+    return encode_saved_record(run, facts.agent)
 
 
 @contextmanager

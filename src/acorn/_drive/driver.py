@@ -29,7 +29,6 @@ from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, StreamingModel, can_stream
 from acorn.models.request import ModelRequest
 from acorn.record import CallSite
-from acorn.stores.port import PendingCommit
 from acorn.types import ToolResult
 
 T = TypeVar("T")
@@ -300,13 +299,6 @@ class Driver(ABC):
 
     # The end
 
-    async def _commit(self) -> None:
-        """Commit all changes of the run and its branches, and wait until the store has saved them."""
-        pending = self.tree.commit()
-        if pending is not None:
-            await self._wait_until_stored(pending)
-            self.tree.wait_for_commit(pending)
-
     async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk | None:
         result = self.schedule.end_branch(run_id, await self._close_sources(run_id) or error)
         return None if result is None else await self._show_result(*result)
@@ -333,13 +325,17 @@ class Driver(ABC):
                 raise error
 
     async def _finish(self) -> None:
-        """Commit the end of the run, and release this process's claim on the run in the store."""
+        """Commit the end of the run, release this process's claim on the run in the store, and end its trace."""
+        tree = self.tree
         try:
             await self._commit()
         except Exception as error:
             self.schedule.fail_last_commit(error)
         finally:
-            self.schedule.release()
+            if tree.committer is not None and self.root == tree.root:
+                tree.committer.end(tree.fatal_error)
+            if tree.trace is not None:
+                tree.trace.close(self.root)
 
     # The methods of a sync or async driver
 
@@ -387,8 +383,8 @@ class Driver(ABC):
         """Call a tool, and return its result, which is an error result if the tool raises an exception."""
 
     @abstractmethod
-    async def _wait_until_stored(self, pending: PendingCommit) -> None:
-        """Wait until a commit is done, if waiting in `pending.result()` would block an event loop."""
+    async def _commit(self) -> None:
+        """Commit all changes of the run and its branches, and wait until the store has saved them."""
 
     @abstractmethod
     async def _stop(self) -> None:

@@ -288,14 +288,6 @@ class Schedule:
             return
         first.add_note(f"The end of the run could not be stored either: {describe_error(error)}")
 
-    def release(self) -> None:
-        """Release the claim on a top-level run in the store, and end the telemetry trace of the driver's run."""
-        tree = self.tree
-        if tree.committer is not None and self.root == tree.root:
-            tree.committer.end(tree.fatal_error)
-        if tree.trace is not None:
-            tree.trace.close(self.root)
-
 
 def _is_pause(error: BaseException) -> bool:
     """Return True if an error is the signal that branches wait for human input.

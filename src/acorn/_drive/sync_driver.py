@@ -39,7 +39,6 @@ from acorn.errors import ModelError
 from acorn.models.port import Delta, ModelResponse, StreamingModel
 from acorn.models.request import ModelRequest
 from acorn.record import CallSite
-from acorn.stores.port import PendingCommit
 from acorn.types import ToolResult
 
 _LONG_ASKS: tuple[type[Ask], ...] = (AskModel, AskTool)
@@ -108,7 +107,7 @@ class SyncDriver(Driver):
         worker = self.worker
         if worker is None:
             self._perform_each(_LONG_ASKS + _SHORT_ASKS)
-        elif not tree.is_listened_to(self.root):  # Listeners are called in the thread of the driver.
+        elif not tree.driven[self.root].listeners:  # Listeners are called in the thread of the driver.
             while worker.call(self._perform_each, _LONG_ASKS) is not None and self._perform_each(_SHORT_ASKS):
                 pass
         schedule.unchecked[self.root] = None
@@ -120,10 +119,10 @@ class SyncDriver(Driver):
         Return the number of performed asks, or None if an ask failed or paused.
         """
         tree, run_id = self.tree, self.root
-        count = 0
-        while (ask := tree.begin_only_ask(run_id, kinds)) is not None:
-            if tree.committer is not None and (pending := tree.commit()) is not None:
-                tree.wait_for_commit(pending)
+        run, count = tree.machines[run_id].run, 0
+        while run.stop_reason is None and (ask := tree.begin_only_ask(run_id, kinds)) is not None:
+            if tree.committer is not None:
+                tree.commit()
             try:
                 # The most frequent asks do not need the code for all drivers.
                 if isinstance(ask, AskTool):
@@ -222,8 +221,8 @@ class SyncDriver(Driver):
         worker = self._own_worker()
         return call_tool(ask) if worker is None else worker.call(call_tool, ask)
 
-    async def _wait_until_stored(self, pending: PendingCommit) -> None:
-        """Do nothing, because `pending.result()` waits."""
+    async def _commit(self) -> None:
+        self.tree.commit()
 
     async def _stop(self) -> None:
         if self.schedule.running:

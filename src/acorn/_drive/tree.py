@@ -69,7 +69,7 @@ class Tree:
         if self._saved:
             attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
-        self._driven: dict[str, DrivenRun] = {}
+        self.driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}
         """A dict that maps the id of a run to the ids of its direct branches."""
         self.siblings = SiblingBranches()
@@ -91,7 +91,7 @@ class Tree:
 
         The clock runs only while a driver drives the run.
         """
-        driven = self._driven.get(run_id)
+        driven = self.driven.get(run_id)
         return self.machines[run_id].run.seconds if driven is None else self._clock.monotonic() - driven.clock_start
 
     # Driving one run
@@ -118,7 +118,7 @@ class Tree:
                 if run_id == self.root and committer is not None and committer.first_span is None:
                     committer.first_span = self.trace.root_traceparent()
                 listeners = (*listeners, self.trace.on_entry)
-            driven = self._driven[run_id] = DrivenRun(
+            driven = self.driven[run_id] = DrivenRun(
                 clock_start,
                 current_places(),
                 listeners,
@@ -152,11 +152,11 @@ class Tree:
         error = machine.run.error
         if error is not None and is_signal(error, "parent_ended"):
             raise error  # Otherwise the run would seem to have ended without an error.
-        return machine.listed(self._clock.monotonic() - self._driven[run_id].clock_start)
+        return machine.listed(self._clock.monotonic() - self.driven[run_id].clock_start)
 
     def begin(self, run_id: str, ask_id: str) -> None:
         """Record in the state machine of a run that a driver begins to perform an ask (a requested operation)."""
-        driven = self._driven[run_id]
+        driven = self.driven[run_id]
         with self._lock:
             machine = self._running(run_id)
             if self.fatal_error is not None:
@@ -171,7 +171,7 @@ class Tree:
         Return None if the run has several asks, if the type of the ask is not in `kinds`, if the ask is a tool call
         with a time limit, or if the driver should stop.
         """
-        driven = self._driven[run_id]
+        driven = self.driven[run_id]
         with self._lock:
             machine, now = self.machines[run_id], self._clock.monotonic() - driven.clock_start
             asks = list(machine.listed(now).values())
@@ -191,7 +191,7 @@ class Tree:
 
     def tell(self, run_id: str, ask_id: str, outcome: object) -> None:
         """Pass the result of an ask (a requested operation) to the state machine of its run."""
-        driven = self._driven[run_id]
+        driven = self.driven[run_id]
         with self._lock:
             machine = self.machines[run_id]
             if machine.run.stop_reason is not None:
@@ -235,7 +235,7 @@ class Tree:
 
     def close(self, run_id: str) -> None:
         """Complete the record of a run that has ended, and set it as the last run (`agent.last`) of its agent."""
-        driven, machine = self._driven.get(run_id), self.machines[run_id]
+        driven, machine = self.driven.get(run_id), self.machines[run_id]
         if driven is not None and not driven.is_closed:
             driven.is_closed, run = True, machine.run
             run.seconds = self._clock.monotonic() - driven.clock_start
@@ -401,32 +401,36 @@ class Tree:
 
     # Storing
 
-    def commit(self) -> PendingCommit | None:
-        """Pass all changes to the store, and return the commit, which must be stored before the next operation begins.
+    def commit(self, *, waits: bool = True) -> PendingCommit | None:
+        """Pass all changes to the store, and wait until they are stored, as they must be before an operation begins.
 
-        Return None if the run has no store or has no changes.
+        If the store fails, abort the run and its branches, and raise a `StoreError`. If `waits` is False, return the
+        commit without waiting, or None if the run has no store or no changes. The caller then calls `check_commit`.
         """
         committer, fatal_error = self.committer, self.fatal_error
         if committer is None:
             return None
         if fatal_error is not None and not committer.can_store_end(self.machines[self.root], fatal_error):
             return None
-        with self._lock:
-            try:
-                return committer.commit(self.machines)
-            except Exception as error:  # The store may be user code.
-                self.fail_commit(error)
+        try:
+            with self._lock:
+                pending = committer.commit(self.machines)
+            if waits and pending is not None:
+                pending.result()
+        except Exception as error:  # The store may be user code.
+            self._fail_commit(committer, error)
+        return pending
 
-    def wait_for_commit(self, pending: PendingCommit) -> None:
-        """Wait until a commit is stored. If it fails, abort the run and its branches, and raise a `StoreError`."""
+    def check_commit(self, pending: PendingCommit) -> None:
+        """Do what `commit` does if the store fails, for a commit that has ended."""
+        assert self.committer is not None
         try:
             pending.result()
-        except Exception as error:  # The store may be user code.
-            self.fail_commit(error)
+        except Exception as error:
+            self._fail_commit(self.committer, error)
 
-    def fail_commit(self, error: Exception) -> NoReturn:
-        """Abort the run and its branches because a commit failed, and raise the store's error as a `StoreError`."""
-        failure = error if self.committer is None else self.committer.failure(error)
+    def _fail_commit(self, committer: RunCommitter, error: Exception) -> NoReturn:
+        failure = committer.failure(error)
         self.abort(failure)
         raise failure from failure.__cause__
 
@@ -455,15 +459,9 @@ class Tree:
         with self._lock:
             self.fatal_error = self.fatal_error or error
 
-    # Listening
-
-    def is_listened_to(self, run_id: str) -> bool:
-        """Return True if a run has listeners, which its driver must call in the driver's own thread."""
-        return bool(self._driven[run_id].listeners)
-
     def _publish(self, run_id: str) -> None:
         """Call the listeners of a run with its new journal entries, and mark the run for the next commit."""
-        driven, entries = self._driven.get(run_id), self.machines[run_id].journal.entries
+        driven, entries = self.driven.get(run_id), self.machines[run_id].journal.entries
         if self.committer is not None:
             self.committer.changed.add(run_id)
             if driven is not None and not driven.listeners:

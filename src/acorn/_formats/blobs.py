@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -168,6 +168,17 @@ def save_text(data: object) -> SavedText:
     collector = BlobCollector()
     text = _json_text(data, collector)
     return SavedText(_add_index(text, collector) if collector.blobs or _has_index(data) else text, collector.blobs)
+
+
+def save_texts(values: Iterable[object]) -> tuple[list[str], list[Blob]]:
+    """Convert each value to a saved text, and return the texts and the blobs of all of them."""
+    texts: list[str] = []
+    all_blobs: list[Blob] = []
+    for value in values:
+        text, blobs = save_text(value)
+        texts.append(text)
+        all_blobs += blobs
+    return texts, all_blobs
 
 
 def _add_index(text: str, collector: BlobCollector, *contents: object) -> str:

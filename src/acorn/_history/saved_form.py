@@ -148,6 +148,11 @@ def encode_record(run: Any) -> JsonObject:
     }
 
 
+def encode_saved_record(run: Any, module: str) -> JsonObject:
+    """Return the record of a run that may be resumed, with the format version and the name of the agent class."""
+    return {"format": FORMAT, "module": module, "run": {**encode_record(run), "seconds": run.journal.now}}
+
+
 def decode_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
     """Return the run record for saved JSON data, including the branches if the data contains them."""
     fields, entries = saved["run"], decode_entries(saved["journal"])

@@ -17,7 +17,6 @@ from pydantic_core import from_json
 from acorn._formats.schema.shape import RESULT
 from acorn._history.history import assistant_message, history_of
 from acorn._history.saved_form import (
-    FORMAT,
     check_format,
     decode_entries,
     decode_error,
@@ -27,8 +26,8 @@ from acorn._history.saved_form import (
     decode_record,
     decode_result,
     encode_entries,
-    encode_record,
     encode_result,
+    encode_saved_record,
     fill_journal,
 )
 from acorn._history.transcript import read_call
@@ -36,17 +35,9 @@ from acorn._machine.budgets import add_usage
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.state import State
-from acorn.journal import (
-    BranchFinished,
-    BranchStarted,
-    Compacted,
-    Entry,
-    ModelResponded,
-    ToolFinished,
-    ToolStarted,
-)
+from acorn.journal import BranchFinished, BranchStarted, Compacted, Entry, ModelResponded, ToolFinished
 from acorn.models.port import ModelResponse, RawCall
-from acorn.record import TOOL_ASK_PREFIX, Run, history_of_run
+from acorn.record import Run, history_of_run
 from acorn.types import JsonObject, ToolResult, Usage
 
 ENTRY_COUNT = "entries"
@@ -63,7 +54,7 @@ def save(machine: Machine, since: int = 0) -> JsonObject:
     context = machine.context
     entries, state, _ = save_new(machine, since)
     return {
-        **save_record(machine),
+        **encode_saved_record(machine.run, machine.plan.module),
         "branch": None if context is None else context.to_json(),
         "since": since,
         "journal": entries,
@@ -81,11 +72,11 @@ def save_new(
     """
     if machine.run.stop_reason is None:
         machine.transcript.record_edits()
-    entries = machine.journal.entries
+    entries, turn_index = machine.journal.entries, machine.transcript.turn_index
     new = entries[since:]
     if before is not None:
-        _apply_entries(before, new)
-    state = machine.state.copy(machine.transcript.turn_index)
+        before.apply(new)
+    state = machine.state.copy(turn_index)
     plain_state = None if state == before else {**state.to_json(), ENTRY_COUNT: len(entries)}
     plain_entries = encode_entries(new)
     for entry, plain in zip(new, plain_entries, strict=True):
@@ -94,26 +85,6 @@ def save_new(
             if result is not None:
                 plain[_RESULT] = encode_result(result)
     return plain_entries, plain_state, state
-
-
-def _apply_entries(state: State, entries: Iterable[Entry]) -> None:
-    """Apply the changes that journal entries describe to a state."""
-    for entry in entries:
-        if isinstance(entry, ToolStarted):
-            state.open_asks[f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"] = entry.at
-        elif isinstance(entry, ToolFinished):
-            state.open_asks.pop(f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}", None)
-        elif isinstance(entry, BranchStarted) and entry.call_id is not None:
-            state.open_asks[f"branch {entry.step} {entry.call_id}"] = entry.at
-        elif isinstance(entry, BranchFinished) and entry.call_id is not None:
-            state.open_asks.pop(f"branch {entry.step} {entry.call_id}", None)
-            state.branches.pop(entry.call_id, None)
-
-
-def save_record(machine: Machine) -> JsonObject:
-    """Return the run record as JSON data, with the format version and the name of the agent class."""
-    record = {**encode_record(machine.run), "seconds": machine.journal.now}
-    return {"format": FORMAT, "module": machine.plan.module, "run": record}
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
@@ -127,7 +98,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     entries = decode_entries(saved["journal"])
     entry_count = plain_state.pop(ENTRY_COUNT)
     state = State.from_json(plain_state)
-    _apply_entries(state, entries[entry_count:])
+    state.apply(entries[entry_count:])
     turns = [(at, entry) for at, entry in enumerate(entries) if isinstance(entry, ModelResponded)]
     first, response = turns[-1] if turns else (0, None)
     if response is not None and state.phase in ("tools", "branches", "step", "judge"):

@@ -7,7 +7,7 @@ saved as its name, and a model dict is saved without its secrets.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,7 +18,9 @@ from acorn._formats.redact import Redactor, find_secrets
 from acorn._history.saved_form import decode_request, encode_request, fields_of
 from acorn._machine.budgets import Limits, Meter, StepDigest
 from acorn.errors import AcornError
+from acorn.journal import BranchFinished, BranchStarted, Entry, ToolFinished, ToolStarted
 from acorn.models.port import ModelResponse
+from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject, Message, Request, ToolCall, ToolResult, Usage, is_json_object, is_list_or_tuple
 
 _SAVED_MODEL_KEYS = (
@@ -214,6 +216,19 @@ class State:
         state = State(**fields)
         state.meter, state.turn = copy(self.meter), turn
         return state
+
+    def apply(self, entries: Iterable[Entry]) -> None:
+        """Make the changes that journal entries describe."""
+        for entry in entries:
+            if isinstance(entry, ToolStarted):
+                self.open_asks[f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"] = entry.at
+            elif isinstance(entry, ToolFinished):
+                self.open_asks.pop(f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}", None)
+            elif isinstance(entry, BranchStarted) and entry.call_id is not None:
+                self.open_asks[f"branch {entry.step} {entry.call_id}"] = entry.at
+            elif isinstance(entry, BranchFinished) and entry.call_id is not None:
+                self.open_asks.pop(f"branch {entry.step} {entry.call_id}", None)
+                self.branches.pop(entry.call_id, None)
 
     def to_json(self) -> JsonObject:
         """Return the state as JSON data, without the fields that the journal contains."""

@@ -290,10 +290,13 @@ class GroupCommitWriter(ABC, Generic[C]):
             while self._pending and self._pending[0].outcome is not None:
                 self._pending.popleft()
             self._is_writing = False
-            next_jobs = [job for job in list(self._pending) if job.wakeups is not None][:1]
-            for job in (*jobs, *next_jobs):
+            for job in jobs:
                 if job.wakeups is not None:
                     job.wakeups.put(None)
+            for job in list(self._pending):
+                if job.wakeups is not None:  # The thread that waits for this job writes the next transaction.
+                    job.wakeups.put(None)
+                    break
 
     # In a forked child, the pending jobs belong to the parent.
 

@@ -139,6 +139,8 @@ class DatabaseStore(ABC):
         _check_commit(commit, known_runs, self._name)
         if is_new:
             self._set_lease(transaction, commit.process, lease_seconds())
+        if root is not None:
+            _notify_watchers(transaction, root)
         is_cancelled = root is not None and root.cancel_requested
         # After a cancel request, any other commit is stored and raises `RunCancelledError`.
         is_end = of_root is not None and of_root.status in ("done", "failed", "cancelled", "stopped")
@@ -167,10 +169,8 @@ class DatabaseStore(ABC):
             transaction.execute(sql.TOUCH_RUN, [commit.root])
         if commit.requests or (root is not None and root.open_requests):
             _set_open_requests(transaction, commit.root, () if is_cancelled else commit.requests)
-        if root is not None:
-            if needs_worker:
-                transaction.execute(sql.ADD_JOBS, [[commit.root]])
-            _notify_watchers(transaction, root)
+        if needs_worker:
+            transaction.execute(sql.ADD_JOBS, [[commit.root]])
         if is_cancelled and not is_end:
             raise KeepWrites(run_cancelled_error(commit.root))
 

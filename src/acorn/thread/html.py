@@ -11,20 +11,10 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
+from acorn import thread
 from acorn._formats.json import describe_error, shorten, to_json_data
 from acorn._formats.redact import Redactor, find_secrets
 from acorn.journal import RunStarted
-from acorn.thread.events import (
-    AgentEvent,
-    CompletionEvent,
-    ErrorEvent,
-    HumanInputReceivedEvent,
-    HumanInputRequestedEvent,
-    MessageEvent,
-    SummaryEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-)
 from acorn.types import Paused, is_json_object
 
 _MAX_CHARACTERS = 2000
@@ -98,22 +88,22 @@ def _text(value: object) -> str:
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
 
 
-def _event_row(event: AgentEvent) -> Row:
+def _event_row(event: thread.AgentEvent) -> Row:
     step = f"{event.branch or ''} {event.iteration or ''}".strip()
     match event:
-        case MessageEvent():
+        case thread.MessageEvent():
             return step, event.role, event.content
-        case ToolCallEvent():
+        case thread.ToolCallEvent():
             return step, f"calls {event.tool_name}", event.raw_arguments or _text(event.args)
-        case ToolResultEvent():
+        case thread.ToolResultEvent():
             return step, "result", _text(event.result)
-        case ErrorEvent():
+        case thread.ErrorEvent():
             return step, "error", event.error
-        case HumanInputRequestedEvent():
+        case thread.HumanInputRequestedEvent():
             return step, "asks a person", event.question
-        case HumanInputReceivedEvent():
+        case thread.HumanInputReceivedEvent():
             return step, "a person answers", event.response
-        case CompletionEvent():
+        case thread.CompletionEvent():
             return step, "ends", _text(event.result)
-        case SummaryEvent():
+        case thread.SummaryEvent():
             return step, "summary", event.summary

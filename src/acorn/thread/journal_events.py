@@ -10,49 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
+from acorn import journal, thread
 from acorn._formats.json import copy_json, parse_json, text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
-from acorn._history.history import change_of
-from acorn.journal import (
-    BranchFinished,
-    BranchStarted,
-    CalledTool,
-    Compacted,
-    Entry,
-    Form,
-    HistoryEdited,
-    InputReceived,
-    InputRequested,
-    MessagesAdded,
-    ModelRequested,
-    ModelResponded,
-    ResultMessage,
-    RunFailed,
-    RunFinished,
-    RunInterrupted,
-    RunPaused,
-    RunStarted,
-    ToolFinished,
-    ToolResultsAdded,
-    ToolStarted,
-)
-from acorn.thread.events import (
-    AgentEvent,
-    CompletionEvent,
-    ConversationEvent,
-    ErrorEvent,
-    HumanInputReceivedEvent,
-    HumanInputRequestedEvent,
-    MessageEvent,
-    SummaryEvent,
-    ThreadEvents,
-    ToolCallEvent,
-    ToolResultEvent,
-    to_finite_json,
-)
+from acorn._history.history import assistant_message, change_of
+from acorn.thread.events import ConversationEvent, ThreadEvents, to_finite_json
 from acorn.thread.messages import (
     DatedMessage,
-    MessagePart,
     attach_remainder,
     events_of,
     is_turn,
@@ -63,7 +27,6 @@ from acorn.thread.messages import (
     outcome_event,
     parse_call,
     summary_change,
-    to_messages,
 )
 from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
 
@@ -79,9 +42,9 @@ def events_of_journal(run: Any) -> ThreadEvents:
 
     The events of a branch follow the event at which the branch started.
     """
-    thread = ThreadEvents(_JournalReader(run, is_root=True).events)
-    thread.run_id, thread.input = run.id, run.input
-    return thread
+    events = ThreadEvents(_JournalReader(run, is_root=True).events)
+    events.run_id, events.input = run.id, run.input
+    return events
 
 
 class _JournalReader:
@@ -89,71 +52,73 @@ class _JournalReader:
         self._run = run
         self._is_root = is_root
         self._started = None if run.started is None else run.started.timestamp()
-        self.events: list[AgentEvent] = []
+        self.events: list[thread.AgentEvent] = []
         self._is_open = False
         """Whether calls wait for results. The results precede the messages that the user adds in the meantime."""
-        self._waiting: list[AgentEvent] = []
+        self._waiting: list[thread.AgentEvent] = []
         entries = tuple(run.journal.entries)  # The run may be in progress.
         for index, entry in enumerate(entries):
             # If the run continued after an interruption or a pause, the entry is not an event.
-            if not isinstance(entry, RunInterrupted | RunPaused) or index == len(entries) - 1:
+            if not isinstance(entry, journal.RunInterrupted | journal.RunPaused) or index == len(entries) - 1:
                 self._add_entry(entry)
         self.events += self._waiting
 
-    def _add_entry(self, entry: Entry) -> None:
+    def _add_entry(self, entry: journal.Entry) -> None:
         step = entry.step
         match entry:
-            case MessagesAdded():
+            case journal.MessagesAdded():
                 messages = entry.messages if self._is_root else entry.messages[entry.inherited :]
                 self._append(entry, _message_events(messages, step))
-            case ModelResponded():
+            case journal.ModelResponded():
                 if entry.refusal is None:
-                    self._append(entry, _turn_events(entry))
+                    self._append(entry, events_of(assistant_message(entry), step))
                     self._is_open = bool(entry.calls)
-            case ToolResultsAdded():
+            case journal.ToolResultsAdded():
                 self._append_results(entry, entry.results)
                 if entry.context is not None:
                     self._append(entry, events_of({"role": "user", "content": entry.context}, step))
                 self._append_waiting()
-            case HistoryEdited():
+            case journal.HistoryEdited():
                 added = _message_events([entry.messages[index] for index in entry.added], step)
                 self._append(entry, added, waits=self._is_open)
-            case BranchStarted():
-                children = [child for child in list(self._run.branches) if child.id == entry.child_id]
-                for child in children:
-                    self.events += _JournalReader(child, is_root=False).events
-            case Compacted():
+            case journal.BranchStarted():
+                for child in list(self._run.branches):
+                    if child.id == entry.child_id:
+                        self.events += _JournalReader(child, is_root=False).events
+            case journal.Compacted():
                 if entry.summary:
-                    steps = list(entry.steps)
-                    self._append(
-                        entry, [SummaryEvent(iteration=step, summary=entry.summary, summarized_iterations=steps)]
+                    event = thread.SummaryEvent(
+                        iteration=step, summary=entry.summary, summarized_iterations=list(entry.steps)
                     )
-            case RunFinished():
+                    self._append(entry, [event])
+            case journal.RunFinished():
                 self._append(entry, [_end_event(entry)])
-            case RunFailed() | RunInterrupted() | RunPaused():
+            case journal.RunFailed() | journal.RunInterrupted() | journal.RunPaused():
                 self._append_results(entry, entry.results)
                 self._append_waiting()
-                if not isinstance(entry, RunPaused):
-                    self._append(entry, [ErrorEvent(iteration=step, error=entry.error)])
-            case InputRequested():
+                if not isinstance(entry, journal.RunPaused):
+                    self._append(entry, [thread.ErrorEvent(iteration=step, error=entry.error)])
+            case journal.InputRequested():
                 ids: JsonObject = {"tool_call_id": entry.call_id, "request_id": entry.request_id}
-                self._append(entry, [HumanInputRequestedEvent(iteration=step, question=entry.question, **ids)])
-            case InputReceived():
+                self._append(entry, [thread.HumanInputRequestedEvent(iteration=step, question=entry.question, **ids)])
+            case journal.InputReceived():
                 ids = {"tool_call_id": entry.call_id, "request_id": entry.request_id}
-                self._append(entry, [HumanInputReceivedEvent(iteration=step, response=entry.answer, **ids)])
-            case RunStarted() | ModelRequested() | ToolStarted() | ToolFinished() | BranchFinished():
+                self._append(entry, [thread.HumanInputReceivedEvent(iteration=step, response=entry.answer, **ids)])
+            case journal.RunStarted() | journal.ModelRequested() | journal.BranchFinished():
+                pass
+            case journal.ToolStarted() | journal.ToolFinished():
                 pass
             case _:
                 assert_never(entry)
 
-    def _append_results(self, entry: Entry, results: tuple[ResultMessage, ...]) -> None:
+    def _append_results(self, entry: journal.Entry, results: tuple[journal.ResultMessage, ...]) -> None:
         self._append(entry, [_result_event(result, entry.step) for result in results])
 
     def _append_waiting(self) -> None:
         self.events += self._waiting
         self._waiting, self._is_open = [], False
 
-    def _append(self, entry: Entry, events: Sequence[AgentEvent], *, waits: bool = False) -> None:
+    def _append(self, entry: journal.Entry, events: Sequence[thread.AgentEvent], *, waits: bool = False) -> None:
         run = self._run
         for event in events:
             if isinstance(event, ConversationEvent) and event.rest:
@@ -165,57 +130,47 @@ class _JournalReader:
         (self._waiting if waits else self.events).extend(events)
 
 
-def _message_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
+def _message_events(messages: Iterable[Message], iteration: int) -> list[thread.AgentEvent]:
     """Convert messages that the model did not write in this step to events with the same iteration."""
-    events: list[AgentEvent] = []
+    events: list[thread.AgentEvent] = []
     for message in messages:
         added = events_of(message, iteration)
-        if isinstance(added[0], ToolCallEvent) and added[0].rest is None:
+        if isinstance(added[0], thread.ToolCallEvent) and added[0].rest is None:
             added[0].rest = {}  # An empty `rest` makes this message a separate turn, even after another turn.
         events += added
     return events
 
 
-def _turn_events(entry: ModelResponded) -> list[MessagePart]:
-    message: Message = {"role": "assistant", "content": entry.content}
-    if entry.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in entry.calls
-        ]
-    return events_of(message | entry.extra, entry.step)
-
-
-def _result_event(result: ResultMessage, iteration: int) -> ToolResultEvent | ErrorEvent:
+def _result_event(result: journal.ResultMessage, iteration: int) -> thread.ToolResultEvent | thread.ErrorEvent:
     call_id = str(result.call_id or "")  # A hook may have replaced the id with any value.
     message = {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
     text = text_of(result.content)
-    event: ToolResultEvent | ErrorEvent
+    event: thread.ToolResultEvent | thread.ErrorEvent
     if result.form in ("stopped", "skipped"):
         is_recoverable = result.form == "skipped"
-        event = ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
+        event = thread.ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
     elif result.form == "error":
         event = outcome_event(call_id, text, iteration)
     else:
         output = parse_json(text) if result.form == "json" else text
-        event = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=output)
+        event = thread.ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=output)
     seconds: Any = result.seconds
     event.seconds = seconds if isinstance(seconds, int | float) else None
     attach_remainder([event], message)
     return event
 
 
-def _end_event(entry: RunFinished) -> CompletionEvent | ErrorEvent:
+def _end_event(entry: journal.RunFinished) -> thread.CompletionEvent | thread.ErrorEvent:
     if entry.form == "error":
-        return ErrorEvent(iteration=entry.step, error=entry.content)
+        return thread.ErrorEvent(iteration=entry.step, error=entry.content)
     result = parse_json(entry.content) if entry.form == "json" else entry.content
-    return CompletionEvent(iteration=entry.step, result=result)
+    return thread.CompletionEvent(iteration=entry.step, result=result)
 
 
 # From events to the journal
 
 
-def fork_entries(events: Sequence[AgentEvent], run_id: str, at: float) -> list[Entry]:
+def fork_entries(events: Sequence[thread.AgentEvent], run_id: str, at: float) -> list[journal.Entry]:
     """Convert the events of one run to the journal entries with which a fork starts.
 
     The message history of these entries is equal to `to_messages(events)`.
@@ -224,43 +179,43 @@ def fork_entries(events: Sequence[AgentEvent], run_id: str, at: float) -> list[E
 
 
 class _ForkWriter:
-    def __init__(self, events: Sequence[AgentEvent], run_id: str, at: float) -> None:
-        self.entries: list[Entry] = []
+    def __init__(self, events: Sequence[thread.AgentEvent], run_id: str, at: float) -> None:
+        self.entries: list[journal.Entry] = []
         self._run_id, self._at = run_id, at
         self._history: list[DatedMessage] = []
         self._called_tools: dict[str, tuple[str, str]] = {}
         """A dict that maps call ids to the tool name and the arguments of the call."""
-        self._results: list[ToolResultEvent | ErrorEvent] = []
+        self._results: list[thread.ToolResultEvent | thread.ErrorEvent] = []
         first = next((index for index, event in enumerate(events) if event.iteration > 0), len(events))
-        self._append(MessagesAdded(run_id, 0, at, tuple(to_messages(events[:first]))))
+        self._append(journal.MessagesAdded(run_id, 0, at, tuple(thread.to_messages(events[:first]))))
         for group in message_groups(events[first:]):
             self._add(group)
         self._append_results()
 
-    def _add(self, group: Sequence[AgentEvent]) -> None:
+    def _add(self, group: Sequence[thread.AgentEvent]) -> None:
         event = group[0]
         if self._results and event.iteration != self._results[-1].iteration:
             self._append_results()
-        if isinstance(event, ToolResultEvent) or (isinstance(event, ErrorEvent) and event.tool_call_id):
+        if isinstance(event, thread.ToolResultEvent) or (isinstance(event, thread.ErrorEvent) and event.tool_call_id):
             self._results.append(event)
             return
         self._append_results()
         here = (self._run_id, event.iteration, self._at)
         if is_turn(event):
             self._append(self._turn_entry(messages_of(group)[0], event.iteration))
-        elif isinstance(event, SummaryEvent):
+        elif isinstance(event, thread.SummaryEvent):
             self._apply_summary(event)
-        elif isinstance(event, HumanInputRequestedEvent) and event.tool_call_id is not None:
+        elif isinstance(event, thread.HumanInputRequestedEvent) and event.tool_call_id is not None:
             call_id, (name, arguments) = event.tool_call_id, self._called_tools.get(event.tool_call_id, ("", ""))
             kind: Any = "question" if name == _ASK_HUMAN else "approval"
             request_id = event.request_id or ""
-            self._append(InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
-        elif isinstance(event, HumanInputReceivedEvent) and event.tool_call_id is not None:
-            self._append(InputReceived(*here, event.request_id or "", event.tool_call_id, event.response))
+            self._append(journal.InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
+        elif isinstance(event, thread.HumanInputReceivedEvent) and event.tool_call_id is not None:
+            self._append(journal.InputReceived(*here, event.request_id or "", event.tool_call_id, event.response))
         elif messages := messages_of(group):
-            self._append(MessagesAdded(*here, tuple(messages)))
+            self._append(journal.MessagesAdded(*here, tuple(messages)))
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: journal.Entry) -> None:
         self.entries.append(entry)
         change = change_of(entry, len(self._history))
         if change is not None:
@@ -269,11 +224,12 @@ class _ForkWriter:
 
     def _append_results(self) -> None:
         if self._results:
-            results, self._results = self._results, []
-            here = (self._run_id, results[0].iteration, self._at)
-            self._append(ToolResultsAdded(*here, tuple(map(_result_message, results)), None, len(self._history)))
+            here = (self._run_id, self._results[0].iteration, self._at)
+            results = tuple(map(_result_message, self._results))
+            self._append(journal.ToolResultsAdded(*here, results, None, len(self._history)))
+            self._results = []
 
-    def _turn_entry(self, message: Message, step: int) -> Entry:
+    def _turn_entry(self, message: Message, step: int) -> journal.Entry:
         here = (self._run_id, step, self._at)
         calls = _parse_calls(message.get("tool_calls") or ())
         extra: JsonObject = {key: value for key, value in message.items() if key not in _TURN_KEYS}
@@ -281,52 +237,54 @@ class _ForkWriter:
             self._called_tools[call.id] = (call.name, call.arguments)
         if calls is None or not isinstance(message.get("content"), str):
             # The user wrote the message in another format, so it stays unchanged.
-            return MessagesAdded(*here, (message,))
+            return journal.MessagesAdded(*here, (message,))
         stop = "tool_calls" if calls else "stop"
-        return ModelResponded(
+        return journal.ModelResponded(
             *here, self._at, "", message["content"], None, calls, copy_json(extra), stop, None, Usage(), None, 0, ()
         )
 
-    def _apply_summary(self, event: SummaryEvent) -> None:
+    def _apply_summary(self, event: thread.SummaryEvent) -> None:
         """Append a `Compacted` entry, which replaces a part of the message history with a summary."""
         start, stop, added = summary_change(event, self._history)
         messages = tuple(copy_json([message for message, _ in added]))
         steps = tuple(event.summarized_iterations)
         here = (self._run_id, event.iteration, self._at)
-        self._append(Compacted(*here, self._at, "", event.summary, start, stop - start, messages, steps, Usage(), None))
+        self._append(
+            journal.Compacted(*here, self._at, "", event.summary, start, stop - start, messages, steps, Usage(), None)
+        )
         self._history[start : start + len(added)] = added
 
 
-def _parse_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:
+def _parse_calls(calls: Iterable[Any]) -> tuple[journal.CalledTool, ...] | None:
     """Convert the tool calls of a message to `CalledTool` objects, or return None if a call has another format."""
-    called: list[CalledTool] = []
+    called: list[journal.CalledTool] = []
     for call in calls:
         function = call.get("function") if is_json_object(call) else None
         if not is_json_object(function) or call.keys() != {"id", "type", "function"}:
             return None
-        tool_call = CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
+        tool_call = journal.CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
         if not all(isinstance(value, str) for value in tool_call) or function.keys() != {"name", "arguments"}:
             return None
         called.append(tool_call)
     return tuple(called)
 
 
-def _result_message(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
+def _result_message(event: thread.ToolResultEvent | thread.ErrorEvent) -> journal.ResultMessage:
     content = join_events([event])["content"]
-    form: Form
-    if isinstance(event, ToolResultEvent):
+    form: journal.Form
+    if isinstance(event, thread.ToolResultEvent):
         form = "text" if isinstance(event.result, str) else "json"
     elif text_of(content).startswith((TOOL_ERROR, VALIDATION_ERROR_START)):
         form = "error"
     else:
         form = "skipped" if event.recoverable else "stopped"
-    return ResultMessage(event.tool_call_id or "", content, form, event.seconds)
+    return journal.ResultMessage(event.tool_call_id or "", content, form, event.seconds)
 
 
 # Edited events
 
 
-def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
+def discard_outdated_extras(events: Sequence[thread.AgentEvent]) -> None:
     """Remove stored originals that disagree with the visible fields of the events, in place.
 
     They disagree if the user edited the visible fields. The originals are `raw_arguments`, and the keys `content` and
@@ -334,16 +292,17 @@ def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
     """
     for group in message_groups(events):
         for event in group:
-            if isinstance(event, ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
+            if isinstance(event, thread.ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
                 event.raw_arguments = None
         first = group[0]
         rest = first.rest if isinstance(first, ConversationEvent) else None
         if isinstance(first, ConversationEvent) and rest:
-            content_agrees = "content" not in rest or _content_agrees(first, text_of(rest["content"]))
-            calls_agree = "tool_calls" not in rest or _calls_agree(group, rest["tool_calls"])
-            edited = (() if content_agrees else ("content",)) + (() if calls_agree else ("tool_calls",))
             # An empty `rest` still makes this message a separate turn.
-            first.rest = {key: value for key, value in rest.items() if key not in edited}
+            first.rest = dict(rest)
+            if "content" in rest and not _content_agrees(first, text_of(rest["content"])):
+                del first.rest["content"]
+            if "tool_calls" in rest and not _calls_agree(group, rest["tool_calls"]):
+                del first.rest["tool_calls"]
 
 
 def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
@@ -352,20 +311,20 @@ def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
 
 def _content_agrees(event: ConversationEvent, text: str) -> bool:
     """Return True if the visible fields of an event have the same meaning as the stored content of its message."""
-    if isinstance(event, ToolResultEvent):
+    if isinstance(event, thread.ToolResultEvent):
         return bool(event.result == text or to_finite_json(event.result) == to_finite_json(parse_json(text)))
-    if isinstance(event, ErrorEvent):
+    if isinstance(event, thread.ErrorEvent):
         parsed = outcome_event("", text, 0)
-        return event.error in (text, parsed.error if isinstance(parsed, ErrorEvent) else text)
-    return text == event.content if isinstance(event, MessageEvent) else True
+        return event.error in (text, parsed.error if isinstance(parsed, thread.ErrorEvent) else text)
+    return text == event.content if isinstance(event, thread.MessageEvent) else True
 
 
-def _calls_agree(group: Sequence[AgentEvent], stored: object) -> bool:
+def _calls_agree(group: Sequence[thread.AgentEvent], stored: object) -> bool:
     """Return True if the events of a message have the same tool calls as the stored message."""
     stored_calls = [parse_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
-    calls = [event for event in group if isinstance(event, ToolCallEvent)]
+    calls = [event for event in group if isinstance(event, thread.ToolCallEvent)]
     return [_call_key(call) for call in stored_calls] == [_call_key(call) for call in calls]
 
 
-def _call_key(call: ToolCallEvent) -> tuple[str, str, object]:
+def _call_key(call: thread.ToolCallEvent) -> tuple[str, str, object]:
     return call.tool_call_id, call.tool_name, to_finite_json(call.args)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic_core import from_json
-from typing_extensions import TypeIs
 
 from acorn._formats.json import excerpt, text_of, to_json_text
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
@@ -43,18 +42,14 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     events: list[AgentEvent] = []
     iteration = 0
     source: object = messages
-    if not _is_iterable(source) or isinstance(source, str) or is_mapping(source):
+    if isinstance(source, str | Mapping) or not isinstance(source, Iterable):
         raise InputError(f"`from_messages` needs a list of messages, got {excerpt(messages)}.")
-    for index, message in enumerate(source):
+    for index, message in enumerate(messages):
         if not is_mapping(message):
             raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")
         iteration += message.get("role") == "assistant"
         events += events_of(message, iteration)
     return events
-
-
-def _is_iterable(value: object) -> TypeIs[Iterable[object]]:
-    return isinstance(value, Iterable)
 
 
 def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:

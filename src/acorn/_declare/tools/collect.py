@@ -14,7 +14,7 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_origin
@@ -27,7 +27,6 @@ from acorn._declare.tools.kinds import (
     Tool,
     ToolSource,
     hosted_tool,
-    is_ask_human,
     is_source,
     tool_definition,
 )
@@ -48,28 +47,16 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionTool:
+class FunctionTool(Tool):
     """A tool that calls a function.
 
     The signature or an explicit JSON Schema describes its arguments.
     """
 
-    name: str
-    function: Callable[..., Any] = field(repr=False)
-    options: ToolOptions
-    where: str
-    """The location of the declaration, for error messages."""
     method: str | None = None
     """If the tool is a method, the name of the instance attribute."""
     drop_first: bool = False
     local_names: Mapping[str, object] = field(default_factory=JsonObject, repr=False)
-
-    may_ask_human: bool = field(init=False)
-    """Whether a call of this tool may wait for human input."""
-
-    def __post_init__(self) -> None:
-        waits = bool(self.options.approval) or is_ask_human(self.function)
-        object.__setattr__(self, "may_ask_human", waits)  # A frozen dataclass does not allow assignment.
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
@@ -83,26 +70,19 @@ class FunctionTool:
             return schema_binding(self.options.schema, *arguments)
         return signature_binding(lambda: self._doc[1], *arguments)
 
-    @property
-    def schema(self) -> JsonObject:
-        """The name, description and parameters of the tool in OpenAI's format."""
-        return self._schema  # Type checkers accept a property for the interface `Tool`, but not a cached property.
-
     @cached_property
-    def _schema(self) -> JsonObject:
+    def schema(self) -> JsonObject:
         return tool_definition(self.name, self.options, self._doc[0], self.binding.schema)
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""
         return self.binding.bind(arguments, run)
 
     def bound_to(self, instance: object) -> FunctionTool:
-        """Return a copy of this tool that calls the tool method on the given instance."""
         if self.method is None:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
         # The signature is the same for every instance, so the cached values of the class tool are reused.
-        vars(bound).update(_doc=self._doc, binding=self.binding, _schema=self._schema)
+        vars(bound).update(_doc=self._doc, binding=self.binding, schema=self.schema, may_ask_human=self.may_ask_human)
         return bound
 
 

@@ -44,40 +44,34 @@ class ArgumentError(Exception):
     """
 
 
-class Tool(Protocol):
-    """The interface of a tool that a run offers to the model."""
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """The base class of the tools that a run offers to the model."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def options(self) -> ToolOptions: ...
-    @property
+    name: str
+    function: Any = field(repr=False)
+    """The callable, the agent class or instance, or the dict of a hosted tool."""
+    options: ToolOptions
+    where: str
+    """The location of the declaration, for error messages."""
+
+    @cached_property
     def schema(self) -> JsonObject:
-        """The name, description and parameters in OpenAI's format."""
-        ...
+        """The name, description and parameters in OpenAI's format. A hosted tool has the format of its provider."""
+        raise NotImplementedError
 
-    @property
-    def where(self) -> str:
-        """The location of the declaration, for error messages."""
-        ...
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The callable, the agent, or the dict of a hosted tool."""
-        ...
-
-    @property
+    @cached_property
     def may_ask_human(self) -> bool:
         """Whether a call of this tool may wait for human input."""
-        ...
+        return bool(self.options.approval) or is_ask_human(self.function)
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""
-        ...
+        raise NotImplementedError
 
     def bound_to(self, instance: object) -> Tool:
         """Return a copy that calls the tool method on one instance, or the tool itself if it is not a method."""
-        ...
+        return self
 
 
 def tool_definition(name: str, options: ToolOptions, description: str, parameters: JsonObject) -> JsonObject:
@@ -126,32 +120,18 @@ def first_paragraph(doc: str | None) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class AgentTool:
+class AgentTool(Tool):
     """A tool that starts another agent."""
 
-    name: str
-    function: Any = field(repr=False)
-    """The agent class, which each call instantiates, or an agent instance."""
-    options: ToolOptions
-    where: str
     doc: str | None
     parameters: Callable[[], JsonObject] = field(repr=False)
     """A function that returns the JSON Schema of the agent's input."""
-    may_ask_human: bool = field(default=False, init=False)
 
     @cached_property
     def schema(self) -> JsonObject:
-        """The name, description and parameters in OpenAI's format."""
         return tool_definition(self.name, self.options, first_paragraph(self.doc), self.parameters())
 
-    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        raise ArgumentError(f"`{self.name}` is an agent: it is walked, not called.")
 
-    def bound_to(self, instance: object) -> AgentTool:
-        return self
-
-
-_OPTIONS = ToolOptions()
 _RUN_BY_CALLER = re.compile(
     r"(?:bash|text_editor|computer|memory)_\d{8}|local_shell|computer_use_preview|computer|apply_patch"
 )
@@ -160,23 +140,18 @@ _EXAMPLE = "{'type': 'web_search_20250305', 'name': 'web_search'}"
 
 
 @dataclass(frozen=True, eq=False)
-class HostedTool:
-    """A tool that the provider executes."""
+class HostedTool(Tool):
+    """A tool that the provider executes. Its `function` is the user's dict, which identifies it in `step.tools`."""
 
-    name: str
-    schema: JsonObject = field(repr=False)
-    """The user's dict, which acorn sends unchanged."""
-    where: str
-    function: Callable[..., Any] = field(repr=False)
-    """The user's dict object, which identifies the tool in `step.tools`."""
-    options: ToolOptions = _OPTIONS
-    may_ask_human: bool = field(default=False, init=False)
+    definition: JsonObject = field(repr=False)
+    """A copy of the user's dict, which acorn sends unchanged."""
+
+    @cached_property
+    def schema(self) -> JsonObject:
+        return self.definition
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is run by the provider and cannot be called like this")
-
-    def bound_to(self, instance: object) -> HostedTool:
-        return self
 
 
 def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
@@ -214,11 +189,10 @@ def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
         )
     try:
         json.dumps(entry, allow_nan=False)
-        schema = copy.deepcopy(entry)
+        definition = copy.deepcopy(entry)
     except (TypeError, ValueError, RecursionError) as error:
         raise DeclarationError(f"{place} must be JSON data: {shorten(str(error))}.") from error
-    function: Any = entry
-    return HostedTool(name, schema, f"{where} (`{kind}`)", function)
+    return HostedTool(name, entry, ToolOptions(), f"{where} (`{kind}`)", definition)
 
 
 @tool

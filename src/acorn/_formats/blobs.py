@@ -101,19 +101,15 @@ class BlobCollector:
     short description (for example, logging).
     """
 
-    __slots__ = ("_indexes", "_prefix", "blobs")
-
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
         self._indexes: dict[int, int] = {}
         """Maps the `id` of each blob to its index in `blobs`."""
-        self._prefix = ""
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """The prefix of all placeholders, which is random so that no other text looks like a placeholder."""
-        self._prefix = self._prefix or f"media-{os.urandom(8).hex()}-"
-        return self._prefix
+        return f"media-{os.urandom(8).hex()}-"
 
     def placeholder(self, blob: Blob) -> str:
         """Collect a blob, unless it is collected already, and return the placeholder text that replaces it."""

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -65,8 +65,10 @@ def redact_by_name(value: Any) -> Any:
 
 def find_secrets(settings: object = None) -> set[str]:
     """Return all secret texts in the environment variables and in settings, such as a model dict or a URL."""
-    secrets = set(_strings_under_secret_names(settings))
-    for value in _all_strings(settings):
+    secrets: set[str] = set()
+    for value, is_secret in _strings(settings):
+        if is_secret:
+            secrets |= {value, value.rpartition(" ")[2]}  # The secret also without a prefix such as `Bearer`.
         if "://" in value:
             secrets |= _secrets_in_url(value)
     for name, value in os.environ.items():
@@ -187,38 +189,21 @@ def _last_word_start(text: str) -> int:
         end = start - 1
 
 
-def _strings_under_secret_names(value: object, is_secret: bool = False) -> Iterable[str]:
-    if isinstance(value, str) and is_secret:
-        yield value
-        yield value.rpartition(" ")[2]  # The secret alone, without a prefix such as `Bearer` or `Basic`.
+def _strings(value: object, is_secret: bool = False) -> Iterable[tuple[str, bool]]:
+    """Yield each text in nested data, and whether the name of a key around it is the name of a secret."""
+    if isinstance(value, str):
+        yield value, is_secret
     elif is_mapping(value):
         for key, item in value.items():
             if str(key).lower().endswith("headers") and is_mapping(item):
-                yield from _strings_under_secret_names(_private_headers(item), is_secret=True)
+                # A custom header may contain an API key even if its name does not suggest it.
+                for name, header in item.items():
+                    yield from _strings(header, str(name).lower() not in _PUBLIC_HEADERS)
             else:
-                yield from _strings_under_secret_names(item, is_secret or is_secret_name(key))
+                yield from _strings(item, is_secret or is_secret_name(key))
     elif is_list_or_tuple(value):
         for item in value:
-            yield from _strings_under_secret_names(item, is_secret)
-
-
-def _private_headers(headers: Mapping[str, object]) -> list[object]:
-    """Return the values of all HTTP headers except well-known public headers.
-
-    A custom header may contain an API key even if its name does not suggest it.
-    """
-    return [value for name, value in headers.items() if str(name).lower() not in _PUBLIC_HEADERS]
-
-
-def _all_strings(value: object) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif is_mapping(value):
-        for item in value.values():
-            yield from _all_strings(item)
-    elif is_list_or_tuple(value):
-        for item in value:
-            yield from _all_strings(item)
+            yield from _strings(item, is_secret)
 
 
 def _secrets_in_url(url: str) -> set[str]:

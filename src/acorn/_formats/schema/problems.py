@@ -26,13 +26,7 @@ from acorn._formats.json import excerpt, shorten, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
-_TYPES = {
-    "string": "string",
-    "integer": "integer",
-    "number": "float",
-    "boolean": "boolean (true or false)",
-    "null": "null",
-}
+_TYPES = {"string": "string", "integer": "integer", "number": "float"}
 _FORMATS = {
     "date-time": "date and time in ISO 8601",
     "date": "date as YYYY-MM-DD",
@@ -77,7 +71,9 @@ def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) 
         return _describe_object(node)
     if kind == "string" and node.get("format") in _FORMATS:
         return _FORMATS[node["format"]]
-    return _TYPES[kind] if kind in ("boolean", "null") else _TYPES.get(str(kind), "value") + _describe_limits(node)
+    if kind == "boolean":
+        return "boolean (true or false)"
+    return "null" if kind == "null" else _TYPES.get(str(kind), "value") + _describe_limits(node)
 
 
 _LIMITS = {
@@ -142,17 +138,8 @@ def _quote(value: object) -> str:
 
 
 _MISSING = "missing"
-_ERRORS_WITHOUT_KEYWORD = (
-    "bytes_too_",
-    "date_future",
-    "date_past",
-    "datetime_future",
-    "datetime_past",
-    "decimal_",
-    "finite_number",
-    "timezone_",
-    "url_scheme",
-    "uuid_version",
+_ERROR_WITHOUT_KEYWORD = re.compile(
+    r"bytes_too_|(?:date|datetime)_(?:future|past)|decimal_|finite_number|timezone_|url_scheme|uuid_version"
 )
 
 
@@ -259,7 +246,7 @@ def _is_without_keyword(detail: ErrorDetails) -> bool:
     if kind.startswith(("greater_than", "less_than")):
         # A schema contains the limits of numbers, but not the limits of dates and durations.
         return not all(isinstance(limit, int | float | Decimal) for limit in detail.get("ctx", {}).values())
-    return kind.startswith(_ERRORS_WITHOUT_KEYWORD) or kind not in typing.get_args(core_schema.ErrorType)
+    return bool(_ERROR_WITHOUT_KEYWORD.match(kind)) or kind not in typing.get_args(core_schema.ErrorType)
 
 
 def format_value(value: object) -> str:

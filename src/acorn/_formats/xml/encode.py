@@ -113,7 +113,6 @@ DescriptionFormat = Literal["attribute", "comment"]
 MAX_DEPTH = 128
 """The maximum nesting depth. A deeper value is usually circular, and a model could not use it."""
 
-_NESTED = (dict, list)
 _JOIN_LINES = 500
 """The number of list lines that are joined to one string at a time. If thousands of small strings existed until the end
 of a long document, the allocator would request new memory pages for every message."""
@@ -165,12 +164,12 @@ class _XmlWriter:
         """Append the lines of one element. `data` is its JSON data, and `source` is the original object."""
         if isinstance(data, str):
             text = escape_text(data)
-        elif isinstance(data, _NESTED):
+        elif isinstance(data, dict | list):
             if data and self._write_nested(start, end, data, source, depth):
                 return
             text = ""
         else:
-            text = "" if data is None else _scalar(data)
+            text = "" if data is None else to_json(data, inf_nan_mode="constants").decode()
         self.lines.append(f"{'  ' * depth}{start}>{text}{end}" if text else f"{'  ' * depth}{start} />")
 
     def _write_nested(self, start: str, end: str, data: JsonObject | list[Any], source: object, depth: int) -> bool:
@@ -236,21 +235,6 @@ class _XmlWriter:
             if len(lines) - first > _JOIN_LINES:
                 lines[first:] = ["\n".join(lines[first:])]
                 first += 1
-
-
-def _scalar(value: object) -> str:
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    if isinstance(value, float):
-        text = repr(value)
-        # A float without an exponent has the same text in Python and in JSON.
-        return text if "e" not in text and "n" not in text else to_json(value, inf_nan_mode="constants").decode()
-    try:
-        return str(value)
-    except ValueError:  # Python refuses to convert an integer with thousands of digits to text.
-        return to_json(value).decode()
 
 
 def _special_float(origin: object) -> float | None:

@@ -14,6 +14,7 @@ from tests.web.serve.server import app, asked
 from acorn import module, tool
 from acorn.stores import MemoryStore
 from acorn.testing import ScriptedModel, call, finish
+from acorn.web.page.agent import StartRequest
 from acorn.web.page.routes import page_app
 from acorn.web.page.site import Site, make_site
 
@@ -134,7 +135,7 @@ def test_disconnected_browser_leaves_no_open_stream() -> None:
     async def main(name: str) -> None:
         site: Site = make_site(Desk(), MemoryStore())
         page = page_app(site, ["127.0.0.1"], None)
-        run_id = site.start({"question": "sleep"}, None, None)
+        run_id = site.start(StartRequest(input={"question": "sleep"}))
         assert await asyncio.to_thread(comes_true, lambda: site.index.view(run_id) is not None)
         client = Client(page, "GET", f"/api/runs/{run_id}/{name}", None)
         await client.first_event.wait()

@@ -76,39 +76,6 @@ def secrets_of(agent: Agent) -> set[str]:
 # Start runs
 
 
-def start_run(
-    agent: Agent,
-    store: Store,
-    values: object,
-    run_id: str,
-    item: tuple[str, int],
-    *,
-    after: str | None = None,
-    model: str | None = None,
-    fork: ForkRequest | None = None,
-) -> AsyncGenerator[StreamChunk]:
-    """Return a generator that starts a run and yields the chunks of its output.
-
-    The run starts when the caller requests the first chunk, but this function immediately raises an error for invalid
-    arguments. `item` contains the name of a conversation and the number of the run in this conversation.
-    """
-    changes: JsonObject = {"store": store, "run_id": run_id}
-    if model is not None:
-        changes["model"] = model
-    if after is not None:
-        changes["history"] = acorn.runs(store).get(after)
-    configured = agent.using(**changes)
-    arguments: tuple[Any, ...] = ()
-    if fork is None:
-        arguments = parse_input(configured, values)
-    else:
-        configured = fork_agent(configured, acorn.runs(store).get(fork.run), fork)
-    return in_batch(configured, *item).astream(*arguments)
-
-
-# Forks
-
-
 class ForkRequest(BaseModel, extra="forbid", strict=True):
     """A request of the page to fork a run: to start a new run from the steps before a given step.
 
@@ -120,6 +87,41 @@ class ForkRequest(BaseModel, extra="forbid", strict=True):
     edits: Mapping[str, str] = {}
     """Maps the number of an event to its new text."""
     prompt: Annotated[str, Field(pattern=r"\S")] | None = None
+
+
+class StartRequest(BaseModel, extra="forbid", strict=True):
+    """A request of the page to start a run."""
+
+    input: object = {}
+    after: str | None = None
+    """The id of the previous run of the conversation."""
+    model: str | None = None
+    fork: ForkRequest | None = None
+
+
+def start_run(
+    agent: Agent, store: Store, request: StartRequest, run_id: str, item: tuple[str, int]
+) -> AsyncGenerator[StreamChunk]:
+    """Return a generator that starts a run and yields the chunks of its output.
+
+    The run starts when the caller requests the first chunk, but this function immediately raises an error for invalid
+    arguments. `item` contains the name of a conversation and the number of the run in this conversation.
+    """
+    changes: JsonObject = {"store": store, "run_id": run_id}
+    if request.model:
+        changes["model"] = request.model
+    if request.after:
+        changes["history"] = acorn.runs(store).get(request.after)
+    configured = agent.using(**changes)
+    arguments: tuple[Any, ...] = ()
+    if request.fork is None:
+        arguments = parse_input(configured, request.input)
+    else:
+        configured = fork_agent(configured, acorn.runs(store).get(request.fork.run), request.fork)
+    return in_batch(configured, *item).astream(*arguments)
+
+
+# Forks
 
 
 def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:
@@ -220,11 +222,8 @@ def _edit(event: AgentEvent, text: str) -> AgentEvent:
             result = text if isinstance(event.result, str) else parse_json(text)
             return event.model_copy(update={"result": result})
         case ErrorEvent():
-            result_event = ToolResultEvent(
-                iteration=event.iteration, tool_call_id=event.tool_call_id or "", result=text
-            )
-            result_event.timestamp = event.timestamp
-            return result_event
+            step, call_id = event.iteration, event.tool_call_id or ""
+            return ToolResultEvent(iteration=step, timestamp=event.timestamp, tool_call_id=call_id, result=text)
         case _:
             raise InputError("The input cannot be edited in a fork. Start a new run with another input.")
 

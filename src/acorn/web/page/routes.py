@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
@@ -21,32 +20,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import acorn
-from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import Redactor, describe_error, shorten, to_json_text
+from acorn import AcornError, DeclarationError, InputError, StoreError, module
+from acorn._inside import Redactor, describe_error, is_instance, shorten, to_json_text
 from acorn._inside.run_tree import Row
 from acorn.stores.port import Status, Store
 from acorn.types import JsonObject
-from acorn.web.guard import (
-    LOOPBACK,
-    AccessRules,
-    EventStream,
-    check_key,
-    guarded_app,
-    has_key,
-    normalize_hosts,
-    path_below_mount,
-)
+from acorn.web import guard
 from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
-from acorn.web.page.agent import ForkRequest, agent_json
-from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details, sent_json
+from acorn.web.page.agent import StartRequest, agent_json
+from acorn.web.page.files import SHELL, read_static_files, row_details, sent_json
 from acorn.web.page.rows import align, entry_event
-from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
+from acorn.web.page.run_index import RunFilter, RunView
 from acorn.web.page.site import BusyError, Site, make_site
 from acorn.web.page.streams import read_number, row_events, run_events
 
 _LIST_LIMIT = 200
 """The maximum number of characters of one text in the list of runs."""
-_MAX_EARLIER_RUNS = 20
 
 MAX_BODY = 1_000_000
 _MAX_INPUT = 28_000_000
@@ -66,15 +55,15 @@ def page_app(site: Site, hosts: Collection[str], key: str | None, *, body_timeou
     A complete request body must arrive within `body_timeout` seconds.
     """
     routes = [*_file_routes(), Route("/login", partial(_log_in, key)), *_api_routes(site)]
-    return guarded_app(routes, page_rules(hosts, key, body_timeout), partial(_error_response, site))
+    return guard.guarded_app(routes, page_rules(hosts, key, body_timeout), partial(_error_response, site))
 
 
-def page_rules(hosts: Collection[str], key: str | None, body_timeout: float) -> AccessRules:
+def page_rules(hosts: Collection[str], key: str | None, body_timeout: float) -> guard.AccessRules:
     """Return the rules of access to the page."""
     if key is not None:
-        check_key(key, "`acorn.web.app`")
-    return AccessRules(
-        hosts=normalize_hosts(hosts, "`acorn.web.app`"),
+        guard.check_key(key, "`acorn.web.app`")
+    return guard.AccessRules(
+        hosts=guard.normalize_hosts(hosts, "`acorn.web.app`"),
         keys=() if key is None else (key,),
         find_keys=_cookie_keys,
         missing_key="The key is missing. Open the address that `acorn web` printed when it started.",
@@ -115,7 +104,7 @@ async def _log_in(key: str | None, request: Request) -> Response:
     cookie if a local file had opened the login URL, because the cookie has the attribute `SameSite=Strict`.
     """
     query, mount = request.query_params, str(request.scope.get("root_path", ""))
-    if key is not None and not has_key([query.get("key", "")], [key]):
+    if key is not None and not guard.has_key([query.get("key", "")], [key]):
         raise HTTPException(401, "The key is wrong. Open the address that `acorn web` printed at its last start.")
     target = query.get("next", "/")
     is_local = target.startswith("/") and not target.startswith("//") and target.isprintable() and "\\" not in target
@@ -133,51 +122,27 @@ def _file_routes() -> list[Route]:
     static = read_static_files()
 
     async def get_page(request: Request) -> Response:
-        return _shell_response(static[SHELL], str(request.scope.get("root_path", "")))
+        # The scripts of the page need the mount path to find the API.
+        mount = escape(str(request.scope.get("root_path", "")), quote=True)
+        body = static[SHELL].body.replace(b"{{base}}", mount.encode())
+        return Response(body, headers={"content-type": static[SHELL].content_type, "cache-control": "no-cache"})
 
     async def get_static(request: Request) -> Response:
         file = static.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404, "This static file does not exist.")
-        return _file_response(file, request)
+        headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
+        if request.headers.get("if-none-match") == file.etag:  # The cache of the browser contains the file.
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, headers=headers)
 
     pages = ("/", "/runs/", "/runs/{id}", "/compare", "/fork", "/fleet")
     return [*(Route(path, get_page) for path in pages), Route("/static/{name}", get_static)]
 
 
-def _file_response(file: StaticFile, request: Request) -> Response:
-    """Return a response that contains a static file.
-
-    If the browser already has the current version in its cache, return a response with status 304 instead.
-    """
-    headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
-    if request.headers.get("if-none-match") == file.etag:
-        return Response(status_code=304, headers=headers)
-    return Response(file.body, headers=headers)
-
-
-def _shell_response(file: StaticFile, mount: str) -> Response:
-    """Return a response that contains the HTML page.
-
-    The mount path is inserted into the page, so that the scripts of the page can find the API.
-    """
-    body = file.body.replace(b"{{base}}", escape(mount, quote=True).encode())
-    return Response(body, headers={"content-type": file.content_type, "cache-control": "no-cache"})
-
-
-def _json(
-    status: int,
-    redactor: Redactor,
-    value: object,
-    limit: int = TEXT_LIMIT,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    return Response(to_json_text(redactor.data(value, limit)), status, headers, media_type="application/json")
-
-
-def _encoded(data: JsonObject) -> Response:
-    """Return a response that contains JSON data without secrets."""
-    return Response(to_json_text(data), media_type="application/json")
+def _json(data: JsonObject, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response that contains JSON data. Secrets must be redacted before."""
+    return Response(to_json_text(data), status, headers, media_type="application/json")
 
 
 async def _error_response(site: Site, request: Request, error: Exception) -> Response:
@@ -186,7 +151,7 @@ async def _error_response(site: Site, request: Request, error: Exception) -> Res
     match error:
         case HTTPException():
             status, message, headers = error.status_code, error.detail, error.headers
-            if not path_below_mount(request.scope).startswith("/api/"):
+            if not guard.path_below_mount(request.scope).startswith("/api/"):
                 return PlainTextResponse(f"{message}\n", status, headers)
         case InputError():
             problems = {"problems": error.problems}
@@ -200,7 +165,7 @@ async def _error_response(site: Site, request: Request, error: Exception) -> Res
             is_read = request.method in ("GET", "HEAD")
             problem = "The page cannot display the data, which may be damaged" if is_read else "The request failed"
             status, message = 409 if is_read else 500, f"{problem}: {shorten(describe_error(error))}"
-    return _json(status, site.redactor(), {"error": message, **problems}, headers=headers)
+    return _json(site.redactor().data({"error": message, **problems}), status, headers)
 
 
 def _api_routes(site: Site) -> list[Route]:
@@ -229,16 +194,6 @@ def _api_routes(site: Site) -> list[Route]:
     ]
 
 
-class StartBody(BaseModel, extra="forbid", strict=True):
-    """The body of a request that starts a run."""
-
-    input: object = {}
-    after: str | None = None
-    """The id of the previous run of the conversation."""
-    model: str | None = None
-    fork: ForkRequest | None = None
-
-
 class AnswerBody(BaseModel, extra="forbid"):
     """The body of a request that answers a request for human input."""
 
@@ -258,7 +213,7 @@ class _Api:
         self._site = site
 
     def _ok(self, value: object, limit: int = TEXT_LIMIT) -> Response:
-        return _json(200, self._site.redactor(), value, limit)
+        return _json(self._site.redactor().data(value, limit))
 
     # Endpoints of the agent and its live runs
 
@@ -268,11 +223,10 @@ class _Api:
         return self._ok({"agent": agent, "fleet": site.has_fleet, **names})
 
     async def start(self, request: Request) -> Response:
-        body = await _read_body(request, StartBody)
+        body = await _read_body(request, StartRequest)
         if body.fork is not None and (body.after or "input" in body.model_fields_set):
             raise HTTPException(422, "A fork uses the input of its original run. Remove `input` and `after`.")
-        start = partial(self._site.start, body.input, body.after or None, body.model or None, body.fork)
-        return _json(201, self._site.redactor(), {"id": await run_in_threadpool(start)})
+        return _json({"id": await run_in_threadpool(self._site.start, body)}, 201)
 
     def stop(self, request: Request) -> Response:
         run_id = request.path_params["id"]
@@ -316,19 +270,14 @@ class _Api:
         text, redactor = query.get("q", "").strip(), self._site.redactor()
         conditions = RunFilter(status, query.get("agent") or None, text, before)
         runs = self._site.index.list_runs(conditions, redactor)
-        return _json(200, redactor, runs._asdict(), _LIST_LIMIT)
+        return _json(redactor.data(runs._asdict(), _LIST_LIMIT))
 
     def conversation(self, request: Request) -> Response:
         """Return the earlier runs of the conversation that a run belongs to."""
-        index = self._site.index
-        view = index.view(request.path_params["id"])
-        batch = None if view is None else view.header.get("batch")
-        if view is None or not isinstance(batch, str) or not isinstance(index, StoreRunIndex):
-            return self._ok({"runs": []})
-        return self._ok({"runs": _earlier_runs(index, batch, view)}, STREAM_LIMIT)
+        return self._ok({"runs": self._site.earlier_runs(request.path_params["id"])}, STREAM_LIMIT)
 
     def view(self, request: Request) -> Response:
-        return _encoded(self._site.page_data(self._view(request)))
+        return _json(self._site.page_data(self._view(request)))
 
     def details(self, request: Request) -> Response:
         view = self._view(request)
@@ -355,7 +304,7 @@ class _Api:
             saved = json.loads(acorn.runs(site.store).get(view.header["id"]).to_json())
         name = "".join(char for char in str(view.header["id"]) if char.isascii() and (char.isalnum() or char in "-_"))
         headers = {"content-disposition": f'attachment; filename="{name or "run"}.json"'}
-        return _json(200, site.redactor(), saved, NO_LIMIT, headers)
+        return _json(site.redactor().data(saved, NO_LIMIT), headers=headers)
 
     # Endpoints for forks, Python tests, comparisons and workers
 
@@ -376,7 +325,7 @@ class _Api:
         """Return the rows of two runs, with pairs of corresponding rows."""
         left = self._view(request, request.query_params.get("a", ""))
         right = self._view(request, request.query_params.get("b", ""))
-        return _encoded(_compare(left, right, self._site.redactor()))
+        return _json(_compare(left, right, self._site.redactor()))
 
     def fleet(self, request: Request) -> Response:
         fleet = self._site.fleet()
@@ -398,18 +347,17 @@ class _Api:
         """Stream those events of a run that the browser has not received yet."""
         if request.path_params["id"] not in self._site.live_runs:  # The store may not contain a new run yet.
             self._view(request)
-        return EventStream(run_events(self._site, request.path_params["id"], _last_event_id(request, "")))
+        return guard.EventStream(run_events(self._site, request.path_params["id"], _last_event_id(request, "")))
 
     def rows(self, request: Request) -> Response:
         """Stream the changed rows of a run until the run is over."""
         version = read_number(_last_event_id(request, request.query_params.get("after", ""))) or 0
-        return EventStream(row_events(self._site, self._view(request).header["id"], version))
+        return guard.EventStream(row_events(self._site, self._view(request).header["id"], version))
 
 
 def _compare(left: RunView, right: RunView, redactor: Redactor) -> JsonObject:
-    with ExitStack() as locks:
-        for lock in sorted({left.lock, right.lock}, key=id):  # A fixed order prevents deadlocks.
-            locks.enter_context(lock)
+    first, second = sorted((left.lock, right.lock), key=id)  # A fixed order prevents deadlocks.
+    with first, second:
         return {
             "a": left.page_data(redactor),
             "b": right.page_data(redactor),
@@ -418,17 +366,6 @@ def _compare(left: RunView, right: RunView, redactor: Redactor) -> JsonObject:
                 for pair in align(left.tree, right.tree)
             ],
         }
-
-
-def _earlier_runs(index: StoreRunIndex, batch: str, view: RunView) -> list[JsonObject]:
-    item = view.header.get("item") or 0
-    earlier = [facts for facts in index.runs_of(batch) if (facts.item or 0) < item and facts.status == "done"]
-    views = [index.view(facts.id) for facts in earlier[-_MAX_EARLIER_RUNS:]]
-    return [
-        {name: earlier_view.header.get(name) for name in ("id", "input", "output")}
-        for earlier_view in views
-        if earlier_view is not None
-    ]
 
 
 def _requested_row(view: RunView, request: Request) -> Row:
@@ -470,7 +407,7 @@ def app(
     store: str | Path | Store | None = None,
     files: Sequence[Path] = (),
     key: str | None = None,
-    hosts: Collection[str] = LOOPBACK,
+    hosts: Collection[str] = guard.LOOPBACK,
 ) -> ASGIApp:
     """Return an ASGI application that serves the page for an agent, a store or files with saved runs.
 
@@ -481,4 +418,8 @@ def app(
     can use it, so protect it with your own login. The application rejects requests to host names that are not in
     `hosts`.
     """
+    if agent is not None and not is_instance(agent):
+        raise DeclarationError(
+            f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, but got {agent!r}."
+        )
     return page_app(make_site(agent, store, files), hosts, key)

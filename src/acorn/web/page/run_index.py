@@ -273,10 +273,6 @@ class StoreRunIndex:
                 view.status = status
         return view
 
-    def runs_of(self, batch: str) -> list[RunFacts]:
-        """Return the runs of one conversation in the order in which they were started."""
-        return sorted(self.store.list(batch=batch, limit=None), key=lambda facts: facts.item or 0)
-
 
 def _fact_texts(facts: RunFacts) -> list[str]:
     return [*filter(None, (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch))]

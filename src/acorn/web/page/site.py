@@ -8,7 +8,6 @@ events from any position.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import threading
@@ -18,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 import acorn
-from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
-from acorn._inside import Redactor, agent_name, describe_error, find_secrets, is_instance, record_to_json
+from acorn import AcornError, InputError, StoreError, StreamChunk, listen
+from acorn._inside import Redactor, agent_name, describe_error, find_secrets, record_to_json, stored_instance
 from acorn._inside.runs import aresume_stream
 from acorn.journal import Entry
 from acorn.stores import MemoryStore
@@ -28,12 +27,13 @@ from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
 from acorn.web.page import NO_LIMIT, TEXT_LIMIT
-from acorn.web.page.agent import Agent, ForkRequest, describe_fork, secrets_of, start_run
+from acorn.web.page.agent import Agent, StartRequest, describe_fork, secrets_of, start_run
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
 
 MAX_LIVE_RUNS = 4
 _MAX_REMEMBERED_RUNS = 64
+_MAX_EARLIER_RUNS = 20
 _CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
@@ -158,16 +158,15 @@ class Site:
 
     # Live runs
 
-    def start(self, values: object, after: str | None, model: str | None, fork: ForkRequest | None = None) -> str:
+    def start(self, request: StartRequest) -> str:
         """Start a run and return its id."""
         agent, store = self._agent_and_store()
-        if fork is not None:
-            self._own_view(fork.run, "fork")
+        if request.fork is not None:
+            self._own_view(request.fork.run, "fork")
         run_id = os.urandom(16).hex()
         with self._lock:
             self._check_capacity()
-            item = self._next_item(after)
-            chunks = start_run(agent, store, values, run_id, item, after=after, model=model, fork=fork)
+            chunks = start_run(agent, store, request, run_id, self._next_item(store, request.after))
             self._drive(LiveRun(run_id, chunks))
         return run_id
 
@@ -276,14 +275,9 @@ class Site:
             raise StoreError(
                 f"The page cannot convert a saved file to a Python test. Use `acorn show {run_id}.json --python`."
             )
-        header = self.store.read(run_id)[0].header
-        overrides: JsonObject = json.loads(header.overrides) if header.overrides else {}
-        return as_python(
-            acorn.runs(self.store).get(run_id),
-            module=header.agent,
-            settings=overrides.get("settings", {}),
-            redact=self.redactor(NO_LIMIT).text,
-        )
+        run, stored = acorn.runs(self.store).get(run_id), self.store.read(run_id)[0]
+        settings = stored_instance(stored).settings
+        return as_python(run, module=stored.header.agent, settings=settings, redact=self.redactor(NO_LIMIT).text)
 
     def fleet(self) -> JsonObject | None:
         """Return the workers, the queue sizes and the unanswered requests for human input as JSON data.
@@ -333,21 +327,29 @@ class Site:
         self.live_runs[live.run_id] = live
         live.thread.start()
 
-    def _next_item(self, after: str | None) -> tuple[str, int]:
+    def _next_item(self, store: Store, after: str | None) -> tuple[str, int]:
         """Return the name of a conversation, and the number of the next run in this conversation.
 
         `after` is the id of the previous run. If it does not belong to a conversation, return the name of a new
         conversation.
         """
-        view = None if after is None else self.index.view(after)
-        batch = None if view is None else view.header.get("batch")
-        if (
-            not isinstance(batch, str)
-            or not batch.startswith(_CHAT_PREFIX)
-            or not isinstance(self.index, StoreRunIndex)
-        ):
+        view = self.index.view(after) if after else None
+        batch = str(view.header["batch"] or "") if view is not None else ""
+        if not batch.startswith(_CHAT_PREFIX):
             return f"{_CHAT_PREFIX}{secrets.token_hex(3)}", 0
-        return batch, len(self.index.runs_of(batch))
+        return batch, len(store.list(batch=batch, limit=None))
+
+    def earlier_runs(self, run_id: str) -> list[JsonObject]:
+        """Return the ids, inputs and outputs of the earlier runs of the conversation that a run belongs to."""
+        view = self.index.view(run_id)
+        if view is None or self.store is None or view.header["batch"] is None:
+            return []
+        runs = self.store.list(batch=view.header["batch"], status=["done"], limit=None)
+        earlier = sorted(
+            (facts.item or 0, facts.id) for facts in runs if (facts.item or 0) < (view.header["item"] or 0)
+        )
+        views = [self.index.view(earlier_id) for _, earlier_id in earlier[-_MAX_EARLIER_RUNS:]]
+        return [{name: view.header[name] for name in ("id", "input", "output")} for view in views if view is not None]
 
     def close(self) -> None:
         """End all streams and cancel all live runs.
@@ -359,12 +361,8 @@ class Site:
             live.cancel()
 
 
-def make_site(agent: object, store: object, files: Sequence[Path] = ()) -> Site:
+def make_site(agent: Agent | None, store: object, files: Sequence[Path] = ()) -> Site:
     """Create the state of a page for an agent, a store, or files with saved runs."""
-    if agent is not None and not is_instance(agent):
-        raise DeclarationError(
-            f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, but got {agent!r}."
-        )
     if files:
         return Site(None, FileRunIndex(files), None)
     target = store if store is not None else None if agent is None else agent.store

@@ -27,31 +27,11 @@ from acorn._inside.runs import aresume, check_agent
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.types import is_json_object
-from acorn.web.guard import (
-    LOOPBACK,
-    AccessRules,
-    EventStream,
-    check_key,
-    guarded_app,
-    normalize_hosts,
-    path_below_mount,
-)
+from acorn.web import guard
 from acorn.web.page.agent import Agent, secrets_of
-from acorn.web.serve import openai_api
+from acorn.web.serve import openai_api, responses
 from acorn.web.serve.openapi import openapi_document
-from acorn.web.serve.responses import (
-    ChunkBatches,
-    ChunkEvents,
-    ErrorReply,
-    RejectedRequestError,
-    Result,
-    check_finished,
-    encode_json,
-    paused_json,
-    read_json,
-    reply_for_error,
-    without_exit,
-)
+from acorn.web.serve.responses import RejectedRequestError, Result
 
 TIMEOUT = 600.0
 CONCURRENCY = 256
@@ -73,7 +53,7 @@ _HEARTBEAT = b": here\n\n"
 _SEND_TIME = 2.0
 """The number of seconds that sending a part of a response may always take, even if the deadline has passed."""
 
-EventEncoder = ChunkEvents | openai_api.CompletionEvents
+EventEncoder = responses.ChunkEvents | openai_api.CompletionEvents
 RunHandler = Callable[[Request, object, float], Awaitable[Response]]
 """A function that receives the request, its parsed body and the deadline of the run."""
 
@@ -120,16 +100,14 @@ class Service:
         The work is cancelled if the deadline has passed, the server stops, or the client of the request disconnects.
         """
         loop = asyncio.get_running_loop()
-        task, end = asyncio.ensure_future(without_exit(work)), self._end_future(loop)
-        waits: set[asyncio.Future[Any]] = {task, end}
-        disconnect = None if request is None else asyncio.ensure_future(_disconnect(request))
-        if disconnect is not None:
-            waits.add(disconnect)
+        task, end = asyncio.ensure_future(responses.without_exit(work)), self._end_future(loop)
+        disconnect = loop.create_future() if request is None else asyncio.ensure_future(_disconnect(request))
+        waits: set[asyncio.Future[Any]] = {task, end, disconnect}
         try:
             await asyncio.wait(waits, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            if disconnect is not None and disconnect.done():
+            if disconnect.done():
                 raise ClientDisconnect
             if end.done():
                 message = "The server is stopping and cancelled the run. Try again later."
@@ -137,8 +115,7 @@ class Service:
             message = f"The run took longer than {self.timeout:g} seconds, so the server cancelled it."
             raise RejectedRequestError(504, "timeout", message)
         finally:
-            if disconnect is not None:
-                disconnect.cancel()
+            disconnect.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
@@ -167,7 +144,7 @@ class Service:
 
     async def error_response(self, request: Request, error: Exception) -> Response:
         """Return the response for an error. Log an error whose message the client does not receive."""
-        reply = self._refusal(request, error) if isinstance(error, HTTPException) else reply_for_error(error)
+        reply = self._refusal(request, error) if isinstance(error, HTTPException) else responses.reply_for_error(error)
         if reply.kind == "internal":
             text = "".join(traceback.format_exception(error)).rstrip()
             logging.getLogger("acorn").error("%s", self.error_redactor.text(text))
@@ -178,10 +155,10 @@ class Service:
         body = {"error": {"type": reply.kind, "message": message, **reply.details}}
         return self._json(body, reply.status, reply.headers)
 
-    def _refusal(self, request: Request, error: HTTPException) -> ErrorReply:
+    def _refusal(self, request: Request, error: HTTPException) -> responses.ErrorReply:
         """Return the response to a request that the guard or the router rejects."""
         status, message, headers = error.status_code, error.detail, dict(error.headers or {})
-        path = path_below_mount(request.scope)
+        path = guard.path_below_mount(request.scope)
         if status == 401:
             headers["www-authenticate"] = "Bearer"
         elif status == 404:
@@ -190,7 +167,7 @@ class Service:
         elif status == 405 and "Allow" in headers:  # The router rejects the method for this path.
             headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
             message = f"`{path}` does not support the method `{request.method}`. Allowed methods: {headers['Allow']}."
-        return ErrorReply(status, _REFUSAL_KINDS.get(status, "refused"), message, {}, headers)
+        return responses.ErrorReply(status, _REFUSAL_KINDS.get(status, "refused"), message, {}, headers)
 
     # Endpoints without a run
 
@@ -215,7 +192,7 @@ class Service:
 
         async def respond(request: Request) -> Response:
             deadline = asyncio.get_running_loop().time() + self.timeout
-            body = await self.perform(read_json(request), deadline)
+            body = await self.perform(responses.read_json(request), deadline)
             return await handle(request, body, deadline)
 
         return Route(path, respond, methods=["POST"], middleware=[Middleware(_RunSlot, self)])
@@ -226,7 +203,7 @@ class Service:
 
     async def _stream(self, request: Request, body: object, deadline: float) -> Response:
         chunks = self.agent.astream(*self._arguments(body))
-        return await self._event_stream(request, chunks, ChunkEvents(self.redactor), deadline)
+        return await self._event_stream(request, chunks, responses.ChunkEvents(self.redactor), deadline)
 
     async def _answer(self, request: Request, body: object, deadline: float) -> Response:
         run_id = request.path_params["id"]
@@ -269,19 +246,19 @@ class Service:
     def _run_response(self, run: Run) -> Response:
         headers = {"x-run-id": run.id}
         if isinstance(run.output, Paused):
-            return self._json(paused_json(run.output), 202, headers)
-        check_finished(run)
+            return self._json(responses.paused_json(run.output), 202, headers)
+        responses.check_finished(run)
         return self._json(run.output, headers=headers)
 
     def _json(self, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-        body = encode_json(self.redactor, value)
+        body = responses.encode_json(self.redactor, value)
         return Response(body, status, headers, media_type="application/json")
 
     async def _event_stream(
         self, request: Request, chunks: AsyncGenerator[StreamChunk], encoder: EventEncoder, deadline: float
     ) -> Response:
         """Return a stream of events. Wait for the first event, because an error before it has its own HTTP status."""
-        batches = ChunkBatches(chunks)
+        batches = responses.ChunkBatches(chunks)
 
         async def next_event() -> bytes | None:
             batch = await batches.next()
@@ -301,7 +278,7 @@ class Service:
         except BaseException:
             await batches.close()
             raise
-        return EventStream(events(first), batches.close)
+        return guard.EventStream(events(first), batches.close)
 
 
 async def _disconnect(request: Request) -> None:
@@ -364,8 +341,8 @@ def _read_answer(body: object) -> tuple[object, bool]:
 
 def service_app(service: Service, hosts: Collection[str], keys: Collection[str]) -> Starlette:
     """Return an application that serves an agent and rejects unauthorized requests."""
-    rules = AccessRules(
-        hosts=normalize_hosts(hosts, "`acorn.web.service`"),
+    rules = guard.AccessRules(
+        hosts=guard.normalize_hosts(hosts, "`acorn.web.service`"),
         keys=tuple(keys),
         find_keys=_bearer_keys,
         missing_key="The key is missing or wrong. Send a valid key in the header `Authorization: Bearer KEY`.",
@@ -374,7 +351,7 @@ def service_app(service: Service, hosts: Collection[str], keys: Collection[str])
         needs_origin=False,
         max_body=_max_body,
     )
-    return guarded_app(service.routes, rules, service.error_response)
+    return guard.guarded_app(service.routes, rules, service.error_response)
 
 
 def _bearer_keys(request: Request) -> list[str]:
@@ -390,7 +367,7 @@ def service(
     agent: module[Any, Any],
     *,
     keys: Collection[str] = (),
-    hosts: Collection[str] = LOOPBACK,
+    hosts: Collection[str] = guard.LOOPBACK,
     timeout: float = TIMEOUT,
     concurrency: int = CONCURRENCY,
 ) -> ASGIApp:
@@ -405,5 +382,5 @@ def service(
     if isinstance(keys, str):
         raise DeclarationError("`keys` of `acorn.web.service` must be a list of strings, not one string.")
     for key in keys:
-        check_key(key, "`acorn.web.service`")
+        guard.check_key(key, "`acorn.web.service`")
     return service_app(Service(agent, keys, timeout, concurrency), hosts, keys)

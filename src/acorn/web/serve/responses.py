@@ -19,18 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
-from acorn import (
-    BranchError,
-    InputError,
-    LimitError,
-    ModelError,
-    ParseError,
-    Paused,
-    Run,
-    StoreError,
-    StreamChunk,
-    Unfinished,
-)
+from acorn import Paused, Run, StreamChunk, Unfinished, errors
 from acorn._inside import Redactor, record_to_json, to_json_data, to_json_text
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
@@ -84,20 +73,20 @@ def reply_for_error(error: BaseException) -> ErrorReply:
     if isinstance(error, RejectedRequestError):
         return error.reply
     cause = error
-    while isinstance(cause, BranchError) and cause.__cause__ is not None:
+    while isinstance(cause, errors.BranchError) and cause.__cause__ is not None:
         cause = cause.__cause__
     match cause:
-        case InputError():
+        case errors.InputError():
             return ErrorReply(422, "input", str(cause), {"problems": cause.problems})
-        case ModelError():
+        case errors.ModelError():
             details = {"provider": cause.provider, "status": cause.status, "retryable": cause.retryable}
             status = 504 if cause.timed_out or cause.status in (408, 504) else 502
             return ErrorReply(status, "model", str(cause), details, _retry_header(cause.retry_after))
-        case ParseError():
+        case errors.ParseError():
             return ErrorReply(502, "parse", str(cause), {"attempts": cause.attempts})
-        case LimitError():
+        case errors.LimitError():
             return ErrorReply(500, "limit", str(cause))
-        case StoreError():
+        case errors.StoreError():
             return ErrorReply(409, "store", str(cause))
         case _:
             return ErrorReply(500, "internal", "The agent failed. The log of the server contains the details.")

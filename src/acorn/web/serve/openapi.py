@@ -7,7 +7,7 @@ from pydantic.json_schema import JsonSchemaMode
 
 import acorn
 from acorn import Request
-from acorn._inside import RESULT, component_schema, read_spec
+from acorn._inside import RESULT, Spec, component_schema, read_spec
 from acorn.types import JsonObject
 from acorn.web.page.agent import Agent, docstring_line
 from acorn.web.serve.openai_api import CompletionRequest
@@ -57,55 +57,26 @@ _EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}
 def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document for the service of an agent."""
     spec = read_spec(agent)
-    schemas: JsonObject = {}
-    _add_schema("Answer", RunAnswers, "validation", schemas)
-    _add_schema("Error", ErrorBody, "serialization", schemas)
-    _add_schema("Paused", PausedBody, "serialization", schemas)
-    _add_schema("Completion", CompletionRequest, "validation", schemas)
-    _add_schema("Input", spec.input.schema, "validation", schemas)
-    _add_schema("Output", spec.output.schema, "serialization", schemas)
-    for name, shape in (("Input", spec.input), ("Output", spec.output)):
-        if shape.wrapped:
-            schemas[name] = schemas[name]["properties"][RESULT]
-    if spec.output.is_empty:
-        schemas["Output"] = {"type": "null"}
-    needs_input = not spec.input.is_empty
-    output, paused, json_object = _json(_ref("Output")), _json(_ref("Paused")), _json({"type": "object"})
+    output, paused, any_json = _json(_ref("Output")), _json(_ref("Paused")), _json({"type": "object"})
+    input_body = _body("Input", is_required=not spec.input.is_empty)
     run_id: JsonObject = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    answer = _operation("answer", "Answer the requests of a paused run and resume the run.", output, paused)
+    chat = _operation("chat", "Create a chat completion in OpenAI's format.", any_json | _EVENTS, any_json)
+    models = _operation("models", "Return the agent in OpenAI's list of models.", any_json)
+    health = _operation("health", "Return whether the server is running or stopping.", any_json)
     document: JsonObject = {
         "openapi": "3.1.0",
-        "info": {
-            "title": spec.owner,
-            "version": acorn.__version__,
-            "description": docstring_line(agent),
-        },
+        "info": {"title": spec.owner, "version": acorn.__version__, "description": docstring_line(agent)},
         "paths": {
-            "/run": {
-                "post": _operation("run", "Run the agent.", output, paused) | _body("Input", is_required=needs_input)
-            },
-            "/stream": {
-                "post": _operation("stream", "Run the agent and stream its chunks.", _EVENTS)
-                | _body("Input", is_required=needs_input)
-            },
-            "/runs/{id}/answer": {
-                "parameters": [run_id],
-                "post": _operation("answer", "Answer the requests of a paused run and resume the run.", output, paused)
-                | _body("Answer"),
-            },
-            "/v1/chat/completions": {
-                "post": _operation(
-                    "chat", "Create a chat completion in OpenAI's format.", json_object | _EVENTS, json_object
-                )
-                | _body("Completion")
-            },
-            "/v1/models": {"get": _operation("models", "Return the agent in OpenAI's list of models.", json_object)},
-            "/openapi.json": {"get": _operation("describe", "Return this document.", json_object)},
-            "/health": {
-                "get": _operation("health", "Return whether the server is running or stopping.", json_object)
-                | {"security": []}
-            },
+            "/run": {"post": _operation("run", "Run the agent.", output, paused) | input_body},
+            "/stream": {"post": _operation("stream", "Run the agent and stream its chunks.", _EVENTS) | input_body},
+            "/runs/{id}/answer": {"parameters": [run_id], "post": answer | _body("Answer")},
+            "/v1/chat/completions": {"post": chat | _body("Completion")},
+            "/v1/models": {"get": models},
+            "/openapi.json": {"get": _operation("describe", "Return this document.", any_json)},
+            "/health": {"get": health | {"security": []}},
         },
-        "components": {"schemas": schemas},
+        "components": {"schemas": _component_schemas(spec)},
     }
     if has_key:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -113,11 +84,27 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     return document
 
 
-def _add_schema(name: str, source: type[BaseModel], mode: JsonSchemaMode, schemas: JsonObject) -> None:
-    """Add the schema of a Pydantic class, and the definitions in it, to the component schemas."""
-    schema = component_schema(source, f"{name}.", mode)
-    schemas |= {f"{name}.{key}": definition for key, definition in schema.pop("$defs", {}).items()}
-    schemas[name] = schema
+def _component_schemas(spec: Spec) -> JsonObject:
+    """Return the schemas of all requests and responses, and the definitions in them."""
+    sources: list[tuple[str, type[BaseModel], JsonSchemaMode]] = [
+        ("Answer", RunAnswers, "validation"),
+        ("Error", ErrorBody, "serialization"),
+        ("Paused", PausedBody, "serialization"),
+        ("Completion", CompletionRequest, "validation"),
+        ("Input", spec.input.schema, "validation"),
+        ("Output", spec.output.schema, "serialization"),
+    ]
+    schemas: JsonObject = {}
+    for name, source, mode in sources:
+        schema = component_schema(source, f"{name}.", mode)
+        schemas |= {f"{name}.{key}": definition for key, definition in schema.pop("$defs", {}).items()}
+        schemas[name] = schema
+    for name, shape in (("Input", spec.input), ("Output", spec.output)):
+        if shape.wrapped:
+            schemas[name] = schemas[name]["properties"][RESULT]
+    if spec.output.is_empty:
+        schemas["Output"] = {"type": "null"}
+    return schemas
 
 
 def _ref(name: str) -> JsonObject:

@@ -9,20 +9,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import StopSignal, agent_name, describe_error, excerpt, is_agent
 from acorn._inside.runs import ClaimedRun
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores.lease import (
-    claim_run,
-    is_driven_through_other_store,
-    start_heartbeat,
-    stop_heartbeat,
-    this_process,
-)
+from acorn.stores import lease
 from acorn.stores.open import open_store
 from acorn.stores.port import RunClaimedError, Status, Store, StoredRun, run_not_found_error
 from acorn.types import JsonObject
@@ -64,19 +59,15 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
     stopped at its last commit. It raises `StoreError` if there is a problem with the store or the agent class.
     """
     delivery = _Delivery(store, run_id, agents, stop)
-    ended = delivery.ended_status()
-    if ended is not None:
-        return ended
-    with delivery:
-        try:
+    try:
+        delivery.check_status()
+        with delivery:
             run = delivery.claim()
-        except _AlreadyEndedError as ended_error:
-            return ended_error.status
-        try:
-            run.drive()
-        except (Exception, StopSignal) as error:
-            return delivery.outcome(run, error)
-        return delivery.outcome(run, None)
+            with delivery.outcome(run):
+                run.drive()
+            return cast(Ended, run.status)
+    except _AlreadyEndedError as ended:
+        return ended.status
 
 
 async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
@@ -85,23 +76,19 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
     See `perform`.
     """
     delivery = _Delivery(store, run_id, agents, stop)
-    ended = await asyncio.to_thread(delivery.ended_status)
-    if ended is not None:
-        return ended
-    with delivery:
-        try:
+    try:
+        await asyncio.to_thread(delivery.check_status)
+        with delivery:
             run = await ClaimedRun.build(delivery.claim)
-        except _AlreadyEndedError as ended_error:
-            return ended_error.status
-        try:
-            await run.adrive()
-        except (Exception, StopSignal) as error:
-            return delivery.outcome(run, error)
-        return delivery.outcome(run, None)
+            with delivery.outcome(run):
+                await run.adrive()
+            return cast(Ended, run.status)
+    except _AlreadyEndedError as ended:
+        return ended.status
 
 
 class _AlreadyEndedError(Exception):
-    """An internal signal that a claimed run has already ended. It contains the status of the run."""
+    """An internal signal that a run has already ended. It contains the status of the run."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status)
@@ -119,19 +106,20 @@ class _Delivery:
         self._run_id, self._stop = run_id, stop
         self._store: Store = open_store(store, "`store` of `perform`")
 
-    def ended_status(self) -> Ended | None:
-        """Return the status of the run if the run has ended, and None if it has not ended."""
+    def check_status(self) -> None:
+        """Raise `_AlreadyEndedError` if the run has ended."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
             raise run_not_found_error(self._run_id, self._store.name)
-        return cast(Ended, status) if status in _ENDED else None
+        if status in _ENDED:
+            raise _AlreadyEndedError(status)
 
     def __enter__(self) -> None:
-        if not start_heartbeat(self._store, self._run_id, is_exclusive=True):
+        if not lease.start_heartbeat(self._store, self._run_id, is_exclusive=True):
             raise _already_driven_error(self._run_id)
 
     def __exit__(self, *_: object) -> None:
-        stop_heartbeat(self._store, self._run_id)
+        lease.stop_heartbeat(self._store, self._run_id)
 
     def claim(self) -> ClaimedRun:
         """Claim the run and load it.
@@ -146,22 +134,22 @@ class _Delivery:
             agent = self._agent(tree[0])
             return ClaimedRun(agent, tree, self._store, self._stop)
         except BaseException:
-            self._store.release(self._run_id, this_process(), "stopped" if status == "running" else status)
+            self._store.release(self._run_id, lease.this_process(), "stopped" if status == "running" else status)
             raise
 
     def _claim_tree(self) -> list[StoredRun]:
-        run_id, here = self._run_id, this_process()
+        run_id, here = self._run_id, lease.this_process()
         try:
-            tree = claim_run(self._store, run_id)
+            tree = lease.claim_run(self._store, run_id)
         except RunClaimedError as error:
             if error.process is None or error.process.id != here.id:
                 raise DeliverAgainError(str(error)) from error
-            if is_driven_through_other_store(self._store, run_id):
+            if lease.is_driven_through_other_store(self._store, run_id):
                 raise _already_driven_error(run_id) from error
             # No call in this process drives the run. An earlier call could not release the run, because the store was
             # unreachable.
             self._store.release(run_id, here, "stopped")
-            tree = claim_run(self._store, run_id)
+            tree = lease.claim_run(self._store, run_id)
         except StoreError:
             if self._store.statuses([run_id]).get(run_id) == "failed":  # The claim was the fifth takeover at one step.
                 raise _AlreadyEndedError("failed") from None
@@ -181,44 +169,48 @@ class _Delivery:
             )
         return agent
 
-    def outcome(self, run: ClaimedRun, error: BaseException | None) -> Ended:
-        """Return the final status of the run after it was driven.
+    @contextmanager
+    def outcome(self, run: ClaimedRun) -> Generator[None]:
+        """Ignore the error of a run that is driven in the `with` block if the run has ended.
 
         Raise an error if the run has not ended, or if its result could not be stored.
         """
-        status = run.status
-        if status == "cancelled":
-            return status
+        error: BaseException | None = None
+        try:
+            yield
+        except (Exception, StopSignal) as caught:
+            error = caught
+        if run.status == "cancelled":
+            return
         if run.fatal_error is not None:
             raise run.fatal_error
         if isinstance(error, StopSignal):
             stopped = DeliverAgainError(f"Run {self._run_id} stopped at its last commit. Deliver it again.")
             stopped.is_queued = True
             raise stopped from None
-        if error is not None and status != "failed":
+        if error is not None and run.status != "failed":
             raise error
-        return cast(Ended, status)
 
 
 def _already_driven_error(run_id: str) -> DeliverAgainError:
     return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
-def _agent_lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
+def _agent_lookup(agents: Any) -> Lookup:
     """Return a function that finds the agent for a class name. `agents` is the argument of `perform`."""
     if agents is None:
         return _find_class
-    if is_agent(agents):
-        agents = [agents]
-    elif callable(agents):
+    if callable(agents) and not is_agent(agents):
         lookup: Lookup = agents
         return lookup
-    if isinstance(agents, str) or not isinstance(agents, Iterable):
-        raise _invalid_agents(agents)
-    listed = list(agents)
+    is_one = is_agent(agents) or isinstance(agents, str) or not isinstance(agents, Iterable)
+    listed: list[object] = [agents] if is_one else list(agents)
     for agent in listed:
         if not is_agent(agent):
-            raise _invalid_agents(agent)
+            raise DeclarationError(
+                f"`agents` of `perform` must be a module class, an instance, a list of classes and instances, or a "
+                f"function that accepts a class name and returns an agent, got {excerpt(agent)}."
+            )
     return agents_by_name(listed).get
 
 
@@ -266,10 +258,3 @@ def _loaded_class(name: str) -> Any:
         pending += subclasses
         newest = next((cls for cls in reversed(subclasses) if agent_name(cls) == name), newest)
     return newest
-
-
-def _invalid_agents(value: object) -> DeclarationError:
-    return DeclarationError(
-        f"`agents` of `perform` must be a module class, an instance, a list of classes and instances, or a function "
-        f"that accepts a class name and returns an agent, got {excerpt(value)}."
-    )

@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 import anyio
 from mcp import types
@@ -24,15 +24,17 @@ from mcp.server.stdio import stdio_server
 from uvicorn import Config
 from uvicorn import Server as HttpServer
 
-from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
+from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen
 from acorn._inside import (
     RESULT,
+    Agent,
     Redactor,
     Shape,
     describe_as_tool,
     describe_error,
     excerpt,
     find_secrets,
+    is_agent,
     read_spec,
     replace_surrogates,
     shorten,
@@ -43,7 +45,6 @@ from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.elicitation import make_validator
 from acorn.types import JsonObject, is_json_object
 
-Agent = module[Any, Any]
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 """A function that sends progress to the client: the number of steps, the total and a message."""
 
@@ -62,15 +63,11 @@ def serve_agents(agents: Sequence[object], http: int | None, out: TextIO | None 
 
 @dataclass(frozen=True)
 class _Offer:
-    """An agent that the server offers, with the name, the description and the schemas of its MCP tool."""
+    """An agent that the server offers, with its MCP tool."""
 
     agent: Agent
-    name: str
-    description: str
-    input: JsonObject
+    tool: types.Tool
     output: Shape
-    output_schema: JsonObject | None
-    """The schema of the structured result, or None."""
 
 
 def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
@@ -78,7 +75,7 @@ def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
         raise DeclarationError("`serve` needs at least one module. Call it as `serve(MyAgent)`.")
     offers: dict[str, _Offer] = {}
     for index, source in enumerate(agents):
-        if not _is_agent(source):
+        if not is_agent(source):
             raise DeclarationError(
                 f"`serve` accepts only classes derived from `module` and their instances, got {excerpt(source)}."
             )
@@ -90,14 +87,15 @@ def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
                 f"`serve` received two modules with the tool name `{name}`, but each name must be unique. "
                 f"Rename one of the classes."
             )
-        description = schema.get("description", "")
         output = read_spec(agent).output
-        offers[name] = _Offer(agent, name, description, schema["parameters"], output, _output_schema(output))
+        tool = types.Tool(
+            name=name,
+            description=schema.get("description") or None,
+            input_schema=schema["parameters"],
+            output_schema=_output_schema(output),
+        )
+        offers[name] = _Offer(agent, tool, output)
     return offers
-
-
-def _is_agent(value: object) -> TypeGuard[Agent | type[Agent]]:
-    return isinstance(value, module) or (isinstance(value, type) and issubclass(value, module))
 
 
 # The protocol
@@ -115,18 +113,8 @@ async def _serve(offers: dict[str, _Offer], http: int | None, out: TextIO | None
 
 
 def _new_server(offers: dict[str, _Offer]) -> Any:
-    tools = [
-        types.Tool(
-            name=offer.name,
-            description=offer.description or None,
-            input_schema=offer.input,
-            output_schema=offer.output_schema,
-        )
-        for offer in offers.values()
-    ]
-
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=[offer.tool for offer in offers.values()])
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         offer = offers.get(params.name)
@@ -170,7 +158,7 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> types.Ca
         return _result(_paused_text(output))
     if isinstance(output, Unfinished):
         return _result(
-            f"`{offer.name}` ended without an answer, because it called tools in its only step. Set `max_steps`."
+            f"`{offer.tool.name}` ended without an answer, because it called tools in its only step. Set `max_steps`."
         )
     if offer.output.is_empty:
         return _result("Done.", is_error=False)
@@ -178,8 +166,9 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> types.Ca
     data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
     # Clients would reject data that does not fit the schema. The output of a run was validated before, but it may not
     # fit if it contains NaN or if `on_finish` changed it.
-    if offer.output_schema is not None and not make_validator(offer.output_schema).is_valid(data):
-        return _result(f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.")
+    schema = offer.tool.output_schema
+    if schema is not None and not make_validator(schema).is_valid(data):
+        return _result(f"`{offer.tool.name}` returned `{text}`, which does not fit its `final_output`.")
     return _result(text, data, is_error=False)
 
 
@@ -293,12 +282,8 @@ async def _serve_http(server: Any, port: int) -> None:
 def _listen_on(port: object) -> socket.socket:
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
         raise DeclarationError(f"`http` must be a port from 0 to 65535 (0 chooses a free port), got {excerpt(port)}.")
-    listener = socket.socket()
     try:
-        if os.name == "posix":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((_HOST, port))
+        return socket.create_server((_HOST, port))
     except OSError as error:
-        listener.close()
-        raise AcornError(f"Cannot use port {port} of {_HOST}: {error.strerror}. Choose another port.") from error
-    return listener
+        reason = os.strerror(error.errno or 0)
+        raise AcornError(f"Cannot use port {port} of {_HOST}: {reason}. Choose another port.") from error

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 import acorn
-from acorn import InputError, Run, StreamChunk, module
+from acorn import InputError, Run, StreamChunk
 from acorn._inside import (
     FINISH,
+    Agent,
     AgentOrClass,
     Shape,
     agent_name,
@@ -34,7 +35,6 @@ from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, To
 from acorn.types import JsonObject, is_json_object, is_mapping
 from acorn.web.page import TEXT_LIMIT
 
-Agent = module[Any, Any]
 _LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 

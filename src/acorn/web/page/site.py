@@ -18,7 +18,7 @@ from pathlib import Path
 
 import acorn
 from acorn import AcornError, InputError, StoreError, StreamChunk, listen
-from acorn._inside import Redactor, agent_name, describe_error, find_secrets, record_to_json, stored_instance
+from acorn._inside import Agent, Redactor, agent_name, describe_error, find_secrets, record_to_json, stored_instance
 from acorn._inside.runs import aresume_stream
 from acorn.journal import Entry
 from acorn.stores import MemoryStore
@@ -27,7 +27,7 @@ from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
 from acorn.web.page import NO_LIMIT, TEXT_LIMIT
-from acorn.web.page.agent import Agent, StartRequest, describe_fork, secrets_of, start_run
+from acorn.web.page.agent import StartRequest, describe_fork, secrets_of, start_run
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
 
@@ -245,10 +245,6 @@ class Site:
         The page can resume and fork only these runs.
         """
         return self.agent is not None and view.header.get("agent") == agent_name(self.agent)
-
-    def header(self, view: RunView) -> JsonObject:
-        """Return the current header of a run, which also tells whether the agent of the page started the run."""
-        return {**view.current_header(), "own": self.is_own(view)}
 
     def page_data(self, view: RunView, since: int = 0) -> JsonObject:
         """Return the header, the changed rows and the unanswered requests for human input of a run as JSON data.

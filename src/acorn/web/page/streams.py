@@ -90,7 +90,7 @@ async def _end_message(site: Site, run_id: str, event_id: str) -> bytes:
     It contains the header and the unanswered requests for human input of the run.
     """
     view = await run_in_threadpool(site.index.view, run_id)
-    header = None if view is None else site.header(view)
+    header = None if view is None else {**view.current_header(), "own": site.is_own(view)}
     requests = await run_in_threadpool(site.requests, run_id)
     end = {"entry": "end", "run_id": run_id, "head": header, "requests": requests}
     return _message(event_id, [site.redactor().data(end, STREAM_LIMIT)])

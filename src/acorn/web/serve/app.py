@@ -22,13 +22,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import RESULT, Redactor, excerpt, is_instance, parse_input, read_spec
+from acorn._inside import RESULT, Agent, Redactor, excerpt, is_instance, parse_input, read_spec
 from acorn._inside.runs import aresume, check_agent
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.types import is_json_object
 from acorn.web import guard
-from acorn.web.page.agent import Agent, secrets_of
+from acorn.web.page.agent import secrets_of
 from acorn.web.serve import openai_api, responses
 from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.responses import RejectedRequestError, Result

@@ -7,9 +7,9 @@ from pydantic.json_schema import JsonSchemaMode
 
 import acorn
 from acorn import Request
-from acorn._inside import RESULT, Spec, component_schema, read_spec
+from acorn._inside import RESULT, Agent, Spec, component_schema, read_spec
 from acorn.types import JsonObject
-from acorn.web.page.agent import Agent, docstring_line
+from acorn.web.page.agent import docstring_line
 from acorn.web.serve.openai_api import CompletionRequest
 
 

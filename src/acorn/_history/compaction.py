@@ -16,7 +16,7 @@ _PRESERVED_TURNS = 2
 """The number of model responses at the end of the history that stay unchanged, together with their tool results."""
 _MIN_SHARE = 10
 """The replaced messages must have at least a tenth of the allowed tokens, because a summary costs a request."""
-INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
+SUMMARY_INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
 _INSTRUCTION = (
     "You are given the earlier part of a conversation between an assistant, its tools and its user. It will be removed "
     "from the conversation, and your reply will stand in its place: write down all that the assistant needs to go on. "
@@ -123,7 +123,7 @@ def summary_messages(history: Sequence[Message], compacted: CompactedRange, open
 def summary_text(content: str, *, was_cut: bool) -> str:
     """Return the text of the message that contains the summary, or an empty string if `content` is empty."""
     summary = content.strip()
-    return f"{INTRODUCTION}{summary}{_CUT if was_cut else ''}" if summary else ""
+    return f"{SUMMARY_INTRODUCTION}{summary}{_CUT if was_cut else ''}" if summary else ""
 
 
 def compact_messages(history: Sequence[Message], compacted: CompactedRange, text: str) -> list[Message]:

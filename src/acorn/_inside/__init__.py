@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from acorn._declare import spec_cache as _specs
 from acorn._declare.module_base import BatchItem as _BatchItem
 from acorn._declare.module_base import set_call_options as _set_call_options
 from acorn._declare.spec import Spec as Spec
+from acorn._declare.spec_cache import is_agent as is_agent
 from acorn._declare.spec_cache import module_docstring as module_docstring
 from acorn._declare.spec_cache import read_spec as read_spec
 from acorn._declare.tools.collect import FINISH as FINISH
@@ -54,26 +55,18 @@ from acorn._formats.schema.problems import describe_schema as describe_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT as MEDIA_FORMAT
 from acorn._formats.schema.shape import RESULT as RESULT
 from acorn._formats.schema.shape import Shape as Shape
-from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
 from acorn._formats.xml.encode import snake_case as snake_case
-from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
-from acorn._history.request_messages import REMINDER as _REMINDER
+from acorn._history import saved_form as _saved_form
+from acorn._history.compaction import SUMMARY_INTRODUCTION as SUMMARY_INTRODUCTION
 from acorn._history.saved_form import MisfitError as MisfitError
 from acorn._history.saved_form import RecordedError as RecordedError
-from acorn._history.saved_form import decode_entries as _decode_entries
-from acorn._history.saved_form import encode_entry as _encode_entry
-from acorn._history.saved_form import encode_request as _encode_request
-from acorn._history.saved_form import fields_of as _fields_of
-from acorn._machine.machine import FINISHED as _FINISHED
-from acorn._machine.machine import SKIPPED as _SKIPPED
-from acorn._machine.machine import TOO_LATE as _TOO_LATE
+from acorn._machine.machine import FINISHED as FINISHED
 from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, StoredRun
 from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object
 
-SUMMARY_INTRODUCTION = _SUMMARY_INTRODUCTION
 Agent = module[Any, Any]
 AgentOrClass = Agent | type[Agent]
 AgentT = TypeVar("AgentT", bound=Agent)
@@ -85,11 +78,6 @@ AgentT = TypeVar("AgentT", bound=Agent)
 def agent_name(agent: AgentOrClass) -> str:
     """Return the class name that identifies an agent in stores and workers, such as `package.file:Class`."""
     return _specs.agent_name(_specs.class_of(agent))
-
-
-def is_agent(value: object) -> TypeGuard[AgentOrClass]:
-    """Return True if a value is an agent instance or an agent class (a class derived from `module`)."""
-    return _specs.is_agent(value)
 
 
 def is_instance(value: object) -> TypeGuard[Agent]:
@@ -139,7 +127,7 @@ def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
 
     Images, audio and files are not loaded. The entries contain placeholders instead.
     """
-    return _decode_entries(map(read_without_blobs, texts))
+    return _saved_form.decode_entries(map(read_without_blobs, texts))
 
 
 def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> JsonObject:
@@ -149,8 +137,8 @@ def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> J
     `ToolResult` are not converted to JSON data.
     """
     if isinstance(record, tuple):  # Journal entries are named tuples.
-        return _encode_entry(record)
-    return _encode_request(record) if isinstance(record, Request) else _fields_of(record)
+        return _saved_form.encode_entry(record)
+    return _saved_form.encode_request(record) if isinstance(record, Request) else _saved_form.fields_of(record)
 
 
 class StoredInstance(NamedTuple):
@@ -170,28 +158,6 @@ def stored_instance(stored: StoredRun) -> StoredInstance:
     if _MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return StoredInstance(overrides.get("file"), settings)
-
-
-MessageKind = Literal["finished", "reminder", "skipped", "validation_error"]
-
-
-def message_kind(content: object) -> MessageKind | None:
-    """Return the kind of a message that acorn wrote for the model, or None for any other message.
-
-    - `finished`: the tool result for an accepted answer.
-    - `reminder`: the request to call a tool or to finish.
-    - `skipped`: the tool result for a call that acorn did not execute, because the run already had its answer.
-    - `validation_error`: the tool result for an answer that did not validate.
-    """
-    if not isinstance(content, str):
-        return None
-    if content == _FINISHED:
-        return "finished"
-    if content == _REMINDER:
-        return "reminder"
-    if content in (_SKIPPED, _TOO_LATE):
-        return "skipped"
-    return "validation_error" if content.startswith(_VALIDATION_ERROR) else None
 
 
 # Tools

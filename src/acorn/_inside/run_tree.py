@@ -12,32 +12,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal, assert_never
 
-from acorn import StreamChunk
+from acorn import StreamChunk, journal
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import parse_json, text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import history_of
-from acorn.journal import (
-    BranchFinished,
-    BranchStarted,
-    Compacted,
-    Entry,
-    HistoryEdited,
-    InputReceived,
-    InputRequested,
-    MessagesAdded,
-    ModelRequested,
-    ModelResponded,
-    ResultMessage,
-    RunFailed,
-    RunFinished,
-    RunInterrupted,
-    RunPaused,
-    RunStarted,
-    ToolFinished,
-    ToolResultsAdded,
-    ToolStarted,
-)
+from acorn.journal import Entry, ResultMessage
 from acorn.types import TOOL_ERROR, Content, ForkedFrom, Message, Usage
 
 RowKind = Literal["input", "model", "answer", "tool", "branch", "person", "note", "summary", "edit", "error", "stopped"]
@@ -133,7 +113,7 @@ class TreeRun:
     """Maps the id of an input request or of a branch run to its row."""
     interruption: Row | None = None
     """The row of the interruption, until the run is resumed."""
-    end: RunFinished | None = None
+    end: journal.RunFinished | None = None
     output: object = None
 
 
@@ -203,17 +183,17 @@ class RunTree:
         return [
             result
             for entry in self.entries
-            if isinstance(entry, ToolResultsAdded) and self.runs[entry.run_id] is row.run
+            if isinstance(entry, journal.ToolResultsAdded) and self.runs[entry.run_id] is row.run
             for result in entry.results
             if result.call_id in call_ids
         ]
 
-    def request_of(self, row: Row) -> tuple[list[Message], ModelRequested] | None:
+    def request_of(self, row: Row) -> tuple[list[Message], journal.ModelRequested] | None:
         """Return the messages and the journal entry of the model request in a row.
 
         Return None if the row is not a model turn.
         """
-        request = next((entry for entry in row.entries if isinstance(entry, ModelRequested)), None)
+        request = next((entry for entry in row.entries if isinstance(entry, journal.ModelRequested)), None)
         if request is None:
             return None
         earlier = takewhile(lambda entry: entry is not request, self.entries)
@@ -223,49 +203,50 @@ class RunTree:
 
     def _row_of(self, entry: Entry, run: TreeRun, now: float) -> Row:
         match entry:
-            case RunStarted():
+            case journal.RunStarted():
                 if run is self.root:
                     self.forked_from = entry.forked_from
                 return self._opening(run, now)
-            case MessagesAdded():
-                if run.opening is None or not any(isinstance(other, MessagesAdded) for other in run.opening.entries):
-                    return self._opening(run, now)
+            case journal.MessagesAdded():
+                opening = self._opening(run, now)
+                if not any(isinstance(other, journal.MessagesAdded) for other in opening.entries):
+                    return opening
                 text = " ".join(self._text(message.get("content")) for message in entry.messages)
                 return self._new_row(run, entry.step, "note", "note", now, now, text)
-            case ModelRequested():
+            case journal.ModelRequested():
                 return self._start_turn(entry, run, now)
-            case ModelResponded():
+            case journal.ModelResponded():
                 return self._complete_turn(entry, run, now)
-            case ToolStarted() | ToolFinished():
+            case journal.ToolStarted() | journal.ToolFinished():
                 return self._call(entry, run, now)
-            case BranchStarted():
+            case journal.BranchStarted():
                 return self._start_branch(entry, run, now)
-            case BranchFinished():
+            case journal.BranchFinished():
                 return self._finish_branch(entry, run, now)
-            case ToolResultsAdded():
+            case journal.ToolResultsAdded():
                 self._add_results(entry.results, run, now)
                 return run.turn or self._opening(run, now)
-            case InputRequested() | InputReceived():
+            case journal.InputRequested() | journal.InputReceived():
                 return self._input_request(entry, run, now)
-            case HistoryEdited():
+            case journal.HistoryEdited():
                 text = f"{entry.removed} → {len(entry.messages)}"
                 return self._new_row(run, entry.step, "edit", "history", now, now, text)
-            case Compacted():
+            case journal.Compacted():
                 start, text = run.started + entry.asked, self._redact(entry.summary)
                 row = self._new_row(run, entry.step, "summary", "summary", start, now, text)
                 self._count(row, entry)
                 return row
-            case RunFinished():
+            case journal.RunFinished():
                 return self._finish_run(entry, run, now)
-            case RunPaused():
+            case journal.RunPaused():
                 self._settle(run)
                 return run.turn or self._opening(run, now)
-            case RunFailed() | RunInterrupted():
+            case journal.RunFailed() | journal.RunInterrupted():
                 return self._stop_run(entry, run, now)
             case _:
                 assert_never(entry)
 
-    def _start_turn(self, entry: ModelRequested, run: TreeRun, now: float) -> Row:
+    def _start_turn(self, entry: journal.ModelRequested, run: TreeRun, now: float) -> Row:
         previous = run.turn
         if previous is not None:
             self._settle(run, is_step=entry.step > previous.step)
@@ -277,7 +258,7 @@ class RunTree:
         run.turn.is_forced = entry.forced is not None
         return run.turn
 
-    def _complete_turn(self, entry: ModelResponded, run: TreeRun, now: float) -> Row:
+    def _complete_turn(self, entry: journal.ModelResponded, run: TreeRun, now: float) -> Row:
         row = run.turn
         if row is None or row.end is not None:
             row = run.turn = self._new_row(run, entry.step, "model", "model", now, None)
@@ -303,11 +284,11 @@ class RunTree:
             self._completed.append(row)
         return row
 
-    def _call(self, entry: ToolStarted | ToolFinished, run: TreeRun, now: float) -> Row:
+    def _call(self, entry: journal.ToolStarted | journal.ToolFinished, run: TreeRun, now: float) -> Row:
         row = run.calls.get(entry.call_id)
         if row is None:
             row = run.calls[entry.call_id] = self._new_row(run, entry.step, "tool", entry.name, now, None)
-        if isinstance(entry, ToolStarted):
+        if isinstance(entry, journal.ToolStarted):
             _restart(row, now)
         else:
             row.start, row.end = now if entry.began is None else min(run.started + entry.began, now), now
@@ -316,7 +297,7 @@ class RunTree:
             self._completed.append(row)
         return row
 
-    def _start_branch(self, entry: BranchStarted, run: TreeRun, now: float) -> Row:
+    def _start_branch(self, entry: journal.BranchStarted, run: TreeRun, now: float) -> Row:
         call = run.linked.get(entry.child_id) or run.calls.get(entry.call_id or "")
         row = call or self._new_branch(entry, run, now, run.calls.get(entry.inside or ""))
         row.kind = "branch"
@@ -328,7 +309,7 @@ class RunTree:
             run.linked[entry.child_id] = row
         return row
 
-    def _finish_branch(self, entry: BranchFinished, run: TreeRun, now: float) -> Row:
+    def _finish_branch(self, entry: journal.BranchFinished, run: TreeRun, now: float) -> Row:
         row = run.linked.get(entry.child_id) or run.calls.get(entry.call_id or "")
         if row is None:
             row = self._new_branch(entry, run, now - entry.seconds, None)
@@ -362,19 +343,19 @@ class RunTree:
             row.end = now if row.start is None or row.end is None else row.end
             self._change(row)
 
-    def _input_request(self, entry: InputRequested | InputReceived, run: TreeRun, now: float) -> Row:
+    def _input_request(self, entry: journal.InputRequested | journal.InputReceived, run: TreeRun, now: float) -> Row:
         row = run.linked.get(entry.request_id)
         if row is None:
             call = run.calls.get(entry.call_id)
             row = self._new_row(run, entry.step, "person", "person", now, None, parent=call)
             run.linked[entry.request_id] = row
-        if isinstance(entry, InputRequested):
+        if isinstance(entry, journal.InputRequested):
             row.name, row.text = entry.kind, self._redact(entry.question)
         else:
             row.end, row.result = now, self._redact(entry.answer)
         return row
 
-    def _finish_run(self, entry: RunFinished, run: TreeRun, now: float) -> Row:
+    def _finish_run(self, entry: journal.RunFinished, run: TreeRun, now: float) -> Row:
         self._settle(run, is_step=entry.stop_reason == "step")
         text = self._redact(entry.content)
         run.end, run.output = entry._replace(content=text), parse_json(text) if entry.form == "json" else text
@@ -383,13 +364,13 @@ class RunTree:
             row.kind = row.name = "answer"
         return row
 
-    def _stop_run(self, entry: RunFailed | RunInterrupted, run: TreeRun, now: float) -> Row:
+    def _stop_run(self, entry: journal.RunFailed | journal.RunInterrupted, run: TreeRun, now: float) -> Row:
         self._settle(run)
         self._add_results(entry.results, run, now)
         for row in [*filter(None, [run.turn]), *run.calls.values()]:
             if row.end is None:
                 self._abort(row, now)
-        kind: RowKind = "error" if isinstance(entry, RunFailed) else "stopped"
+        kind: RowKind = "error" if isinstance(entry, journal.RunFailed) else "stopped"
         row = self._new_row(run, entry.step, kind, kind, now, now, self._redact(entry.error))
         row.has_failed = kind == "error"
         run.interruption = row if kind == "stopped" else None
@@ -419,11 +400,13 @@ class RunTree:
             run.opening = self._new_row(run, 0, "input", "input", now, now)
         return run.opening
 
-    def _new_branch(self, entry: BranchStarted | BranchFinished, run: TreeRun, start: float, parent: Row | None) -> Row:
+    def _new_branch(
+        self, entry: journal.BranchStarted | journal.BranchFinished, run: TreeRun, start: float, parent: Row | None
+    ) -> Row:
         name = entry.branch.rpartition("/")[2]
         return self._new_row(run, entry.step, "branch", name, start, None, parent=parent)
 
-    def _branch_title(self, entry: BranchStarted, run: TreeRun, row: Row) -> str:
+    def _branch_title(self, entry: journal.BranchStarted, run: TreeRun, row: Row) -> str:
         if entry.call_id is not None and row.parent is not None:
             same_name = [other for other in row.parent.calls if other.name == row.name]
             return f"{row.name}#{same_name.index(row) + 1}" if len(same_name) > 1 and row in same_name else row.name
@@ -454,7 +437,7 @@ class RunTree:
             row.end = max(row.start, row.end)
         row.version = len(self.entries)
 
-    def _count(self, row: Row, entry: ModelResponded | Compacted) -> None:
+    def _count(self, row: Row, entry: journal.ModelResponded | journal.Compacted) -> None:
         row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
         self.usage.add(entry.usage)
         if entry.cost is not None:

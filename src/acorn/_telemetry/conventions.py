@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-from typing_extensions import TypeIs
 
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.journal import ModelResponded
 from acorn.models.request import strip_signature
-from acorn.types import (
-    Content,
-    JsonObject,
-    Usage,
-    is_mapping,
-)
+from acorn.types import Content, JsonObject, Usage, is_list_or_tuple, is_mapping
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -193,7 +186,7 @@ class ContentWriter:
     def _content(self, content: object) -> list[Part]:
         if isinstance(content, str):
             return [{"type": "text", "content": self.text(content)}] if content else []
-        return [self._part(part) for part in content] if _is_sequence(content) else []
+        return [self._part(part) for part in content] if is_list_or_tuple(content) else []
 
     def _part(self, part: object) -> Part:
         if not is_mapping(part):
@@ -215,12 +208,8 @@ class ContentWriter:
     def _media(self, modality: str, url: str, name: object) -> Part:
         names = {"name": self.text(str(name))} if name else {}
         if url.startswith(("http://", "https://")):
-            return {
-                "type": "uri",
-                "modality": modality,
-                "uri": Redactor(find_secrets(url)).text(self.text(url)),
-                **names,
-            }
+            uri = Redactor(find_secrets(url)).text(self.text(url))
+            return {"type": "uri", "modality": modality, "uri": uri, **names}
         media_type = url.removeprefix("data:").partition(";")[0] if url.startswith("data:") else None
         return _blob(modality, media_type) | names
 
@@ -242,10 +231,6 @@ def sendable(text: str) -> str:
 def _blob(modality: str, media_type: str | None) -> Part:
     """Return a message part that describes an image, audio or file without its data."""
     return {"type": "blob", "modality": modality, "mime_type": media_type, "content": ""}
-
-
-def _is_sequence(value: object) -> TypeIs[Sequence[object]]:
-    return isinstance(value, Sequence)
 
 
 def _json(value: object) -> str:

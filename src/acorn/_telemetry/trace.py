@@ -18,44 +18,16 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from opentelemetry import context as otel
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TracerProvider,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry import context as otel_context
+from opentelemetry import trace as otel
+from opentelemetry.trace import Span, TracerProvider
 
+from acorn import journal
 from acorn._base.log import logger
 from acorn._machine.asks import AskModel
 from acorn._machine.machine import Machine
-from acorn._telemetry.conventions import (
-    OTHER,
-    ContentWriter,
-    call_id,
-    finish_reason,
-    instruments_of,
-    provider_and_model,
-    usage_attributes,
-)
-from acorn.journal import (
-    Compacted,
-    Entry,
-    InputReceived,
-    InputRequested,
-    MessagesAdded,
-    ModelRequested,
-    ModelResponded,
-    RunFinished,
-    ToolFinished,
-    ToolStarted,
-)
+from acorn._telemetry import conventions
+from acorn.journal import Entry
 from acorn.models.port import RetryEvent, retry_listener
 from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject, Message
@@ -90,8 +62,8 @@ class Trace:
         has_content: bool,
     ) -> None:
         self._machines, self._root, self._first_span = machines, root, first_span
-        self._instruments = instruments_of(tracer_provider, meter_provider)
-        self._writer = ContentWriter() if has_content else None
+        self._instruments = conventions.instruments_of(tracer_provider, meter_provider)
+        self._writer = conventions.ContentWriter() if has_content else None
         self._runs: dict[str, Span] = {}
         self._tools: dict[tuple[str, str], Span] = {}
         """A dict that maps (run id, ask id) to the span of a tool call."""
@@ -109,7 +81,7 @@ class Trace:
             attributes: Attributes = {
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.agent.name": owner,
-                "gen_ai.request.model": provider_and_model(machine.builder.model.name)[1],
+                "gen_ai.request.model": conventions.provider_and_model(machine.builder.model.name)[1],
                 "gen_ai.conversation.id": self._root,
                 "acorn.run.id": run_id,
             }
@@ -120,11 +92,12 @@ class Trace:
             parent_span = None if context is None else self._runs.get(context.parent_id)
             is_called = context is not None and context.call_id is not None
             parent = None
-            if parent_span is not None and (is_called or not get_current_span().get_span_context().is_valid):
-                parent = set_span_in_context(parent_span)
-            links = [Link(_parse_traceparent(self._first_span))] if self._first_span and run_id == self._root else None
+            if parent_span is not None and (is_called or not otel.get_current_span().get_span_context().is_valid):
+                parent = otel.set_span_in_context(parent_span)
+            first_span = self._first_span if run_id == self._root else None
+            links = [otel.Link(_parse_traceparent(first_span))] if first_span else None
             self._runs[run_id] = self._instruments.tracer.start_span(
-                f"invoke_agent {owner}", parent, SpanKind.INTERNAL, attributes, links
+                f"invoke_agent {owner}", parent, otel.SpanKind.INTERNAL, attributes, links
             )
 
     def root_traceparent(self) -> str | None:
@@ -175,12 +148,12 @@ class Trace:
         else:
             span, retried = request.span, request
             listener = retry_listener.set(lambda retry: self._record_retry(retried, retry))
-        context = None if span is None else otel.attach(set_span_in_context(span))
+        context = None if span is None else otel_context.attach(otel.set_span_in_context(span))
         try:
             yield
         finally:
             if context is not None:
-                otel.detach(context)
+                otel_context.detach(context)
             if listener is not None:
                 retry_listener.reset(listener)
 
@@ -200,7 +173,7 @@ class Trace:
                 return
             request.span.add_event("acorn.fallback", attributes | {"acorn.to": retry.to})
             # The metrics must count the request for the model that responds.
-            provider, model = provider_and_model(retry.to)
+            provider, model = conventions.provider_and_model(retry.to)
             changed: Attributes = {"gen_ai.provider.name": provider, "gen_ai.request.model": model}
             request.attributes.update(changed)
             request.span.update_name(f"chat {model}")
@@ -215,44 +188,44 @@ class Trace:
         if span is None:
             return
         # A `match` statement would be half as fast, and this code runs for every entry.
-        if isinstance(entry, ModelRequested):
+        if isinstance(entry, journal.ModelRequested):
             self._start_request(entry, span)
-        elif isinstance(entry, ModelResponded):
+        elif isinstance(entry, journal.ModelResponded):
             request = self._requests.pop(run_id, None)
             if request is not None:
                 self._finish_request(request, entry)
-        elif isinstance(entry, ToolStarted):
+        elif isinstance(entry, journal.ToolStarted):
             self._start_tool(entry, span)
-        elif isinstance(entry, ToolFinished):
+        elif isinstance(entry, journal.ToolFinished):
             self._finish_tool(entry, span)
-        elif isinstance(entry, Compacted):
+        elif isinstance(entry, journal.Compacted):
             self._record_summary(entry, span)
-        elif isinstance(entry, MessagesAdded):
+        elif isinstance(entry, journal.MessagesAdded):
             if entry.step == 0:
                 span.set_attributes(self._input_attributes(run_id, entry.messages))
-        elif isinstance(entry, RunFinished):
+        elif isinstance(entry, journal.RunFinished):
             if self._writer is not None:
                 span.set_attribute("gen_ai.output.messages", self._writer.output(entry.content))
-        elif isinstance(entry, InputRequested):
+        elif isinstance(entry, journal.InputRequested):
             span.add_event("acorn.human_asked", {"acorn.request.id": entry.request_id, "gen_ai.tool.name": entry.name})
-        elif isinstance(entry, InputReceived):
+        elif isinstance(entry, journal.InputReceived):
             span.add_event("acorn.human_answered", {"acorn.request.id": entry.request_id})
 
     def _chat_attributes(self, model_id: str) -> Attributes:
         """Return the attributes that the span and the metrics of a model request have in common."""
-        provider, model = provider_and_model(model_id)
+        provider, model = conventions.provider_and_model(model_id)
         return {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
 
     def _start_chat(self, run_span: Span, attributes: Attributes, start_time: int | None = None) -> Span:
         return self._instruments.tracer.start_span(
             f"chat {attributes['gen_ai.request.model']}",
-            set_span_in_context(run_span),
-            SpanKind.CLIENT,
+            otel.set_span_in_context(run_span),
+            otel.SpanKind.CLIENT,
             {**attributes, "gen_ai.conversation.id": self._root},
             start_time=start_time,
         )
 
-    def _start_request(self, entry: ModelRequested, run_span: Span) -> None:
+    def _start_request(self, entry: journal.ModelRequested, run_span: Span) -> None:
         attributes = self._chat_attributes(entry.model)
         sent: Attributes = {}
         asks = self._machines[entry.run_id].asks(entry.at)
@@ -264,13 +237,13 @@ class Trace:
         span = self._start_chat(run_span, attributes | sent)
         self._requests[entry.run_id] = _OpenRequest(entry.ask_id, span, time.monotonic(), attributes)
 
-    def _finish_request(self, request: _OpenRequest, entry: ModelResponded) -> None:
-        model = provider_and_model(entry.model)[1]
+    def _finish_request(self, request: _OpenRequest, entry: journal.ModelResponded) -> None:
+        model = conventions.provider_and_model(entry.model)[1]
         request.attributes["gen_ai.response.model"] = model
         attributes: Attributes = {
             "gen_ai.response.model": model,
-            "gen_ai.response.finish_reasons": (finish_reason(entry.stop_reason),),
-            **usage_attributes(entry.usage),
+            "gen_ai.response.finish_reasons": (conventions.finish_reason(entry.stop_reason),),
+            **conventions.usage_attributes(entry.usage),
         }
         if self._writer is not None:
             attributes["gen_ai.output.messages"] = self._writer.response(entry)
@@ -278,15 +251,16 @@ class Trace:
         request.span.end()
         self._instruments.record(request.attributes, time.monotonic() - request.started, entry.usage)
 
-    def _record_summary(self, entry: Compacted, run_span: Span) -> None:
+    def _record_summary(self, entry: journal.Compacted, run_span: Span) -> None:
         """Record the span and the metrics of the model request for a summary.
 
         The span starts and ends here, because the journal contains this model request only after it is complete.
         """
         seconds, ended = entry.at - entry.asked, time.time_ns()
         attributes = self._chat_attributes(self._machines[entry.run_id].builder.model.name)
-        attributes["gen_ai.response.model"] = provider_and_model(entry.model)[1]
-        span = self._start_chat(run_span, attributes | usage_attributes(entry.usage), ended - int(seconds * 1e9))
+        attributes["gen_ai.response.model"] = conventions.provider_and_model(entry.model)[1]
+        usage = conventions.usage_attributes(entry.usage)
+        span = self._start_chat(run_span, attributes | usage, ended - int(seconds * 1e9))
         span.end(ended)
         self._instruments.record(attributes, seconds, entry.usage)
 
@@ -303,31 +277,31 @@ class Trace:
             )
         request.span.end()
 
-    def _start_tool(self, entry: ToolStarted, run_span: Span) -> None:
+    def _start_tool(self, entry: journal.ToolStarted, run_span: Span) -> None:
         attributes: Attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": entry.name,
             "gen_ai.tool.type": "function",
-            "gen_ai.tool.call.id": call_id(entry.call_id),
+            "gen_ai.tool.call.id": conventions.call_id(entry.call_id),
         }
         if self._writer is not None:
             attributes["gen_ai.tool.call.arguments"] = self._writer.json_text(entry.arguments)
-        parent = set_span_in_context(run_span)
-        span = self._instruments.tracer.start_span(f"execute_tool {entry.name}", parent, SpanKind.INTERNAL, attributes)
-        self._tools[entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"] = span
+        self._tools[_tool_key(entry)] = self._instruments.tracer.start_span(
+            f"execute_tool {entry.name}", otel.set_span_in_context(run_span), otel.SpanKind.INTERNAL, attributes
+        )
 
-    def _finish_tool(self, entry: ToolFinished, run_span: Span) -> None:
-        span = self._tools.pop((entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"), None)
+    def _finish_tool(self, entry: journal.ToolFinished, run_span: Span) -> None:
+        span = self._tools.pop(_tool_key(entry), None)
         if span is None:
             if entry.error is not None:  # The tool is unknown, or the arguments are invalid.
                 # The model chose the name of the tool, so the event does not contain the name.
-                run_span.add_event("acorn.not_called", {"gen_ai.tool.call.id": call_id(entry.call_id)})
+                run_span.add_event("acorn.not_called", {"gen_ai.tool.call.id": conventions.call_id(entry.call_id)})
             return
         if self._writer is not None:
             span.set_attribute("gen_ai.tool.call.result", self._writer.result(entry.content))
         if entry.error is not None:
             kind = entry.error.partition(":")[0]
-            self._mark_failed(span, kind if kind.replace(".", "_").isidentifier() else OTHER, entry.error)
+            self._mark_failed(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
         span.end()
 
     def _input_attributes(self, run_id: str, messages: Sequence[Message]) -> Attributes:
@@ -349,7 +323,7 @@ class Trace:
         The span contains the error message only if the user allows message content in spans.
         """
         span.set_attribute("error.type", kind)
-        span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(message)))
+        span.set_status(otel.StatusCode.ERROR, None if self._writer is None else self._writer.text(message))
 
     @contextmanager
     def _logging_errors(self) -> Generator[None]:
@@ -363,6 +337,10 @@ class Trace:
                 logger.debug("This error stopped the telemetry:", exc_info=error)
 
 
-def _parse_traceparent(traceparent: str) -> SpanContext:
-    _, trace_id, span_id, flags = traceparent.split("-")
-    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+def _tool_key(entry: journal.ToolStarted | journal.ToolFinished) -> tuple[str, str]:
+    return entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"
+
+
+def _parse_traceparent(traceparent: str) -> otel.SpanContext:
+    trace_id, span_id, flags = (int(part, 16) for part in traceparent.split("-")[1:])
+    return otel.SpanContext(trace_id, span_id, is_remote=True, trace_flags=otel.TraceFlags(flags))

@@ -21,6 +21,7 @@ from itertools import combinations
 from pydantic_core import from_json
 
 import acorn
+from acorn import journal
 from acorn._inside import (
     FINISH,
     SUMMARY_INTRODUCTION,
@@ -32,16 +33,6 @@ from acorn._inside import (
     to_saved_data,
 )
 from acorn.errors import LimitError, ModelError
-from acorn.journal import (
-    CalledTool,
-    Compacted,
-    InputReceived,
-    InputRequested,
-    MessagesAdded,
-    ModelResponded,
-    RunStarted,
-    ToolStarted,
-)
 from acorn.record import Run
 from acorn.thread import dump_events
 from acorn.types import JsonObject, Message, Paused, Unfinished, is_json_list, is_json_object, is_list_or_tuple
@@ -59,7 +50,7 @@ _MODULES = {
 }
 """A dict that maps the names that generated code may use to their modules."""
 
-Turn = Compacted | ModelResponded | ModelError
+Turn = journal.Compacted | journal.ModelResponded | ModelError
 """A response of the model, a summary by the model, or the provider error that ended the run."""
 
 
@@ -144,7 +135,7 @@ class _TestWriter:
         return None
 
     def _remarks(self) -> list[str]:
-        called = dict.fromkeys(entry.name for entry in self.entries if isinstance(entry, ToolStarted))
+        called = dict.fromkeys(entry.name for entry in self.entries if isinstance(entry, journal.ToolStarted))
         tools = [f"`{name}`" for name in called if name.isidentifier()]
         remarks: list[str] = []
         if tools:
@@ -206,7 +197,7 @@ class _TestWriter:
         return (f"{_INDENT}{_INDENT}{self._reply(turn)}," for turn in turns)
 
     def _reply(self, turn: Turn) -> str:
-        if isinstance(turn, Compacted):
+        if isinstance(turn, journal.Compacted):
             return f"Reply({self._literal(turn.summary.removeprefix(SUMMARY_INTRODUCTION))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"
@@ -220,16 +211,16 @@ class _TestWriter:
             replies.insert(0, f"Reply({self._literal(turn.content)}{options})")
         return " & ".join(replies)
 
-    def _usage(self, turn: Compacted | ModelResponded) -> str:
+    def _usage(self, turn: journal.Compacted | journal.ModelResponded) -> str:
         """Return the code for the token usage of a reply, or "" if the model summarized no conversation in the run.
 
         The token usage is only necessary for summaries, because it determines when acorn requests them.
         """
-        if not any(isinstance(entry, Compacted) for entry in self.entries):
+        if not any(isinstance(entry, journal.Compacted) for entry in self.entries):
             return ""
         return f", usage=Usage({turn.usage.input_tokens!r}, {turn.usage.output_tokens!r}, requests=1)"
 
-    def _tool_call(self, call: CalledTool) -> str:
+    def _tool_call(self, call: journal.CalledTool) -> str:
         arguments = _parse_arguments(call.arguments)
         if arguments is None:
             return f"Reply(calls=[RawCall(None, {self._literal(call.name)}, {self._literal(call.arguments)})])"
@@ -354,7 +345,7 @@ def _runs_in_tree(run: Run) -> list[Run]:
 
 
 def _class_path(run: Run) -> str:
-    return next((entry.module for entry in run.journal.entries if isinstance(entry, RunStarted)), None) or ""
+    return next((entry.module for entry in run.journal.entries if isinstance(entry, journal.RunStarted)), None) or ""
 
 
 def _turns(run: Run) -> list[Turn]:
@@ -362,10 +353,10 @@ def _turns(run: Run) -> list[Turn]:
     turns: list[Turn] = [
         entry
         for entry in entries
-        if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
+        if isinstance(entry, journal.Compacted) or (isinstance(entry, journal.ModelResponded) and entry.attempts > 0)
     ]
     # The error of a refusal is not a turn, because a refusal is a response of the model.
-    responses = [entry for entry in entries if isinstance(entry, ModelResponded)]
+    responses = [entry for entry in entries if isinstance(entry, journal.ModelResponded)]
     if isinstance(run.error, ModelError) and not (responses and responses[-1].refusal is not None):
         turns.append(run.error)
     return turns
@@ -380,7 +371,7 @@ def _request_time(run: Run, turn: Turn) -> float:
 
 
 def _first_messages(run: Run) -> Sequence[Message]:
-    return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
+    return next((entry.messages for entry in run.journal.entries if isinstance(entry, journal.MessagesAdded)), ())
 
 
 def _input_text(run: Run) -> str:
@@ -394,13 +385,13 @@ def _questions(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
         entry.request_id: entry.answer
         for run in runs
         for entry in run.journal.entries
-        if isinstance(entry, InputReceived)
+        if isinstance(entry, journal.InputReceived)
     }
     requests = sorted(
         (_start_time(run) + entry.at, entry.request_id, entry.kind)
         for run in runs
         for entry in run.journal.entries
-        if isinstance(entry, InputRequested)
+        if isinstance(entry, journal.InputRequested)
     )
     return [(kind, answers.get(request_id)) for _, request_id, kind in requests]
 

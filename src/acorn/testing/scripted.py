@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, RESULT, current_clock, example_value, message_kind, text_of
+from acorn._inside import FINISH, FINISHED, RESULT, current_clock, example_value, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request import ModelRequest
@@ -361,6 +361,6 @@ def _called_tools(messages: list[Message]) -> set[str]:
             called.add(name)
             if name == FINISH:
                 finish_ids.add(tool_call["id"])
-        if message.get("tool_call_id") in finish_ids and message_kind(message.get("content")) == "finished":
+        if message.get("tool_call_id") in finish_ids and message.get("content") == FINISHED:
             called.clear()
     return called

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
 
-from acorn.cli.output import call_text, clean, end_of, one_line, seconds_text
+from acorn.cli.text import call_text, clean, end_of, one_line, seconds_text
 
 
 def test_clean_removes_terminal_codes_from_text() -> None:

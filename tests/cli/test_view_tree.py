@@ -11,7 +11,7 @@ from rich.tree import Tree
 from acorn import Step, StreamChunk, listen, module, tool
 from acorn._inside.run_tree import Row, RunTree
 from acorn._inside.run_tree import tree_of as tree_from
-from acorn.cli.drawing import Pen, draw_run
+from acorn.cli.views import Pen, draw_run
 from acorn.journal import (
     BranchFinished,
     BranchStarted,

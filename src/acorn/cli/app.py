@@ -12,23 +12,9 @@ from typing import Annotated, cast
 import typer
 
 from acorn import AcornError, __version__
+from acorn.cli.errors import CommandError, ExitCode, OutputClosedError, error_message, error_text, format_traceback
 from acorn.cli.options import PREFIX
-from acorn.cli.output import (
-    FAILED,
-    INTERRUPTED,
-    SUCCESS,
-    USAGE_ERROR,
-    CommandError,
-    OutputClosedError,
-    error_message,
-    error_text,
-    format_traceback,
-    print_error,
-    write,
-    write_error_text,
-    write_line,
-)
-from acorn.cli.streams import Streams, flush_or_discard
+from acorn.cli.output import Streams, flush_or_discard, print_error, write, write_error_text, write_line
 from acorn.types import JsonObject
 
 COMMANDS = {
@@ -84,9 +70,9 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _run_command((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except OutputClosedError:  # The reader has closed standard error, to which an error message was written.
-        return SUCCESS
+        return ExitCode.SUCCESS
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     finally:
         flush_or_discard(streams.out, sys.stdout, sys.stderr)
         if words is not None:
@@ -99,9 +85,9 @@ def _run_command(words: Sequence[str], streams: Streams) -> int:
     try:
         try:
             code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
-            return code if isinstance(code, int) else SUCCESS
+            return code if isinstance(code, int) else ExitCode.SUCCESS
         except AcornError as error:
-            code = FAILED if words[0] in _FAILING_COMMANDS else USAGE_ERROR
+            code = ExitCode.FAILED if words[0] in _FAILING_COMMANDS else ExitCode.USAGE_ERROR
             raise CommandError(error_message(error), code) from error
     except CommandError as error:
         return print_error(error, debug=debug)
@@ -109,19 +95,19 @@ def _run_command(words: Sequence[str], streams: Streams) -> int:
         return print_error(CommandError(_usage_text(error, words)), debug=False)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich reports a closed standard output this way.
-            return SUCCESS
+            return ExitCode.SUCCESS
         return print_error(
-            CommandError(f"The agent's code ended the program: {error_text(error)}", FAILED), debug=False
+            CommandError(f"The agent's code ended the program: {error_text(error)}", ExitCode.FAILED), debug=False
         )
     except (OutputClosedError, BrokenPipeError):
-        return SUCCESS
+        return ExitCode.SUCCESS
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-            return print_error(CommandError(write_error_text(error), FAILED), debug=False)
+            return print_error(CommandError(write_error_text(error), ExitCode.FAILED), debug=False)
         if debug:
             write_line(format_traceback(error))
         write_line(f"error: {error_text(error)} (This is a bug in acorn. Use `--debug` to print the traceback.)")
-        return FAILED
+        return ExitCode.FAILED
 
 
 def _usage_text(error: Exception, words: Sequence[str]) -> str:
@@ -147,7 +133,7 @@ def _build_app(words: Sequence[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(_root_command)
     names: Iterable[str] = [] if words[0] == "--version" else words[:1] if words[0] in COMMANDS else COMMANDS
     for name in names:
-        command: Callable[..., int] = getattr(import_module(f"acorn.cli.commands.{COMMANDS[name]}"), name)
+        command: Callable[..., int | None] = getattr(import_module(f"acorn.cli.commands.{COMMANDS[name]}"), name)
         settings = {**_SETTINGS, **_FREE_ARGUMENTS} if name in ("run", "explain") else _SETTINGS
         app.command(name, context_settings=settings)(command)
     return app

@@ -16,9 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn._inside import module_docstring, read_spec, shorten
+from acorn.cli.errors import CommandError
 from acorn.cli.options import OPTION_HELP, PREFIX, VALUE_NAMES, AcornOptions, Option, Options, SchemaNode, ValuePath
-from acorn.cli.output import CommandError, clean, one_line, rich_console
+from acorn.cli.output import rich_console
 from acorn.cli.targets import Agent
+from acorn.cli.text import clean, one_line
 
 # Parsing
 

@@ -26,9 +26,9 @@ from typing import Any
 from acorn import Audio, File, Image, InputError
 from acorn._inside import RESULT, shorten
 from acorn.cli.arguments import ParsedArguments
+from acorn.cli.errors import CommandError, error_text, os_errors, user_code_line
 from acorn.cli.options import Option, Options, SchemaNode, option_name
-from acorn.cli.output import CommandError, error_text, os_errors, user_code_line, write_line
-from acorn.cli.streams import descriptor_of
+from acorn.cli.output import descriptor_of, write_line
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
 

@@ -1,150 +1,173 @@
-"""The output of a command: text that is safe for a terminal, JSON, exit codes and error messages.
+"""The standard streams of a command: standard output for its result only, standard error for everything else.
 
-The text of a model may contain escape sequences that move the cursor and characters that change the reading direction.
-The functions in this file remove them, so that they never reach a terminal.
+While the user's code runs, text that it or its child processes print to standard output goes to standard error. If
+standard error cannot be written, because its reader has closed it or its disk is full, the command continues without
+it. During the live view, text of child processes and of C code would damage the drawing. `StreamCapture` therefore
+captures the text and prints it above the view.
+
+All other files of the command line write with the functions of this file.
 """
 
 from __future__ import annotations
 
-import re
+import io
+import os
 import sys
-import traceback
-from collections.abc import Collection, Generator, Iterable
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import TextIO
+import threading
+from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
-from pydantic_core import from_json, to_json
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import Buffer
 
-from acorn._inside import (
-    Redactor,
-    describe_error,
-    find_secrets,
-    replace_surrogates,
-    shorten,
-    to_compact_json,
-    to_json_data,
-)
-from acorn.cli.streams import flush_or_discard
-from acorn.types import is_json_object
+from acorn._inside import shorten
+from acorn.cli.errors import CommandError, ExitCode, OutputClosedError, format_traceback
+from acorn.cli.text import clean, json_text
 
-# Text for a terminal
-
-# The pattern matches a complete escape sequence. `_CONTROL` removes the first character of an incomplete sequence.
-_ESCAPE_SEQUENCE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[@-Z\\^_]"
-)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-_WHITESPACE = re.compile(r"\s+")
-_CONTROL_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-"""Characters that are allowed in JSON strings but that a terminal interprets."""
+_OUT, _ERR = 1, 2
+_LAST_LINES_TIMEOUT = 0.3
+"""Seconds to wait for the last captured lines. A child process that is still running may keep the pipe open."""
 
 
-def clean(text: str) -> str:
-    """Return a text without the control characters that a terminal interprets. Line breaks remain."""
-    text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return _CONTROL.sub("", text.replace("\t", "    ").replace("\u2028", "\n").replace("\u2029", "\n"))
+class Streams:
+    """The redirection of standard output and standard error during one command."""
+
+    def __init__(self) -> None:
+        self._output_descriptor: int | None = None
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:
+                # The parent process has closed the descriptor. This file gets its number, so that no other file does.
+                stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - open until the process ends
+                os.set_inheritable(stream.fileno(), True)
+                setattr(sys, name, stream)
+        self._original = (sys.stdout, sys.stderr)
+        self.out: TextIO = sys.stdout
+        """The stream for the result of the command."""
+        reconfigure: Callable[..., None] | None = getattr(self.out, "reconfigure", None)
+        if reconfigure and self.out.errors == "strict":
+            # Write a character that the terminal lacks as an escape sequence instead of raising an error.
+            reconfigure(errors="backslashreplace")
+        if descriptor_of(sys.stderr) == _ERR:
+            sys.stderr = open_forgiving(_ERR, sys.stderr.encoding)
+
+    def reserve_stdout(self) -> TextIO:
+        """Reserve standard output for the result of the command, and return its stream.
+
+        Until `restore`, other text for standard output goes to standard error, including text of child processes and
+        C code.
+        """
+        out = sys.stdout
+        if self._output_descriptor is None and descriptor_of(out) == _OUT:
+            out.flush()
+            self._output_descriptor = os.dup(_OUT)  # Child processes do not inherit this descriptor.
+            os.dup2(_ERR, _OUT)
+            self.out = open(  # noqa: SIM115 - open until the process ends
+                self._output_descriptor, "w", encoding=out.encoding, errors=out.errors
+            )
+        sys.stdout = sys.stderr
+        return self.out
+
+    def restore(self) -> None:
+        """Restore the original streams for a Python program that called `main` and continues."""
+        sys.stdout, sys.stderr = self._original
+        if self._output_descriptor is not None:
+            flush_or_discard(sys.stdout)
+            os.dup2(self._output_descriptor, _OUT)
+            flush_or_discard(self.out)
+            self.out.close()
 
 
-def one_line(text: str, limit: int = 200) -> str:
-    """Return a text on one line. If the text is longer than `limit`, `…` replaces its middle."""
-    # Cleaning a very long text is slow, and its middle is removed anyway.
-    if len(text) > 20 * limit:
-        text = f"{text[: 10 * limit]}{text[-10 * limit :]}"
-    text = _WHITESPACE.sub(" ", clean(text)).strip()
-    if len(text) <= limit:
-        return text
-    tail = max(0, limit // 4)
-    return f"{text[: limit - tail - 1].rstrip()}…{text[len(text) - tail :].lstrip()}"
+class StreamCapture:
+    """A capture of the text that child processes and C code write to standard output and standard error.
 
-
-def end_of(text: str, limit: int) -> str:
-    """Return the end of a growing text on one line, with at most `limit` characters."""
-    text = _WHITESPACE.sub(" ", clean(text[-2 * limit :])).strip()
-    return text if len(text) <= limit else f"…{text[len(text) - limit + 1 :]}"
-
-
-def call_text(name: str, arguments: str, limit: int = 160) -> str:
-    """Format a tool call like a Python call: `search(query="acorns", limit=3)`."""
-    try:
-        values = from_json(replace_surrogates(arguments) or "{}", allow_partial="trailing-strings")
-    except ValueError:
-        values = None
-    if not is_json_object(values):
-        return one_line(f"{name}({arguments})", limit)
-    return one_line(f"{name}({', '.join(f'{key}={to_compact_json(value)}' for key, value in values.items())})", limit)
-
-
-def seconds_text(seconds: float) -> str:
-    """Format a duration: `0.21 s`, `3.1 s`, `2 min 5 s`."""
-    if seconds < 10:
-        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-    minutes, remainder = divmod(round(seconds), 60)
-    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, separator: str = " · ") -> str:
-    """Format the totals of a run: `2 steps · 1,234 tokens · $0.0012 · 3.1 s`."""
-    parts = [plural(steps, "step")] if steps else []  # A run that answers immediately has no steps.
-    parts.append(plural(tokens, "token"))
-    if cost is not None:
-        parts.append(f"${cost:.4f}")
-    return separator.join([*parts, seconds_text(seconds)])
-
-
-def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-8") -> str:
-    """Return a value as JSON text.
-
-    Characters that a terminal interprets, or that the encoding does not contain, are escaped.
+    A thread passes the captured text to a function, line by line.
     """
-    data = replace_surrogates(to_json_data(value))
-    text = to_json(data, indent=indent, inf_nan_mode="null").decode()
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        text = to_json(data, indent=indent, inf_nan_mode="null", ensure_ascii=True).decode()
-    return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+    def __init__(self, encoding: str) -> None:
+        self._descriptor = os.dup(_ERR)
+        self.terminal: TextIO = open_forgiving(self._descriptor, encoding)
+        """The stream to draw the view on."""
+
+    @contextmanager
+    def pass_lines_to(self, show: Callable[[str], None]) -> Generator[None]:
+        """Capture text until the `with` block ends, and pass each complete line to `show`."""
+        reading, writing = os.pipe()
+        os.dup2(writing, _OUT)
+        os.dup2(writing, _ERR)
+        os.close(writing)
+        thread = threading.Thread(target=_pass_lines, args=(reading, show), name="acorn-capture", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            os.dup2(self._descriptor, _ERR)
+            os.dup2(self._descriptor, _OUT)
+            thread.join(_LAST_LINES_TIMEOUT)
 
 
-# Exit codes and errors
-
-SUCCESS = 0
-FAILED = 1
-"""The exit code if the run or the command failed."""
-USAGE_ERROR = 2
-"""The exit code if the arguments of the command are wrong. No run was started."""
-WAITING = 3
-"""The exit code if the run paused and waits for human input."""
-INTERRUPTED = 130
-"""The exit code if Ctrl-C ended the command."""
-TERMINATED = 143
-"""The exit code if SIGTERM ended the command."""
+def _pass_lines(reading: int, show: Callable[[str], None]) -> None:
+    with open(reading, encoding="utf-8", errors="replace", newline="\n") as pipe:
+        for line in pipe:
+            show(line.removesuffix("\n"))
 
 
-class CommandError(Exception):
-    """An error that ends a command. Its message is printed for the user on one line."""
+class _ForgivingWriter(io.FileIO):
+    """A writer that never raises an error and discards all text after the first failed write."""
 
-    def __init__(self, message: str, code: int = USAGE_ERROR, secrets: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.code = code
-        self.secrets = frozenset(secrets)
-        """The texts to redact in the traceback."""
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            redirect_to_null(self.fileno())
+            if sys.stdout is sys.stderr:  # Standard output is reserved, so its descriptor leads to the same file.
+                redirect_to_null(_OUT)
+            return memoryview(data).nbytes
 
 
-class OutputClosedError(Exception):
-    """The reader of the output has closed the pipe, as in `acorn runs | head -1`.
+def open_forgiving(descriptor: int, encoding: str | None) -> TextIO:
+    """Return a text stream for a file descriptor. Writing to this stream never raises an error."""
+    writer = io.BufferedWriter(_ForgivingWriter(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", line_buffering=True)
 
-    This error ends the command.
+
+def descriptor_of(stream: Any) -> int | None:
+    """Return the file descriptor of a stream.
+
+    Return None if the stream has no file descriptor, as in tests and notebooks.
     """
+    try:
+        descriptor: int = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+    return descriptor
+
+
+def redirect_to_null(descriptor: int) -> None:
+    """Redirect a file descriptor to the null device, which discards all text."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError):
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def flush_or_discard(*streams: TextIO) -> None:
+    """Flush streams, and discard text that cannot be written, so that Python reports no error at exit."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except OSError:
+            descriptor = descriptor_of(stream)
+            if descriptor is not None:
+                redirect_to_null(descriptor)
+        except ValueError:  # The stream is closed.
+            pass
+
+
+# Writing
 
 
 def write(stream: TextIO, text: str) -> None:
@@ -159,16 +182,7 @@ def write(stream: TextIO, text: str) -> None:
         raise OutputClosedError from error
     except OSError as error:
         flush_or_discard(stream)
-        raise CommandError(write_error_text(error), FAILED) from error
-
-
-@contextmanager
-def os_errors(problem: str) -> Generator[None]:
-    """Raise a `CommandError` for an `OSError` in the `with` block. `problem` is the start of its message."""
-    try:
-        yield
-    except OSError as error:
-        raise CommandError(f"{problem}: {error.strerror or error}") from error
+        raise CommandError(write_error_text(error), ExitCode.FAILED) from error
 
 
 def write_line(line: str) -> None:
@@ -227,63 +241,3 @@ def print_error(error: CommandError, *, debug: bool) -> int:
         write_line(format_traceback(error.__cause__, error.secrets))
     write_line(f"error: {shorten(' '.join(clean(str(error)).split()), 2000)}")
     return error.code
-
-
-# Texts of exceptions, which may contain an API key
-
-
-def format_traceback(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the traceback of an exception with secrets redacted."""
-    return redactor(secrets).text("".join(traceback.format_exception(error)).rstrip("\n"))
-
-
-def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the type and the message of an exception with secrets redacted."""
-    text = describe_error(error)
-    # The message contains the name of a module. A name such as `skimage_tools` looks like an API key.
-    return text if isinstance(error, ModuleNotFoundError) else redactor(secrets).text(text)
-
-
-def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the message of an exception, without its type, with secrets redacted."""
-    return error_text(error, secrets).removeprefix(type(error).__name__).removeprefix(": ")
-
-
-def redactor(secrets: Iterable[str] = ()) -> Redactor:
-    """Return a redactor for the given secrets, and for the current secrets in environment variables."""
-    return Redactor({*secrets, *find_secrets()})
-
-
-# Source lines of exceptions
-
-
-def user_code_line(error: BaseException, loaded: ModuleType | None = None) -> str:
-    """Return the file and line of the user's code that raised an exception, such as `agent.py:12: `.
-
-    Return an empty string if no user code is in the traceback. `loaded` is the Python module that contains the agent.
-    Files in its directory have priority over files in the current directory.
-    """
-    if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
-        return f"{_relative(error.filename)}:{error.lineno}: "
-    file = getattr(loaded, "__file__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    beside_module = [frame for frame in frames if file is not None and _is_user_file(frame.filename, Path(file).parent)]
-    user_frames = beside_module or [frame for frame in frames if _is_user_file(frame.filename, Path.cwd())]
-    return f"{_relative(user_frames[-1].filename)}:{user_frames[-1].lineno}: " if user_frames else ""
-
-
-def _is_user_file(filename: str, directory: Path) -> bool:
-    """Return True if a file belongs to the user's project, and not to acorn or another installed package."""
-    path = Path(filename)
-    acorn = Path(__file__).parents[1]
-    return (
-        path.is_relative_to(directory)
-        and "site-packages" not in path.parts
-        and not path.is_relative_to(acorn)
-        and not filename.startswith("<")
-    )
-
-
-def _relative(filename: str) -> str:
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, Run, StoreError, module
 from acorn._inside import is_instance, read_spec, stored_instance
-from acorn.cli.output import CommandError, error_message, error_text, os_errors, user_code_line
+from acorn.cli.errors import CommandError, error_message, error_text, os_errors, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject

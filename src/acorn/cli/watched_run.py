@@ -19,26 +19,19 @@ from typing import TextIO
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, StreamChunk, Unfinished, capture
 from acorn._inside import Redactor, find_secrets, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
-from acorn.cli.options import AcornOptions
-from acorn.cli.output import (
-    FAILED,
-    INTERRUPTED,
-    SUCCESS,
-    TERMINATED,
-    WAITING,
+from acorn.cli.errors import (
     CommandError,
+    ExitCode,
     OutputClosedError,
-    clean,
     error_message,
     error_text,
-    print_error,
-    print_json,
     redactor,
     user_code_line,
-    write,
-    write_line,
 )
+from acorn.cli.options import AcornOptions
+from acorn.cli.output import print_error, print_json, write, write_line
 from acorn.cli.targets import Agent, choose_store, short_id
+from acorn.cli.text import clean
 from acorn.cli.views import View, open_view
 from acorn.journal import Entry
 from acorn.types import JsonObject, is_json_object
@@ -81,14 +74,14 @@ class WatchedRun:
         while True:
             code = self._perform_once(start, past)
             paused = None if self.run is None else self.run.output
-            if code != WAITING or not isinstance(paused, Paused) or not _has_terminal():
+            if code != ExitCode.WAITING or not isinstance(paused, Paused) or not _has_terminal():
                 return code
             try:
                 answers = {request.id: self._ask(request) for request in paused.requests}
             except (EOFError, KeyboardInterrupt) as error:
                 write(sys.stderr, "\n")
                 self._print_requests(paused)
-                return WAITING if isinstance(error, EOFError) else INTERRUPTED
+                return ExitCode.WAITING if isinstance(error, EOFError) else ExitCode.INTERRUPTED
             start = partial(resume_stream, self.agent, paused.run_id, answers)
             past = [] if self.run is None else [*tree_entries(self.run)]
 
@@ -106,7 +99,7 @@ class WatchedRun:
         except CommandError as error:
             code = print_error(error, debug=self.options.debug)
         except OutputClosedError:
-            code = SUCCESS
+            code = ExitCode.SUCCESS
         save_code = self._save()
         return code or save_code
 
@@ -118,7 +111,7 @@ class WatchedRun:
             raise CommandError(f"{error_message(error, self.secrets)}{hint}", secrets=self.secrets) from error
         except (Exception, SystemExit) as error:  # A property of the user's class can raise any exception.
             line = f"{user_code_line(error)}{error_text(error, self.secrets)}"
-            raise CommandError(line, FAILED, self.secrets) from error
+            raise CommandError(line, ExitCode.FAILED, self.secrets) from error
 
     def _watch(self, chunks: Chunks, view: View) -> None:
         outcome = "failed"
@@ -143,7 +136,7 @@ class WatchedRun:
         if isinstance(error, KeyboardInterrupt):
             self._print_resume_hint()
             self._print_report({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
-            return TERMINATED if self._is_terminated else INTERRUPTED
+            return ExitCode.TERMINATED if self._is_terminated else ExitCode.INTERRUPTED
         message = error_message(error, self.secrets)
         line = message if isinstance(error, AcornError) else error_text(error, self.secrets)
         if not isinstance(error, Exception):  # The agent's code called `sys.exit()`, for example in a tool.
@@ -167,22 +160,22 @@ class WatchedRun:
             self._print_requests(output)
         self._print_report()
         if isinstance(output, Paused):
-            return WAITING
+            return ExitCode.WAITING
         if not self.options.json and not self.prints_run:
             text = single_text(output) if self.prints_text else None
             if text is None:
                 print_json(output, self.out)
             else:
                 write(self.out, f"{clean(text)}\n")
-        return SUCCESS
+        return ExitCode.SUCCESS
 
     def _fail(self, message: str, report: JsonObject, cause: BaseException | None = None) -> int:
         """Print the error of the run, also in the report for `--json`, and return the exit code."""
-        error = CommandError(message, FAILED, self.secrets)
+        error = CommandError(message, ExitCode.FAILED, self.secrets)
         error.__cause__ = cause
         print_error(error, debug=self.options.debug)
         self._print_report(report)
-        return FAILED
+        return ExitCode.FAILED
 
     def _print_report(self, error: JsonObject | None = None) -> None:
         if self.options.json and not self.prints_run:
@@ -191,7 +184,7 @@ class WatchedRun:
     def _save(self) -> int:
         """Write the run to the place that `--save` names, and return the exit code."""
         if self.options.save is None or self.run is None:
-            return SUCCESS
+            return ExitCode.SUCCESS
         text = f"{self.run.to_json()}\n"
         try:
             if self.prints_run:
@@ -200,8 +193,8 @@ class WatchedRun:
                 Path(self.options.save).write_bytes(text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             print_error(_save_error(self.options.save, error.strerror or error), debug=False)
-            return FAILED
-        return SUCCESS
+            return ExitCode.FAILED
+        return ExitCode.SUCCESS
 
     # Runs that can be resumed
 

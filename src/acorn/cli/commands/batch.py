@@ -17,21 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from acorn import Paused
 from acorn._inside.runs import Batch, Item
+from acorn.cli.errors import CommandError, ExitCode, error_text, os_errors
 from acorn.cli.options import ConcurrencyOption, DebugOption, ModelOption, StoreOption, Target
-from acorn.cli.output import (
-    FAILED,
-    INTERRUPTED,
-    SUCCESS,
-    WAITING,
-    CommandError,
-    error_text,
-    json_text,
-    os_errors,
-    plural,
-    write,
-    write_line,
-)
+from acorn.cli.output import write, write_line
 from acorn.cli.targets import change_settings, choose_store, load_agent
+from acorn.cli.text import json_text, plural
 from acorn.types import JsonObject
 
 
@@ -90,13 +80,13 @@ def batch(
                 write(file, f"{json_text(_result_line(item))}\n")
         except KeyboardInterrupt:
             _print_resume_hint(items, id)
-            return INTERRUPTED
+            return ExitCode.INTERRUPTED
     progress = items.progress
     write_line(
         f"{plural(progress.done, 'run')} done, {progress.failed:,} failed, {progress.waiting:,} waiting, "
         f"{progress.usage.total_tokens:,} tokens{'' if progress.cost is None else f', ${progress.cost:.4f}'}"
     )
-    return FAILED if progress.failed else WAITING if progress.waiting else SUCCESS
+    return ExitCode.FAILED if progress.failed else ExitCode.WAITING if progress.waiting else ExitCode.SUCCESS
 
 
 def _read_rows(file: str) -> list[Any]:

@@ -16,10 +16,12 @@ import acorn
 from acorn import AcornError, Run
 from acorn._inside import in_batch, parse_input, read_spec
 from acorn.cli.commands.runs import print_stored_run
+from acorn.cli.errors import CommandError, ExitCode, error_message
 from acorn.cli.input import is_text
 from acorn.cli.options import AcornOptions, DebugOption, ModelOption, Option, Options, StoreOption, Target
-from acorn.cli.output import SUCCESS, CommandError, clean, error_message, one_line, write, write_line
+from acorn.cli.output import write, write_line
 from acorn.cli.targets import Agent, change_settings, choose_store, create_default_store, load_agent
+from acorn.cli.text import clean, one_line
 from acorn.cli.watched_run import WatchedRun
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
@@ -40,7 +42,7 @@ def chat(
     model: ModelOption = None,
     store: StoreOption = None,
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Chat with an agent in the terminal.
 
     Each line that you type becomes the value of the agent's text field. `/help` lists the commands of the chat.
@@ -62,7 +64,6 @@ def chat(
         except KeyboardInterrupt:
             write_line("")
     write_line(f"To resume: acorn chat {target} --id {conversation.name.removeprefix('chat ')}")
-    return SUCCESS
 
 
 class Chat:
@@ -125,7 +126,7 @@ class Chat:
         self._count += 1
         self._last_line = line
         watched = WatchedRun(agent, self._options, self._out, prints_text=True)
-        if watched.perform(partial(agent.stream, *values)) == SUCCESS and watched.run is not None:
+        if watched.perform(partial(agent.stream, *values)) == ExitCode.SUCCESS and watched.run is not None:
             self._runs.append(watched.run)
 
     def _show_history(self) -> None:

@@ -22,8 +22,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.rule import Rule
 from rich.syntax import Syntax
 
+from acorn.cli.errors import CommandError, ExitCode, os_errors
 from acorn.cli.options import DebugOption
-from acorn.cli.output import FAILED, SUCCESS, CommandError, os_errors, write, write_line
+from acorn.cli.output import write, write_line
 from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
 _MAX_NAME = 64
@@ -37,7 +38,7 @@ def new(
             metavar="NAME", help="The name of the project and of its new directory. Use `.` for the current directory."
         ),
     ],
-) -> int:
+) -> None:
     """Create a project with a working agent, a test and a README."""
     directory = Path(name)
     is_here = bool(name) and directory.resolve() == Path.cwd()
@@ -58,7 +59,6 @@ def new(
             (directory / template.name.removesuffix(".txt")).write_text(text, encoding="utf-8")
     cd = "" if is_here else f"  cd {shlex.quote(name)}\n"
     write(sys.stdout, _NEXT_STEPS.format(title=title, cd=cd))
-    return SUCCESS
 
 
 _NEXT_STEPS = """Created {title}. Next:
@@ -77,7 +77,7 @@ def pull(
         str, typer.Argument(metavar="NAME", help=f"The name of the model: {', '.join(KNOWN_MODELS)}.")
     ] = next(iter(KNOWN_MODELS)),
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Download the weights of a model that runs on this machine."""
     name = name.removeprefix("local/")
     if name not in KNOWN_MODELS:
@@ -85,7 +85,6 @@ def pull(
         raise CommandError(f"There are no weights for `{name}`. Use one of these models: {models}.")
     path, existed = fetch_weights(KNOWN_MODELS[name])
     write(sys.stdout, f"{name} {'is already downloaded' if existed else 'is ready'}: {path}\n")
-    return SUCCESS
 
 
 def fetch_weights(weights: Weights) -> tuple[Path, bool]:
@@ -132,7 +131,7 @@ PROGRAMS = {
 _WEIGHTS = KNOWN_MODELS["smollm2"]
 
 
-def demo(debug: DebugOption = False) -> int:
+def demo(debug: DebugOption = False) -> None:
     """Print and run four programs in about a minute, with a model on this machine and without an API key."""
     console = Console(highlight=False)
     try:
@@ -143,7 +142,6 @@ def demo(debug: DebugOption = False) -> int:
     except KeyboardInterrupt:
         write(sys.stdout, "\n")  # A program may have printed an incomplete line.
         raise
-    return SUCCESS
 
 
 _AFTER_DEMO = """\
@@ -159,7 +157,8 @@ def _prepare(console: Console) -> None:
     """Check that the embedded model can run, and download its weights if they are missing."""
     if find_spec("xllamacpp") is None:
         raise CommandError(
-            "The demo needs the extra `local`, which is not installed. Run: pip install 'acorn-agents[local]'", FAILED
+            "The demo needs the extra `local`, which is not installed. Run: pip install 'acorn-agents[local]'",
+            ExitCode.FAILED,
         )
     console.print(
         f"The demo prints each program and runs it. The model is {_WEIGHTS.about}, and it runs inside this process."

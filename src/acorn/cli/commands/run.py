@@ -24,6 +24,7 @@ from acorn import AcornError, Run
 from acorn._inside import FINISH, Spec, describe_blobs, read_spec, read_stored_entries, to_json_text
 from acorn._inside.runs import Explanation, explain_agent, resume_stream
 from acorn.cli.arguments import ParsedArguments, parse_arguments, show_help
+from acorn.cli.errors import CommandError, ExitCode, error_text, redactor, user_code_line
 from acorn.cli.input import make_input
 from acorn.cli.options import (
     EXPLAIN_OPTIONS,
@@ -43,21 +44,7 @@ from acorn.cli.options import (
     StoreOption,
     Target,
 )
-from acorn.cli.output import (
-    FAILED,
-    SUCCESS,
-    CommandError,
-    clean,
-    error_text,
-    make_table,
-    one_line,
-    plural,
-    print_json,
-    redactor,
-    rich_console,
-    user_code_line,
-    write_line,
-)
+from acorn.cli.output import make_table, print_json, rich_console, write_line
 from acorn.cli.targets import (
     Agent,
     change_settings,
@@ -71,6 +58,7 @@ from acorn.cli.targets import (
     short_id,
     store_of,
 )
+from acorn.cli.text import clean, one_line, plural
 from acorn.cli.watched_run import WatchedRun
 from acorn.journal import BranchStarted, RunStarted
 from acorn.models.local.download import too_small_for_tools
@@ -137,7 +125,7 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as one JSON object.")] = False,
     open: Annotated[bool, typer.Option("--open", help=OPTION_HELP["open"])] = False,
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Print the first request of a module: the messages, the tools and their sizes.
 
     Pass the input after the module, as for "acorn run". Without an input, acorn creates an example. acorn sends no
@@ -153,7 +141,7 @@ def explain(
     except (AcornError, CommandError):
         raise
     except (Exception, SystemExit) as error:  # A user's prompt method or tool source can raise any exception.
-        raise CommandError(f"{user_code_line(error)}{error_text(error)}", FAILED) from error
+        raise CommandError(f"{user_code_line(error)}{error_text(error)}", ExitCode.FAILED) from error
     explanation = replace(
         explanation,
         input=redactor().data(explanation.input),
@@ -167,7 +155,6 @@ def explain(
     else:
         with rich_console(out, 120) as console:
             _print_explanation(explanation, console)
-    return SUCCESS
 
 
 def _print_explanation(explanation: Explanation, console: Console) -> None:

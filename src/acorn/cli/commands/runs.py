@@ -16,26 +16,12 @@ import acorn
 from acorn import Run
 from acorn._inside import read_stored_entries, record_to_json, stored_instance, tree_entries
 from acorn._inside.run_tree import tree_of
-from acorn.cli.drawing import Pen, draw_run
+from acorn.cli.errors import CommandError, os_errors, redactor
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
-from acorn.cli.output import (
-    SUCCESS,
-    CommandError,
-    clean,
-    make_table,
-    one_line,
-    os_errors,
-    plural,
-    print_json,
-    redactor,
-    rich_console,
-    seconds_text,
-    totals_text,
-    write,
-    write_line,
-)
+from acorn.cli.output import make_table, print_json, rich_console, write, write_line
 from acorn.cli.targets import find_run_id, open_chosen_store, parse_value, read_run_file, short_id, store_of
-from acorn.cli.views import PlainView
+from acorn.cli.text import clean, one_line, plural, seconds_text, totals_text
+from acorn.cli.views import Pen, PlainView, draw_run
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
@@ -68,26 +54,24 @@ def runs(
         bool, typer.Option("--json", help="Print a JSON array of the runs, or a JSON object of the fleet.")
     ] = False,
     store: StoredRunsOption = None,
-) -> int:
+) -> None:
     """List the runs of a store, newest first, and their open requests for human input."""
     opened_store = open_chosen_store(store)
     if fleet:
-        return _print_fleet(opened_store, json=json)
+        _print_fleet(opened_store, json=json)
+        return
     stored_runs = acorn.runs(opened_store)
     listed = stored_runs.list(status=cast(tuple[Status, ...], tuple(status or ())), agent=agent, limit=limit)
-    requests = stored_runs.requests()
     if json:
         print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
-        return SUCCESS
-    if not listed:
+    elif not listed:
         write_line(f"There are no runs in {opened_store.name}.")
-        return SUCCESS
-    headings = ("run", "status", "agent", "model", "steps", "tokens", "cost", "seconds", "started")
-    _print_table(headings, map(_run_row, listed))
-    for request in requests:
-        choices = f" ({', '.join(request.choices)})" if request.choices else ""
-        write(sys.stdout, f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}\n")
-    return SUCCESS
+    else:
+        headings = ("run", "status", "agent", "model", "steps", "tokens", "cost", "seconds", "started")
+        _print_table(headings, map(_run_row, listed))
+        for request in stored_runs.requests():
+            choices = f" ({', '.join(request.choices)})" if request.choices else ""
+            write(sys.stdout, f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}\n")
 
 
 def _facts_to_json(facts: RunFacts) -> JsonObject:
@@ -109,7 +93,7 @@ def _run_row(facts: RunFacts) -> list[str | Text]:
     ]
 
 
-def _print_fleet(store: Store, *, json: bool) -> int:
+def _print_fleet(store: Store, *, json: bool) -> None:
     if not hasattr(store, "fleet"):
         raise CommandError(
             f"`--fleet` needs a PostgreSQL store, because {store.name} has no workers. Use `--store postgresql://...`."
@@ -118,7 +102,7 @@ def _print_fleet(store: Store, *, json: bool) -> int:
     if json:
         worker_data = [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers]
         print_json({"workers": worker_data, "agents": [agent._asdict() for agent in agents]}, sys.stdout)
-        return SUCCESS
+        return
     if workers:
         _print_table(("worker", "runs", "limit", "agents", "since"), map(_worker_row, workers))
         write(sys.stdout, "\n")
@@ -131,7 +115,6 @@ def _print_fleet(store: Store, *, json: bool) -> int:
     queued = sum(agent.queued for agent in agents)
     done = sum(agent.done for agent in agents)
     write_line(f"{plural(len(workers), 'worker')}, {queued:,} queued, {done:,} done in the last minute")
-    return SUCCESS
 
 
 def _worker_row(worker: WorkerFacts) -> list[str | Text]:
@@ -161,7 +144,7 @@ def answer(
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request, or its first characters.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON such as `true` or as text.")],
     store: StoredRunsOption = None,
-) -> int:
+) -> None:
     """Answer a request for human input.
 
     The run continues after a worker or `acorn resume` resumes it.
@@ -178,17 +161,15 @@ def answer(
     else:
         option = "" if store is None else f" --store {store}"
         write_line(f"Answered. To resume the run: acorn resume {short_id(root)}{option}")
-    return SUCCESS
 
 
-def cancel(run: RunArgument, store: StoredRunsOption = None) -> int:
+def cancel(run: RunArgument, store: StoredRunsOption = None) -> None:
     """Cancel a run.
 
     A paused run ends immediately. A run in progress ends at its next step.
     """
     opened_store = open_chosen_store(store)
     opened_store.cancel(find_run_id(opened_store, run))
-    return SUCCESS
 
 
 def delete(
@@ -202,19 +183,18 @@ def delete(
         ),
     ] = None,
     store: StoredRunsOption = None,
-) -> int:
+) -> None:
     """Delete one run, or all finished runs that started before a date."""
     if (run is None) == (before is None):
         raise CommandError("`acorn delete` needs either the id of a run or `--before DATE`.")
     opened_store = open_chosen_store(store)
     if run is not None:
         opened_store.delete(find_run_id(opened_store, run))
-        return SUCCESS
+        return
     finished = opened_store.list(status=("done",), before=_parse_date(str(before)), limit=None)
     for facts in finished:
         opened_store.delete(facts.id)
     write_line(f"Deleted {plural(len(finished), 'run')}.")
-    return SUCCESS
 
 
 def _parse_date(text: str) -> datetime:
@@ -243,7 +223,7 @@ def show(
         str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer to one HTML file.")
     ] = None,
     store: StoredRunsOption = None,
-) -> int:
+) -> None:
     """Print a stored or saved run as a tree of steps, tool calls and branches."""
     forms = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
     chosen = [name for name, is_chosen in forms if is_chosen]
@@ -251,16 +231,15 @@ def show(
         raise CommandError(f"`{chosen[0]}` and `{chosen[1]}` cannot be combined. Remove one of them.")
     opened_store = store_of(file, store)
     if html is not None:
-        return _write_html(file, opened_store, html)
+        _write_html(file, opened_store, html)
+        return
+    if follow:
+        _follow(file, opened_store)
+        return
     if opened_store is None:
-        if follow:
-            raise CommandError("`--follow` needs a stored run. Use the id of a run and `--store`.")
         run = read_run_file(file)
     else:
-        run_id = find_run_id(opened_store, file)
-        if follow:
-            return _follow(opened_store, run_id)
-        run = acorn.runs(opened_store).get(run_id)
+        run = acorn.runs(opened_store).get(find_run_id(opened_store, file))
     if python or xml or as_json:
         text = (
             _as_test(run, opened_store) if python else run.to_json() if as_json else serialize_thread_to_xml(run.thread)
@@ -270,7 +249,6 @@ def show(
         print_stored_run(opened_store, run, is_full=full, out=sys.stdout)
     else:
         _print_run(Path(file).name, run.stop_reason, run, tree_entries(run), sys.stdout, is_full=True)
-    return SUCCESS
 
 
 def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> None:
@@ -296,16 +274,19 @@ def _print_run(
     write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
 
 
-def _follow(store: Store, run_id: str) -> int:
+def _follow(run: str, store: Store | None) -> None:
+    if store is None:
+        raise CommandError("`--follow` needs a stored run. Use the id of a run and `--store`.")
+
     def print_line(line: str) -> None:
         write(sys.stdout, f"{line}\n")
 
+    run_id = find_run_id(store, run)
     facts = store.read(run_id)[0].facts
     view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
     for entry in acorn.runs(store).follow(run_id):
         view.add_entry(entry)
     view.end(store.read(run_id)[0].facts.status)
-    return SUCCESS
 
 
 def _as_test(run: Run, store: Store | None) -> str:
@@ -321,7 +302,7 @@ def _as_test(run: Run, store: Store | None) -> str:
     return as_python(run, module=module, settings=settings, redact=redactor().text)
 
 
-def _write_html(source: str, store: Store | None, out: str) -> int:
+def _write_html(source: str, store: Store | None, out: str) -> None:
     from acorn.web.page import files, run_index
 
     view = (
@@ -334,4 +315,3 @@ def _write_html(source: str, store: Store | None, out: str) -> int:
     with os_errors(f"Cannot write `{out}`"):
         Path(out).write_bytes(files.single_page(view))
     write_line(f"Wrote {one_line(out)}.")
-    return SUCCESS

@@ -27,19 +27,9 @@ from urllib.parse import quote
 
 import typer
 
+from acorn.cli.errors import CommandError, ExitCode, error_message, os_errors
 from acorn.cli.options import ConcurrencyOption, DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
-from acorn.cli.output import (
-    FAILED,
-    INTERRUPTED,
-    SUCCESS,
-    CommandError,
-    error_message,
-    one_line,
-    os_errors,
-    plural,
-    seconds_text,
-    write_line,
-)
+from acorn.cli.output import write_line
 from acorn.cli.targets import (
     Agent,
     change_settings,
@@ -50,6 +40,7 @@ from acorn.cli.targets import (
     open_chosen_store,
     short_id,
 )
+from acorn.cli.text import one_line, plural, seconds_text
 from acorn.stores import MemoryStore
 from acorn.stores.port import Store
 from acorn.types import JsonObject
@@ -92,7 +83,7 @@ def serve(
     host: HostOption = "127.0.0.1",
     allow_host: AllowHostOption = None,
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
     _require_web_extra("serve")
     from acorn.web import guard, server
@@ -114,7 +105,6 @@ def serve(
     logging.getLogger("acorn").addHandler(handler)
     with served.agent:  # Open the tool sources once instead of once per request.
         server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
-    return SUCCESS
 
 
 def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[str]:
@@ -149,7 +139,7 @@ def web(
     allow_host: AllowHostOption = None,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Open a web page on which you run an agent and inspect its runs.
 
     Only browsers that open the printed address, which contains a key, can use the page.
@@ -182,7 +172,6 @@ def web(
             live.thread.join(1.0)
         if redirect is not None:
             redirect.unlink(missing_ok=True)
-    return SUCCESS
 
 
 def _run_files(targets: Sequence[str]) -> list[Path]:
@@ -243,7 +232,7 @@ def mcp(
         ),
     ] = None,
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Serve modules to MCP clients, such as editors, chat programs and other agents.
 
     Each module becomes a tool with the name of its class. The server uses standard input and output, so configure your
@@ -255,7 +244,6 @@ def mcp(
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agents = [load_agent(target, once=True) for target in targets]
     serve_to(agents, http, out)
-    return SUCCESS
 
 
 def _require_web_extra(command: str) -> None:
@@ -310,7 +298,7 @@ def work(
         ),
     ] = None,
     debug: DebugOption = False,
-) -> int:
+) -> None:
     """Start a worker, which drives the runs of these modules that were submitted to a PostgreSQL store.
 
     Ctrl-C or SIGTERM stops the worker. The worker then starts no new runs, and its runs stop at their next commit and
@@ -321,7 +309,6 @@ def work(
     agents = [load_agent(target, once=True) for target in targets]
     with os_errors(f"Cannot serve `--health {health}`"):
         _work(agents, opened_store, concurrency, address)
-    return SUCCESS
 
 
 def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None) -> None:
@@ -342,7 +329,7 @@ def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tupl
                     f"error: {error_message(error)} Stopped with {plural(len(worker.running), 'run')} in progress. "
                     f"Another worker resumes its runs from their last commit when the database responds again."
                 )
-                os._exit(FAILED)  # Threads that wait for the database would keep the process alive.
+                os._exit(ExitCode.FAILED)  # Threads that wait for the database would keep the process alive.
         write_line("stopped")
 
     asyncio.run(run_worker())
@@ -364,7 +351,7 @@ def _handle_signals(worker: Worker) -> None:
             f"stopping: {plural(len(worker.running), 'run')} in progress (repeat the signal to stop immediately)"
         )
 
-    for name, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 128 + signal.SIGTERM)):
+    for name, code in ((signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)):
         loop.add_signal_handler(name, stop, code)
 
 

@@ -23,6 +23,7 @@ import acorn
 from acorn import AcornError, Run
 from acorn._inside import FINISH, Spec, describe_blobs, read_spec, read_stored_entries, to_json_text
 from acorn._inside.runs import Explanation, explain_agent, resume_stream
+from acorn.cli import targets
 from acorn.cli.arguments import ParsedArguments, parse_arguments, show_help
 from acorn.cli.errors import CommandError, ExitCode, error_text, redactor, user_code_line
 from acorn.cli.input import make_input
@@ -45,19 +46,7 @@ from acorn.cli.options import (
     Target,
 )
 from acorn.cli.output import make_table, print_json, rich_console, write_line
-from acorn.cli.targets import (
-    Agent,
-    change_settings,
-    choose_store,
-    find_run_id,
-    load_agent,
-    load_stored_agent,
-    open_chosen_store,
-    parse_value,
-    read_run_file,
-    short_id,
-    store_of,
-)
+from acorn.cli.targets import Agent, change_settings, choose_store
 from acorn.cli.text import clean, one_line, plural
 from acorn.cli.watched_run import WatchedRun
 from acorn.journal import BranchStarted, RunStarted
@@ -103,7 +92,7 @@ def _parse_words(
 ) -> tuple[Agent, Options, ParsedArguments]:
     """Load the agent and parse the words after the target. If they ask for the help, print it and end the command."""
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
-    agent = load_agent(target)
+    agent = targets.load_agent(target)
     try:
         options = Options(read_spec(agent).input, acorn_names)
     except (PydanticUserError, NameError) as error:
@@ -232,18 +221,18 @@ def resume(
     acorn does not repeat committed requests and tool calls. If the run has finished, the command prints the stored
     output.
     """
-    given = [parse_value(answer)] if answer is not None else []
+    given = [targets.parse_value(answer)] if answer is not None else []
     given += [True] if yes else []
     given += [no or False] if no is not None else []
     if len(given) > 1:
         raise CommandError("`--answer`, `--yes` and `--no` cannot be combined. Use only one of them.")
     out = context.obj.reserve_stdout()
-    opened_store = open_chosen_store(store)
-    run_id = find_run_id(opened_store, run)
+    opened_store = targets.open_chosen_store(store)
+    run_id = targets.find_run_id(opened_store, run)
     root = opened_store.read(run_id)[0]
     past = read_stored_entries(row.entry for row in opened_store.follow(run_id)[1])
     answers = _answers(opened_store, run_id, given[0]) if given else {}
-    stored_agent = change_settings(load_stored_agent(root, opened_store, agent), model=model)
+    stored_agent = change_settings(targets.load_stored_agent(root, opened_store, agent), model=model)
     watched = WatchedRun(stored_agent, AcornOptions(model, None, json, save, store, debug=debug), out)
     return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
 
@@ -297,23 +286,23 @@ def fork(
     changed.using(thread=events, before=before)  # Check the step before the edits, which depend on it.
     _edit_results(events, edit or [], before)
     forked = changed.using(thread=events, before=before)
-    _print_plan(short_id(run.id), events, before, read_spec(forked))
+    _print_plan(targets.short_id(run.id), events, before, read_spec(forked))
     watched = WatchedRun(forked, AcornOptions(model, None, json, save, store, debug=debug), out)
     return watched.perform(forked.stream)
 
 
 def _load_source(source: str, option: str | None, target: str | None) -> tuple[Run, Agent]:
     """Load the run that should be forked, and return the run and its agent."""
-    if (store := store_of(source, option)) is not None:
+    if (store := targets.store_of(source, option)) is not None:
         _reject_branch(store, source)
-        run_id = find_run_id(store, source)
-        return acorn.runs(store).get(run_id), load_stored_agent(store.read(run_id)[0], store, target)
-    run = read_run_file(source)
+        run_id = targets.find_run_id(store, source)
+        return acorn.runs(store).get(run_id), targets.load_stored_agent(store.read(run_id)[0], store, target)
+    run = targets.read_run_file(source)
     if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
         start = next((entry for entry in run.journal.entries if isinstance(entry, RunStarted)), None)
         hint = "" if start is None else f" (its class was `{one_line(start.module)}`)"
         raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")
-    agent = load_agent(target)
+    agent = targets.load_agent(target)
     return run, change_settings(agent, store=choose_store(option, agent.store))
 
 
@@ -333,7 +322,7 @@ def _reject_branch(store: Store, run_id: str) -> None:
         child = parents[child]
     starts = (entry for entry in read_stored_entries(tree[0].entries) if isinstance(entry, BranchStarted))
     step, name = next((start.step, start.branch) for start in starts if start.child_id == child)
-    command = f"acorn fork {short_id(root)} --before"
+    command = f"acorn fork {targets.short_id(root)} --before"
     raise CommandError(
         f"Cannot fork `{run_id}`: it is a branch and starts with the conversation of its parent. Fork the root run "
         f"instead: `{command} {step}` calls `{name}` again, and `{command} {step + 1}` keeps the result of `{name}`."
@@ -364,7 +353,8 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
             )
         for index, event in enumerate(events):
             if isinstance(event, ToolResultEvent | ErrorEvent) and event in kept_events and event.tool_call_id in ids:
-                edited = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=parse_value(text))
+                result = targets.parse_value(text)
+                edited = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=result)
                 edited.timestamp = event.timestamp
                 events[index] = edited
 

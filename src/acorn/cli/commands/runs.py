@@ -236,10 +236,7 @@ def show(
     if follow:
         _follow(file, opened_store)
         return
-    if opened_store is None:
-        run = read_run_file(file)
-    else:
-        run = acorn.runs(opened_store).get(find_run_id(opened_store, file))
+    run = read_run_file(file) if opened_store is None else acorn.runs(opened_store).get(find_run_id(opened_store, file))
     if python or xml or as_json:
         text = (
             _as_test(run, opened_store) if python else run.to_json() if as_json else serialize_thread_to_xml(run.thread)

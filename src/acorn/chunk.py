@@ -55,7 +55,6 @@ class AnswerReader:
     def __init__(self, pieces: list[str], shape: Shape) -> None:
         self._pieces = pieces
         self._shape = shape
-        self._is_empty, self._is_wrapped = shape.is_empty, shape.wrapped
         self._parser: PushParser | None = None
         self._fed = 0
         self._lock = Lock()  # A chunk may be read in another thread.
@@ -81,9 +80,9 @@ class AnswerReader:
 
     def _value(self, parser: PushParser) -> Any:
         value = resolve_lazy(parser.value())
-        if value is NOT_READY or self._is_empty:
+        if value is NOT_READY or self._shape.is_empty:
             return None
-        return getattr(value, RESULT, None) if self._is_wrapped else value
+        return getattr(value, RESULT, None) if self._shape.wrapped else value
 
 
 class StreamChunk(Generic[Out]):
@@ -193,7 +192,9 @@ class Streamer:
         if call is not None:  # Most deltas of a long answer take this path.
             return (self._call_chunk(call),)
         content, reasoning, changed_calls = self._assembly.add(delta)
-        chunks = [_text_chunk(content, reasoning)] if content or reasoning else []
+        chunks: list[StreamChunk] = []
+        if content or reasoning:
+            chunks.append(StreamChunk(content=content or None, reasoning=reasoning or None))
         if changed_calls:
             # An incomplete name may be the start of `__finish__`, so a call with an incomplete name has no chunk yet.
             calls = dict.fromkeys(changed_calls)
@@ -216,12 +217,3 @@ class Streamer:
         if answer is None:
             answer = self._answers[call.index] = AnswerReader(call.pieces, self._shape)
         return answer.chunk()
-
-
-def _text_chunk(content: str, reasoning: str) -> StreamChunk:
-    chunk: StreamChunk = StreamChunk()
-    if content:
-        chunk.content = content
-    if reasoning:
-        chunk.reasoning = reasoning
-    return chunk

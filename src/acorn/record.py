@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Out = TypeVar("Out", default=Any)
 Deps = TypeVar("Deps", default=Any)
 
+Value = TypeVar("Value")
 Returned = TypeVar("Returned")
 Returned_co = TypeVar("Returned_co", covariant=True)
 
@@ -363,6 +364,16 @@ def current_call_site() -> CallSite | None:
     return sites[-1] if sites else None
 
 
+@contextmanager
+def _with_value(variable: ContextVar[Value], value: Value) -> Generator[None]:
+    """Set a context variable inside the `with` block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
 def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
     """Return the call site and the record of the run of this agent instance that contains the calling code.
 
@@ -393,11 +404,8 @@ def capture() -> Generator[list[Run]]:
     print(runs[0].usage)
     """
     runs: list[Run] = []
-    token = _captures.set((*_captures.get(), runs))
-    try:
+    with _with_value(_captures, (*_captures.get(), runs)):
         yield runs
-    finally:
-        _captures.reset(token)
 
 
 def add_to_captures(run: Run) -> None:
@@ -406,7 +414,8 @@ def add_to_captures(run: Run) -> None:
         runs.append(run)
 
 
-_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("acorn_listeners", default=())
+active_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("acorn_listeners", default=())
+"""The listeners that receive the journal entries of a run that starts now."""
 
 
 @contextmanager
@@ -423,27 +432,15 @@ def listen(callback: Listener) -> Generator[None]:
     value: Any = callback
     if not callable(value) or iscoroutinefunction(value):
         raise AcornError(f"`acorn.listen` needs a sync function with one parameter, got {excerpt(callback)}.")
-    token = _listeners.set((*_listeners.get(), callback))
-    try:
+    with _with_value(active_listeners, (*active_listeners.get(), callback)):
         yield
-    finally:
-        _listeners.reset(token)
 
 
-@contextmanager
-def without_listener(callback: Listener) -> Generator[None]:
+def without_listener(callback: Listener) -> AbstractContextManager[None]:
     """Do not call a listener for runs that start inside the `with` block.
 
     acorn calls each listener in such a block, because a listener that starts a run would otherwise call itself
     endlessly.
     """
-    token = _listeners.set(tuple([other for other in _listeners.get() if other is not callback]))
-    try:
-        yield
-    finally:
-        _listeners.reset(token)
-
-
-def current_listeners() -> tuple[Listener, ...]:
-    """Return the listeners that would receive the journal entries of a run that starts now."""
-    return _listeners.get()
+    others = tuple([other for other in active_listeners.get() if other is not callback])
+    return _with_value(active_listeners, others)

@@ -34,7 +34,7 @@ from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._telemetry import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, add_to_captures, current_call_site, current_listeners
+from acorn.record import CallSite, Run, active_listeners, add_to_captures, current_call_site
 from acorn.stores.port import PendingCommit, run_cancelled_error
 from acorn.types import JsonObject, ToolCall
 
@@ -104,7 +104,7 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = self._clock.monotonic() - run.seconds
             add_to_captures(run)
-            listeners = current_listeners()
+            listeners = active_listeners.get()
             if logger.isEnabledFor(logging.INFO):
                 listeners = (*listeners, log_entry)
             if run_id == self.root:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from acorn._formats.json import text_of, to_json_text
 from acorn._history.history import SYSTEM_ROLES, call_ids, user_message
+from acorn._history.repair import id_of
 from acorn.types import Message, is_json_object
 
 _PRESERVED_TURNS = 2
@@ -35,8 +36,6 @@ class CompactedRange:
     end: int
     preserved: tuple[int, ...]
     """The indexes in the range whose messages stay: system messages and inputs."""
-    last_replaced: int
-    """The index of the last message that the summary replaces."""
 
     def replaced_indexes(self) -> list[int]:
         """Return the indexes of the messages that the summary replaces."""
@@ -70,18 +69,13 @@ def range_to_compact(history: Sequence[object], openings: Sequence[Message], max
     preserved = tuple(
         [index for index in range(start, end) if _role(history[index]) in SYSTEM_ROLES or history[index] in openings]
     )
-    replaced = [index for index in range(start, end) if index not in preserved]
-    if len(replaced) < 2 or estimate_tokens([history[index] for index in replaced]) * _MIN_SHARE < max_tokens:
-        return None
-    return CompactedRange(start, end, preserved, replaced[-1])
+    compacted = CompactedRange(start, end, preserved)
+    replaced = [history[index] for index in compacted.replaced_indexes()]
+    return None if len(replaced) < 2 or estimate_tokens(replaced) * _MIN_SHARE < max_tokens else compacted
 
 
 def _role(message: object) -> object:
     return message.get("role") if is_json_object(message) else None
-
-
-def _result_id(message: object) -> str:
-    return str(message.get("tool_call_id") or "") if is_json_object(message) else ""
 
 
 def _end_without_split_calls(history: Sequence[object], end: int) -> int:
@@ -90,7 +84,7 @@ def _end_without_split_calls(history: Sequence[object], end: int) -> int:
     The user may have moved calls and results in the history, so a result may be far from its call.
     """
     while True:
-        later_results = {_result_id(message) for message in history[end:] if _role(message) == "tool"}
+        later_results = {id_of(message, "tool_call_id") for message in history[end:] if _role(message) == "tool"}
         later_calls = {call_id for message in history[end:] for call_id in call_ids(message)}
         split_calls = [
             index for index in range(end) if not (later_results - later_calls).isdisjoint(call_ids(history[index]))
@@ -99,8 +93,8 @@ def _end_without_split_calls(history: Sequence[object], end: int) -> int:
             index
             for index in range(end)
             if _role(history[index]) == "tool"
-            and _result_id(history[index]) in later_calls
-            and not any(_result_id(history[index]) in call_ids(message) for message in history[:end])
+            and (call_id := id_of(history[index], "tool_call_id")) in later_calls
+            and not any(call_id in call_ids(message) for message in history[:end])
         ]
         if not split_calls and not early_results:
             return end
@@ -131,9 +125,7 @@ def compact_messages(history: Sequence[Message], compacted: CompactedRange, text
 
     The summary is placed where the last replaced message was.
     """
-    before = [history[index] for index in compacted.preserved if index < compacted.last_replaced]
-    return [
-        *before,
-        user_message(text),
-        *(history[index] for index in compacted.preserved if index > compacted.last_replaced),
-    ]
+    last = compacted.replaced_indexes()[-1]
+    before = [history[index] for index in compacted.preserved if index < last]
+    after = [history[index] for index in compacted.preserved if index > last]
+    return [*before, user_message(text), *after]

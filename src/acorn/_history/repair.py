@@ -42,23 +42,23 @@ def match_results(messages: Sequence[Message]) -> tuple[dict[int, dict[int, Mess
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             for slot, call in enumerate(_calls_of(message)):
-                open_slots.setdefault(_id_of(call, "id"), []).append((index, slot))
+                open_slots.setdefault(id_of(call, "id"), []).append((index, slot))
         elif message["role"] == "tool" and not _match(message, open_slots, results):
             misplaced.append(message)
     for message in misplaced:
         _match(message, open_slots, results)
-    ids = {_id_of(message, "tool_call_id") for message in misplaced}
+    ids = {id_of(message, "tool_call_id") for message in misplaced}
     return results, ids, {call_id for call_id, slots in open_slots.items() if slots}
 
 
 def _match(message: Message, open_slots: dict[str, list[Slot]], results: dict[int, dict[int, Message]]) -> bool:
-    slots = open_slots.get(_id_of(message, "tool_call_id"))
+    slots = open_slots.get(id_of(message, "tool_call_id"))
     if not slots:
         return False
-    nearest = max(index for index, _ in slots)
+    nearest = slots[-1][0]
     slot = next(slot for slot in slots if slot[0] == nearest)
     slots.remove(slot)
-    results.setdefault(slot[0], {})[slot[1]] = message
+    results.setdefault(nearest, {})[slot[1]] = message
     return True
 
 
@@ -67,7 +67,7 @@ def _calls_of(message: Message) -> list[Any]:
     return calls if isinstance(calls, list) else []
 
 
-def _id_of(holder: object, key: str) -> str:
+def id_of(holder: object, key: str) -> str:
     """Return the value of the id field `key` in a message or call as text, or "" if the id is missing."""
     return str(holder.get(key) or "") if is_json_object(holder) else ""
 
@@ -90,7 +90,7 @@ def repair_turn(message: Message, index: int, results: dict[int, Message], used:
     calls, content = _calls_of(message), repair_content(message.get("content"))
     if not calls:
         return [] if content is None else [_copy_with_changes(message, ("tool_calls", "tool_call_id"), content=content)]
-    ids = unique_ids([_id_of(call, "id") for call in calls], index, used)
+    ids = unique_ids([id_of(call, "id") for call in calls], index, used)
     repaired_calls = list(map(_repair_call, calls, ids))
     messages = [_copy_with_changes(message, ("tool_call_id",), content=content, tool_calls=repaired_calls)]
     media_parts: list[JsonObject] = []
@@ -213,6 +213,4 @@ def missing_results(history: Sequence[object], content: str) -> Iterator[tuple[i
 
 def _answered_id(message: object) -> str | None:
     """Return the id of the call that a tool message answers, or None for any other message."""
-    if not is_json_object(message) or message.get("role") != "tool":
-        return None
-    return str(message.get("tool_call_id") or "")
+    return id_of(message, "tool_call_id") if is_json_object(message) and message.get("role") == "tool" else None

@@ -133,7 +133,13 @@ def encode_record(run: Any) -> JsonObject:
     output: Any = run.output
     open_parts: JsonObject = {}
     if isinstance(output, Unfinished):
-        open_parts, output = {"unfinished": _encode_unfinished(output)}, None
+        unfinished: JsonObject = {
+            "owner": output._owner,  # pyright: ignore[reportPrivateUsage]  # The public attributes are the model's turn.
+            "content": output.content,
+            "tool_calls": to_json_data([fields_of(call) for call in output.tool_calls]),
+            "tool_results": to_saved_data([encode_result(result) for result in output.tool_results]),
+        }
+        open_parts, output = {"unfinished": unfinished}, None
     elif isinstance(output, Paused):
         open_parts, output = {"requests": [encode_request(request) for request in output.requests]}, None
     return {
@@ -255,15 +261,6 @@ def decode_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ:
             f"declare. Read the run with an instance that declares these fields, or without a class."
         )
     return output
-
-
-def _encode_unfinished(output: Unfinished) -> JsonObject:
-    return {
-        "owner": output._owner,  # pyright: ignore[reportPrivateUsage]  # Public attributes are those of the model's turn.
-        "content": output.content,
-        "tool_calls": to_json_data([fields_of(call) for call in output.tool_calls]),
-        "tool_results": to_saved_data([encode_result(result) for result in output.tool_results]),
-    }
 
 
 def encode_request(request: Request) -> JsonObject:

@@ -124,14 +124,6 @@ class Branches:
 
     def plan_for(self, context: BranchContext, plan: Plan) -> Plan:
         """Return a copy of a branch's plan that adds the tools, settings and budgets inherited from this run."""
-        spec = inherited_spec(
-            plan.spec,
-            self.plan.spec,
-            context.settings,
-            context.depth,
-            context.limits.seconds,
-            inherits=context.inherits,
-        )
         limits = Limits(context.limits.tokens, context.limits.cost)
         budget = Budget(self.plan.spec.owner, limits, self.state.meter.spent)
         known = {tool.name: tool for tool in (*self.builder.toolset.tools, *self._changed()[1])}
@@ -139,7 +131,7 @@ class Branches:
         check_deps(plan.spec.owner, plan.spec.deps_type, deps)
         return replace(
             plan,
-            spec=spec,
+            spec=_inherited_spec(plan.spec, self.plan.spec, context),
             context=context,
             above=(budget, *self.budgets.all[1:]),
             inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
@@ -157,29 +149,25 @@ class Branches:
 
     def start(self, context: BranchContext, now: float) -> None:
         """Append a journal entry for the start of a branch."""
-        journal = self.run.journal
-        place = (context.run_id, context.path, context.call_id, context.inside)
-        journal.entries.append(BranchStarted(self.run.id, journal.step, now, *place))
+        self.run.journal.now = now
+        self.transcript.add_entry(BranchStarted, context.run_id, context.path, context.call_id, context.inside)
 
     def finish(self, context: BranchContext, branch: Run, result: ToolResult, now: float) -> None:
         """Append a journal entry for the end of a branch, and add the branch's usage to the usage of the run."""
-        journal, message = self.run.journal, result_message(result)
-        journal.entries.append(
-            BranchFinished(
-                self.run.id,
-                journal.step,
-                now,
-                branch.id,
-                context.path,
-                context.call_id,
-                branch.stop_reason,
-                branch.seconds,
-                message.content,
-                result.error,
-                branch.usage.copy(),
-                branch.cost,
-                message.form,
-            )
+        message = result_message(result)
+        self.run.journal.now = now
+        self.transcript.add_entry(
+            BranchFinished,
+            branch.id,
+            context.path,
+            context.call_id,
+            branch.stop_reason,
+            branch.seconds,
+            message.content,
+            result.error,
+            branch.usage.copy(),
+            branch.cost,
+            message.form,
         )
         add_usage(self.run, branch.usage, branch.cost)
 
@@ -207,35 +195,32 @@ def _uncounted_branches(run: Run) -> Iterator[Run]:
                 yield from _uncounted_branches(branch)
 
 
-def inherited_spec(
-    own: Spec, parent: Spec, settings: Mapping[str, Any], depth: int, seconds: float | None, *, inherits: bool
-) -> Spec:
+def _inherited_spec(own: Spec, parent: Spec, context: BranchContext) -> Spec:
     """Return a copy of a branch's spec that adds the settings inherited from its parent.
 
     The branch inherits the settings that it does not declare. Two limits of the parent apply to the branch too:
-    `max_depth`, and the remaining `seconds`. An agent that is used as a tool inherits only the model and the rate
-    limits.
+    `max_depth`, and the remaining seconds. An agent that is used as a tool inherits only the model and the rate limits.
     """
-    names = (*(_INHERITED if inherits else ("model",)), *_RATE_LIMITS)
+    settings, seconds = context.settings, (context.limits.seconds, own.max_seconds)
+    names = (*(_INHERITED if context.inherits else ("model",)), *_RATE_LIMITS)
     undeclared = [
         name for name in names if name not in own.declared or (getattr(own, name) is None and name == "model")
     ]
     inherited = {name: settings.get(name, getattr(parent, name)) for name in undeclared}
     if "model" in inherited:  # Settings of the step and of the branch override those in the model dict.
-        is_list = isinstance(
-            settings.get("model"), list | tuple
-        )  # The overridden settings of a model list are already removed.
-        nearer = own.declared | settings.keys() if inherits and not is_list else own.declared
+        # The overridden settings of a model list are already removed.
+        is_list = isinstance(settings.get("model"), list | tuple)
+        nearer = own.declared | settings.keys() if context.inherits and not is_list else own.declared
         inherited["model"] = without_overridden(inherited["model"], nearer)
     declared_above = (parent.declared | settings.keys()) & inherited.keys()
-    max_depth = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth
+    max_depth = context.depth + own.max_depth if "max_depth" in own.declared else parent.max_depth
     return replace(
         own,
         declared=own.declared | declared_above,
         **inherited,
         max_depth=min(max_depth, parent.max_depth),
         store=own.store if parent.store is None else parent.store,  # Shared rate limits count in the tree's store.
-        max_seconds=min((limit for limit in (seconds, own.max_seconds) if limit is not None), default=None),
+        max_seconds=min((limit for limit in seconds if limit is not None), default=None),
     )
 
 

@@ -68,10 +68,8 @@ class Answers:
     candidate: BaseModel | None = None
     """The last valid answer, which `on_finish` may still reject."""
 
-    def judge_calls(
-        self, response: ModelResponse, calls: Sequence[ToolCall], max_tokens: int
-    ) -> tuple[FinishResult, str | None]:
-        """Validate the `__finish__` calls of a response.
+    def judge_calls(self, calls: Sequence[ToolCall], cut_at: int | None) -> tuple[FinishResult, str | None]:
+        """Validate the `__finish__` calls of a response. `cut_at` is the token limit that cut it off, or None.
 
         Return the first valid answer and the id of its call. If no answer is valid, return the problems of the first
         call, and None.
@@ -81,8 +79,7 @@ class Answers:
         for call in calls:
             if call.name != FINISH:
                 continue
-            cut_off = response.stop_reason == "length"
-            result = judge_arguments(self.spec.output, call.raw_arguments, cut_off=cut_off, max_tokens=max_tokens)
+            result = judge_arguments(self.spec.output, call.raw_arguments, cut_at)
             if result.instance is not None:
                 return result, call.id
             faults[call.id] = result.document
@@ -124,23 +121,23 @@ class Answers:
         return next((call.raw_arguments for call in calls if call.id == self.state.answered_by), None)
 
 
-def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """Validate the arguments of a `__finish__` call."""
+def judge_arguments(shape: Shape, arguments: str, cut_at: int | None = None) -> FinishResult:
+    """Validate the arguments of a `__finish__` call. `cut_at` is the token limit that cut off the response, or None."""
     text = arguments or "{}"
     try:
         return FinishResult(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
         found, cause = find_problems(error, shape.json_schema, _parse(text)), error
-    if cut_off and not _parse(text):  # The token limit cut off the arguments, or the text before them.
-        return FinishResult(text, None, found, _cut_off_message(max_tokens), was_cut=True, cause=cause)
+    if cut_at is not None and not _parse(text):  # The token limit cut off the arguments, or the text before them.
+        return FinishResult(text, None, found, _cut_off_message(cut_at), was_cut=True, cause=cause)
     return FinishResult(text, None, found, cause=cause)
 
 
-def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """Validate an answer that the model wrote as XML."""
+def judge_xml(shape: Shape, content: str, root: str, cut_at: int | None = None) -> FinishResult:
+    """Validate an answer in XML. `cut_at` is the token limit that cut off the response, or None."""
     # The parser would accept an answer that was cut off, so check for the closing tag first.
-    if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
-        return FinishResult(content, None, [], _cut_off_message(max_tokens), was_cut=True)
+    if cut_at is not None and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
+        return FinishResult(content, None, [], _cut_off_message(cut_at), was_cut=True)
     try:
         return FinishResult(content, decode_xml(content, shape, root))
     except ParseError as error:
@@ -172,10 +169,11 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     ) from cause
 
 
-def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
+def no_answer(content: str, cut_at: int | None = None) -> FinishResult:
     """Return the result for a response that should have called `__finish__` but did not."""
-    message = f"`{FINISH}` was not called; call it with your answer."
-    return FinishResult(content, None, [], _cut_off_message(max_tokens) if cut_off else message, was_cut=cut_off)
+    if cut_at is not None:
+        return FinishResult(content, None, [], _cut_off_message(cut_at), was_cut=True)
+    return FinishResult(content, None, [], f"`{FINISH}` was not called; call it with your answer.")
 
 
 def refusal_error(response: ModelResponse, model: Model) -> ModelError:

@@ -193,11 +193,12 @@ class Machine:
             ask = AskSource(f"source {opened}", sources[opened])
             return {ask.id: ask}
         match state.phase:
-            case "model":
+            case "model" | "compact":
                 request = builder.request
                 if request is None or builder.is_timed:
                     request = builder.build(now)
-                ask = AskModel(f"model {state.turns + 1}", builder.model, request)
+                id = f"{state.phase} {state.turns + 1}"
+                ask = AskModel(id, builder.model, request, is_summary=state.phase == "compact")
             case "tools":
                 return self.calls.list_asks(now)
             case "branches":
@@ -205,10 +206,6 @@ class Machine:
             case "step":
                 assert plan.on_step is not None
                 ask = AskHook(f"on_step {run.steps}", plan.on_step, (self.hook.open(),))
-            case "compact":
-                request = builder.build_summary(now)
-                id = f"compact {state.turns + 1}"
-                ask = AskModel(id, builder.model, request, is_summary=True)
             case "judge":
                 assert plan.on_finish is not None
                 assert self.answers.candidate is not None
@@ -394,51 +391,45 @@ class Machine:
         state.response, state.calls, state.results = response, calls, {}
         if state.requests:
             state.requests, state.answers, state.passed = {}, {}, []
+        cut_at = self.builder.max_tokens if response.stop_reason == "length" else None
         for call in calls:
             if call.name == FINISH:
-                self._take_finish(response, calls, now)
+                self._take_finish(calls, cut_at, now)
                 return
         if state.fallback:
             self.transcript.answer_calls({}, TOO_LATE)
-            spec, max_tokens, cut_off = self.spec, self.builder.max_tokens, response.stop_reason == "length"
-            result = judge_xml(
-                spec.output, response.content, spec.xml_output_root, cut_off=cut_off, max_tokens=max_tokens
-            )
+            result = judge_xml(self.spec.output, response.content, self.spec.xml_output_root, cut_at)
             if result.instance is None:
                 self._correct(result, now, is_user_message=True)
             else:
                 self._propose(result.instance, None)
         elif state.was_forced or (self._is_single_turn and not calls):
             self.transcript.answer_calls({}, TOO_LATE)
-            self._take_no_answer(response, now)
+            self._take_no_answer(no_answer(response.content, cut_at), now)
         else:
             self.run.steps += 1
             state.phase = "tools"
             if not self.calls.prepare(now):
                 self._end_tools_if_done(now)
 
-    def _take_finish(self, response: ModelResponse, calls: Sequence[ToolCall], now: float) -> None:
+    def _take_finish(self, calls: Sequence[ToolCall], cut_at: int | None, now: float) -> None:
         """Use the first valid `__finish__` call of a response as the answer. Do not execute the other calls."""
-        result, call_id = self.answers.judge_calls(response, calls, self.builder.max_tokens)
+        result, call_id = self.answers.judge_calls(calls, cut_at)
         if result.instance is not None:
             self._propose(result.instance, call_id)
             return
         self.transcript.answer_calls(self.state.faults, SKIPPED)
         self._correct(result, now, is_user_message=False)
 
-    def _take_no_answer(self, response: ModelResponse, now: float) -> None:
+    def _take_no_answer(self, result: FinishResult, now: float) -> None:
         """Handle a response that should contain an answer but does not: request XML, or send a correction."""
-        cut_off = response.stop_reason == "length"
-        result = no_answer(response.content, cut_off=cut_off, max_tokens=self.builder.max_tokens)
-        if self.state.forced and not self._is_single_turn:
-            self._fall_back_to_xml()
-            self._prepare_request(now)
-        elif self._is_single_turn and not self.builder.can_force_finish():
-            self.answers.spend_retry(result)
-            self._fall_back_to_xml()
-            self._prepare_request(now)
-        else:
+        if self._is_single_turn and self.builder.can_force_finish():
             self._correct(result, now, is_user_message=True)
+            return
+        if self._is_single_turn:
+            self.answers.spend_retry(result)
+        self._fall_back_to_xml()
+        self._prepare_request(now)
 
     def _correct(self, result: FinishResult, now: float, *, is_user_message: bool) -> None:
         """Count a retry and request a new answer. Send the problems as a user message if `is_user_message` is True."""

@@ -52,6 +52,8 @@ class Plan:
     """The declared tools, with tool methods bound to the instance."""
     resolve: Callable[[Any, Spec], Model]
     """A function that converts a declared model into a `Model` that observes the rate limits of the spec."""
+    start: Callable[[AgentTool], BranchTool]
+    """A function that converts an agent tool into a branch that inherits no conversation."""
     agent: Any = None
     module: str = ""
     """The name of the module class, such as `package.file:Class`."""
@@ -69,8 +71,6 @@ class Plan:
     deps: Any = None
     """The value from `using(deps=...)`."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
-    start: Callable[[AgentTool], BranchTool] | None = None
-    """A function that converts an agent tool into a branch that inherits no conversation."""
     context: BranchContext | None = None
     """The context that a branch starts with, or None if the run is not a branch."""
     above: tuple[Budget, ...] = ()

@@ -96,7 +96,7 @@ class RequestBuilder:
         if context is not None and context.inherits:
             self.openings = (self.openings if context.has_input else ()) + context.openings
         self._use_model()
-        self._use_tools(inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools)
+        self._use_tools(self._with_inherited(plan.tools) if plan.inherited else plan.tools)
 
     # Settings and the model
 
@@ -138,9 +138,15 @@ class RequestBuilder:
         tools, _ = collect_tools(list(listed), where, {})
         self.source_tools.append(tuple(tools))
         from_sources = [tool for source_tools in self.source_tools for tool in source_tools]
-        own = merge_tools((*self._plan.tools, *from_sources), (), self._spec.owner)
-        inherited = self._plan.inherited
-        self._use_tools(inherited_tools(inherited, own, self._plan.branches) if inherited else own)
+        self._use_tools(self._with_inherited(merge_tools((*self._plan.tools, *from_sources), (), self._spec.owner)))
+
+    def _with_inherited(self, own: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Return the tools of a branch: the tools that it inherits from its parent, and its own tools.
+
+        If the branch declares a tool or a branch with the name of an inherited tool, the inherited tool is left out.
+        """
+        inherited = {tool.name: tool for tool in self._plan.inherited if tool.name not in self._plan.branches}
+        return tuple((inherited | {tool.name: tool for tool in own}).values())
 
     def restore_tools(self) -> None:
         """Select the tools of a loaded run that a hook had selected before the run was saved."""
@@ -180,25 +186,17 @@ class RequestBuilder:
     def build(self, now: float) -> ModelRequest:
         """Return the next request, with a timeout if the run has a time limit."""
         if self.request is None:
-            self.request = self._new_request()
-        if self.is_timed:
-            self._set_timeout(self.request, now)
+            self.request = self._new_summary_request() if self._state.phase == "compact" else self._new_request()
+        if (seconds := self._budgets.limits.seconds) is not None:
+            self.request.timeout = max(0.001, seconds - now)
         return self.request
 
-    def build_summary(self, now: float) -> ModelRequest:
+    def _new_summary_request(self) -> ModelRequest:
         """Return the request for a summary of older steps. It uses the same model but offers no tools."""
-        if self.request is None:
-            history = self._transcript.history.messages
-            compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
-            messages = [] if compacted is None else summary_messages(history, compacted, self.openings[0])
-            self.request = ModelRequest(messages, [], self.temperature, self.max_tokens, declared=self._declared)
-        if self.is_timed:
-            self._set_timeout(self.request, now)
-        return self.request
-
-    def _set_timeout(self, request: ModelRequest, now: float) -> None:
-        assert self._budgets.limits.seconds is not None
-        request.timeout = max(0.001, self._budgets.limits.seconds - now)
+        history = self._transcript.history.messages
+        compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
+        messages = [] if compacted is None else summary_messages(history, compacted, self.openings[0])
+        return ModelRequest(messages, [], self.temperature, self.max_tokens, declared=self._declared)
 
     def _new_request(self) -> ModelRequest:
         sent = self.messages.prepare(self._transcript.history, self.openings)
@@ -219,9 +217,8 @@ class RequestBuilder:
         Return False if the run must answer now, or if a summary was already requested since the last response.
         """
         state, max_size = self._state, self._spec.compact_at
-        if max_size is None or state.compacted == state.turns or state.fallback:
-            return False
-        if state.forced and state.reason == "limit":
+        must_answer = state.fallback or (state.forced and state.reason == "limit")
+        if max_size is None or state.compacted == state.turns or must_answer:
             return False
         last, history = state.meter.last, self._transcript.history
         size = last.total_tokens if last is not None and last.total_tokens else estimate_tokens(history.messages)
@@ -240,7 +237,7 @@ class RequestBuilder:
         is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
         text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
         if compacted is None:  # User code changed the history meanwhile.
-            compacted, text = CompactedRange(0, 0, (), 0), ""
+            compacted, text = CompactedRange(0, 0, ()), ""
         transcript.compact(compacted, text, asked, response)
         if text:
             # This is an estimate until the next response reports the number of tokens.
@@ -306,17 +303,6 @@ class StepHook:
             return list(self.state.results.values())
 
 
-def inherited_tools(
-    parent: Sequence[Tool], own: Sequence[Tool], branches: Mapping[str, BranchTool]
-) -> tuple[Tool, ...]:
-    """Return the tools of a branch: the tools that it inherits from its parent, and its own tools.
-
-    If the branch declares a tool or a branch with the name of an inherited tool, the inherited tool is left out.
-    """
-    named = {tool.name: tool for tool in parent if tool.name not in branches}
-    return tuple((named | {tool.name: tool for tool in own}).values())
-
-
 def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
     """Return the tools with these names. Raise `AcornError` if a tool of a saved run is no longer declared."""
     known = {tool.name: tool for tool in tools}
@@ -337,10 +323,6 @@ def _new_thread_message() -> ThreadMessage:
 
 def _check_items(values: object, kind: type[T], name: str) -> list[T]:
     """Return `values` if it is a list of `kind`. Otherwise raise `AcornError`, because a hook changed it."""
-    if is_json_list(values):
-        for value in values:
-            if not isinstance(value, kind):
-                break
-        else:
-            return values
+    if is_json_list(values) and all(isinstance(value, kind) for value in values):
+        return values
     raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")

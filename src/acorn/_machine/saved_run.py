@@ -15,21 +15,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from acorn._formats.schema.shape import RESULT
+from acorn._history import saved_form
 from acorn._history.history import assistant_message, history_of
-from acorn._history.saved_form import (
-    check_format,
-    decode_entries,
-    decode_error,
-    decode_fork,
-    decode_instance,
-    decode_output,
-    decode_record,
-    decode_result,
-    encode_entries,
-    encode_result,
-    encode_saved_record,
-    fill_journal,
-)
 from acorn._history.transcript import read_call
 from acorn._machine.budgets import add_usage
 from acorn._machine.machine import Machine
@@ -54,7 +41,7 @@ def save(machine: Machine, since: int = 0) -> JsonObject:
     context = machine.context
     entries, state, _ = save_new(machine, since)
     return {
-        **encode_saved_record(machine.run, machine.plan.module),
+        **saved_form.encode_saved_record(machine.run, machine.plan.module),
         "branch": None if context is None else context.to_json(),
         "since": since,
         "journal": entries,
@@ -78,12 +65,12 @@ def save_new(
         before.apply(new)
     state = machine.state.copy(turn_index)
     plain_state = None if state == before else {**state.to_json(), ENTRY_COUNT: len(entries)}
-    plain_entries = encode_entries(new)
+    plain_entries = saved_form.encode_entries(new)
     for entry, plain in zip(new, plain_entries, strict=True):
         if isinstance(entry, ToolFinished | BranchFinished) and not isinstance(entry.content, str):
             result = machine.state.results.get(entry.call_id or "")
             if result is not None:
-                plain[_RESULT] = encode_result(result)
+                plain[_RESULT] = saved_form.encode_result(result)
     return plain_entries, plain_state, state
 
 
@@ -92,10 +79,10 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
 
     If the run is a branch, `plan` must be the plan of the branch.
     """
-    check_format(saved)
+    saved_form.check_format(saved)
     record, plain_state = saved["run"], dict(saved["state"])
-    run_input = decode_instance(plan.spec.input.schema, record["input"], "input")
-    entries = decode_entries(saved["journal"])
+    run_input = saved_form.decode_instance(plan.spec.input.schema, record["input"], "input")
+    entries = saved_form.decode_entries(saved["journal"])
     entry_count = plain_state.pop(ENTRY_COUNT)
     state = State.from_json(plain_state)
     state.apply(entries[entry_count:])
@@ -112,9 +99,9 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
         seconds=record["seconds"],
         deps=deps,
         branch=None if plan.context is None else plan.context.path,
-        forked_from=decode_fork(record),
+        forked_from=saved_form.decode_fork(record),
     )
-    fill_journal(run, entries)
+    saved_form.fill_journal(run, entries)
     run.journal.now = record["seconds"]
     history = history_of_run(run)
     history.start(history_of(run.journal.entries))
@@ -159,7 +146,7 @@ def _restore_step(
             if entry.error is not None:
                 result.output = None
             elif _RESULT in plain:
-                result = decode_result(plain[_RESULT])
+                result = saved_form.decode_result(plain[_RESULT])
             elif entry.form == "json" and isinstance(entry.content, str):
                 result.output = from_json(entry.content)
             state.results[entry.call_id] = result
@@ -187,13 +174,13 @@ def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
     run.usage, run.cost = Usage(**record["usage"]), record["cost"]
     run.stop_reason = record["stop_reason"]
     if record["error"] is not None:
-        run.error = decode_error(record["error"])
+        run.error = saved_form.decode_error(record["error"])
         return
     shape, plain = plan.spec.output, record["output"]
     may_differ = plan.on_finish is not None  # `on_finish` may return any value.
-    run.output = decode_output(record, shape, may_differ=may_differ)
+    run.output = saved_form.decode_output(record, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
-        decode_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
+        saved_form.decode_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
 def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
@@ -204,8 +191,8 @@ def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
     by_parent: dict[str, list[Run]] = {}
     for saved_branch in saved:
         context = saved_branch["branch"]
-        check_format(saved_branch)
-        record: Run = decode_record(Run, saved_branch, None)
+        saved_form.check_format(saved_branch)
+        record: Run = saved_form.decode_record(Run, saved_branch, None)
         record.branch = context["path"]
         by_parent.setdefault(context["parent_id"], []).append(record)
     parents = [run]

@@ -7,7 +7,7 @@ phase.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ from acorn._machine.branches import Branches, read_branch_input
 from acorn._machine.budgets import Budgets
 from acorn._machine.human_input import check_answer, decision_of, request_for
 from acorn._machine.plan import BranchTool, Plan
-from acorn._machine.requests import RequestBuilder, Toolset
+from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, State
 from acorn.errors import InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
@@ -69,7 +69,7 @@ class PendingCalls:
         state, finished = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
         self.prepared, self.open, self.calls = {}, {}, {}
-        toolset, has_tools = self.builder.toolset, False
+        has_tools = False
         for call in state.calls:
             self.calls[call.id] = call
             if call.id in finished:
@@ -77,7 +77,7 @@ class PendingCalls:
             if call.id in state.branches:
                 self._check_declared(state.branches[call.id])
             is_cut = was_cut and call is state.calls[-1] and not call.arguments
-            prepared = prepare_call(call, toolset, self.run, is_cut, self.plan.start)
+            prepared = self._prepare_call(call, is_cut=is_cut)
             if isinstance(prepared, AskTool):
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
@@ -94,6 +94,26 @@ class PendingCalls:
         for call_id in state.answers:
             self._use_answer(call_id)
         return has_tools
+
+    def _prepare_call(self, call: ToolCall, *, is_cut: bool = False) -> AskTool | BranchTool | ToolResult:
+        """Return an `AskTool` with validated arguments, the branch to start, or an error result for the model."""
+        toolset, run = self.builder.toolset, self.run
+        tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
+        if tool is None:
+            names = ", ".join(f"`{name}`" for name in (*toolset.named, *toolset.branches, FINISH))
+            return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
+        if is_cut:
+            return ToolResult(call.id, call.name, error=_CUT_OFF)
+        if isinstance(tool, BranchTool):
+            return tool
+        if isinstance(tool, AgentTool):
+            return self.plan.start(tool)
+        try:
+            args, kwargs = tool.bind(call.raw_arguments, run)
+        except ArgumentError as error:
+            return ToolResult(call.id, call.name, error=str(error))
+        ask_id = f"{TOOL_ASK_PREFIX}{run.steps} {call.id}"
+        return AskTool(ask_id, call, tool, args, kwargs, tool.options.timeout or math.inf)
 
     def _check_declared(self, context: BranchContext) -> None:
         """Raise `StoreError` if the agent class no longer declares a branch that a saved run had started."""
@@ -121,7 +141,7 @@ class PendingCalls:
         for call in self.state.calls:
             branch, result = self.plan.branches.get(call.name), self.state.results.get(call.id)
             tool = self.builder.toolset.named.get(call.name)
-            if isinstance(tool, AgentTool) and self.plan.start is not None:
+            if isinstance(tool, AgentTool):
                 branch = self.plan.start(tool)
             if branch is not None and result is not None and result.error is None:
                 result.output = branch.spec.output.restore(result.output)
@@ -160,8 +180,12 @@ class PendingCalls:
             asks[ask.id] = ask
             if runs_alone:
                 break
-        for hook in self._list_input_hooks() if state.requests else ():
-            asks[hook.id] = hook
+        on_human = self.plan.on_human
+        if on_human is not None:
+            for call_id, request in state.requests.items():
+                if call_id not in state.answers and call_id not in state.passed:
+                    ask_id = f"on_human {self.run.steps} {call_id}"
+                    asks[ask_id] = AskHook(ask_id, on_human, (request,))
         return asks
 
     def list_branches(self) -> Iterator[Ask]:
@@ -173,15 +197,6 @@ class PendingCalls:
 
     def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:
         return AskBranch(f"branch {self.run.steps} {call_id}", self.calls[call_id], context, branch.make)
-
-    def _list_input_hooks(self) -> Iterator[Ask]:
-        """Yield an ask to call `on_human` for each request for human input that the hook has not received."""
-        state, on_human = self.state, self.plan.on_human
-        if on_human is None:
-            return
-        for call_id, request in state.requests.items():
-            if call_id not in state.answers and call_id not in state.passed:
-                yield AskHook(f"on_human {self.run.steps} {call_id}", on_human, (request,))
 
     def seconds_for(self, tool: Tool, now: float) -> float:
         """Return the maximum duration, in seconds, of a tool call that starts now."""
@@ -276,11 +291,9 @@ class PendingCalls:
 
     def add_answer(self, call_id: str, value: object) -> None:
         """Store a person's answer, add it to the journal, and apply it to the tool call that needs it."""
-        state, journal = self.state, self.run.journal
-        answer = state.answers[call_id] = to_json_data(value)
+        answer = self.state.answers[call_id] = to_json_data(value)
         text = answer if isinstance(answer, str) else to_json_text(answer)
-        request_id = state.requests[call_id].id
-        journal.entries.append(InputReceived(self.run.id, journal.step, journal.now, request_id, call_id, text))
+        self.transcript.add_entry(InputReceived, self.state.requests[call_id].id, call_id, text)
         self._use_answer(call_id)
 
     def _request_input(self, ask: AskTool, now: float) -> None:
@@ -295,7 +308,7 @@ class PendingCalls:
             return
         self.state.requests[call.id] = request
         asked_for = (request.id, call.id, request.kind, request.question, call.name, call.raw_arguments)
-        run.journal.entries.append(InputRequested(run.id, run.journal.step, now, *asked_for, request.choices))
+        self.transcript.add_entry(InputRequested, *asked_for, request.choices)
 
     def _use_answer(self, call_id: str) -> None:
         """Apply an answer: use it as the result of the call, or approve, change or reject the call."""
@@ -321,27 +334,4 @@ class PendingCalls:
         """Prepare an approved call with the arguments that the person changed."""
         call = next(call for call in self.state.calls if call.id == call_id)
         changed = replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments))
-        return prepare_call(changed, self.builder.toolset, self.run, False, self.plan.start)
-
-
-def prepare_call(
-    call: ToolCall, toolset: Toolset, run: Run, is_cut: bool, start: Callable[[AgentTool], BranchTool] | None
-) -> AskTool | BranchTool | ToolResult:
-    """Return an `AskTool` with validated arguments, the branch to start, or an error result for the model."""
-    tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
-    if tool is None:
-        names = ", ".join(f"`{name}`" for name in (*toolset.named, *toolset.branches, FINISH))
-        return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
-    if is_cut:
-        return ToolResult(call.id, call.name, error=_CUT_OFF)
-    if isinstance(tool, BranchTool):
-        return tool
-    if isinstance(tool, AgentTool) and start is not None:
-        return start(tool)
-    try:
-        args, kwargs = tool.bind(call.raw_arguments, run)
-    except ArgumentError as error:
-        return ToolResult(call.id, call.name, error=str(error))
-    return AskTool(
-        f"{TOOL_ASK_PREFIX}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf
-    )
+        return self._prepare_call(changed)

@@ -298,49 +298,17 @@ class RunPaused(NamedTuple):
 
 
 Entry = (
-    RunStarted
-    | MessagesAdded
-    | ModelRequested
-    | ModelResponded
-    | ToolStarted
-    | ToolFinished
-    | InputRequested
-    | InputReceived
-    | BranchStarted
-    | BranchFinished
-    | ToolResultsAdded
-    | HistoryEdited
-    | Compacted
-    | RunFinished
-    | RunFailed
-    | RunInterrupted
-    | RunPaused
-)
+    RunStarted | MessagesAdded | ModelRequested | ModelResponded | ToolStarted | ToolFinished
+    | InputRequested | InputReceived | BranchStarted | BranchFinished | ToolResultsAdded
+    | HistoryEdited | Compacted | RunFinished | RunFailed | RunInterrupted | RunPaused
+)  # fmt: skip
 Listener = Callable[[Entry], object]
 """A function that `acorn.listen` calls with every entry."""
 
 
 __all__ = [
-    "BranchStarted",
-    "BranchFinished",
-    "CalledTool",
-    "Compacted",
-    "Entry",
-    "RunFailed",
-    "Fallback",
-    "RunFinished",
-    "HistoryEdited",
-    "InputReceived",
-    "InputRequested",
-    "RunInterrupted",
-    "Listener",
-    "MessagesAdded",
-    "ModelResponded",
-    "ModelRequested",
-    "ResultMessage",
-    "ToolResultsAdded",
-    "RunPaused",
-    "RunStarted",
-    "ToolStarted",
-    "ToolFinished",
-]
+    "BranchStarted", "BranchFinished", "CalledTool", "Compacted", "Entry", "RunFailed", "Fallback", "RunFinished",
+    "HistoryEdited", "InputReceived", "InputRequested", "RunInterrupted", "Listener", "MessagesAdded",
+    "ModelResponded", "ModelRequested", "ResultMessage", "ToolResultsAdded", "RunPaused", "RunStarted",
+    "ToolStarted", "ToolFinished",
+]  # fmt: skip

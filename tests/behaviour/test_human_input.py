@@ -261,12 +261,12 @@ def test_second_answer_to_same_request_raises_store_error() -> None:
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
     first, second = again.calls.open_requests()
-    again.answer(first.id, "x", 9.0)
+    again.take_answers({first.id: "x"}, 9.0)
     assert again.calls.open_requests() == [second]
     with pytest.raises(StoreError, match="is already answered"):
-        again.answer(first.id, "y", 9.0)
+        again.calls.check_answer(first.id, "y")
     with pytest.raises(StoreError, match="has no request `nope`"):
-        again.answer("nope", "y", 9.0)
+        again.calls.check_answer("nope", "y")
     assert [entry.answer for entry in again.journal.entries if isinstance(entry, InputReceived)] == ["x"]
 
 

@@ -50,7 +50,7 @@ from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_
 from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
-from acorn._history.transcript import prior_messages
+from acorn._history.request_messages import prior_messages
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError

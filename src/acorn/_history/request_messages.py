@@ -18,6 +18,7 @@ from operator import is_
 from typing import TypeVar, cast
 
 from pydantic import BaseModel
+from typing_extensions import TypeIs
 
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
@@ -28,8 +29,10 @@ from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES, History, user_message
 from acorn._history.repair import match_results, repair_content, repair_text_message, repair_turn
 from acorn.errors import AcornError, InputError, LimitError
+from acorn.journal import MessagesAdded
 from acorn.models.request import SentMedium, SentMessages, SentPart, media_of
-from acorn.types import JsonValue, Message, is_json_object
+from acorn.record import Run, history_of_run
+from acorn.types import JsonValue, Message, is_json_object, is_list_or_tuple
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
@@ -230,6 +233,55 @@ def _encodable(value: T) -> T:
     elif isinstance(data, float) and not math.isfinite(data):
         data = None
     return cast(T, data)
+
+
+# An earlier conversation that the user passes
+
+
+def prior_messages(history: object, owner: str) -> list[Message]:
+    """Return the messages from `using(history=...)`, which accepts a list or a `Run`.
+
+    The system prompt is left out, because the new run adds its own prompt. Other system messages stay at their
+    positions.
+    """
+    if history is None:
+        return []
+    messages: object = history_of_run(history).current if _is_run(history) else history
+    if not is_list_or_tuple(messages):
+        raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
+    for index, message in enumerate(messages):
+        if not is_json_object(message) or message.get("role") not in ROLES:
+            raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
+    prompt_index = _prompt_index(messages, history)
+    return [message for index, message in enumerate(messages) if index != prompt_index]
+
+
+def _is_run(value: object) -> TypeIs[Run]:
+    return isinstance(value, Run)
+
+
+def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
+    """Return the index of the system prompt in the messages, or None if they contain no system prompt.
+
+    The user may have moved or edited the prompt of an earlier run.
+    """
+    entries = history.journal.entries if _is_run(history) else ()
+    start = next((entry for entry in entries if isinstance(entry, MessagesAdded)), None)
+    if start is not None:
+        if not _starts_with_system(start.messages):
+            return None
+        if start.messages[0] in messages:
+            return messages.index(start.messages[0])
+    return 0 if _starts_with_system(messages) else None
+
+
+def _starts_with_system(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[0].get("role") in SYSTEM_ROLES
+
+
+def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
+    message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
+    return InputError(message, problems=[input_problem(path, expected, excerpt(value, 200), message)])
 
 
 # The input message, and the limit of media

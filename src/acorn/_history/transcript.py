@@ -12,41 +12,19 @@ from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pydantic_core import from_json
-from typing_extensions import TypeIs
 
 from acorn import journal
 from acorn._formats.blobs import to_saved_data
-from acorn._formats.json import copy_json, describe_error, excerpt, text_of, to_content
+from acorn._formats.json import copy_json, describe_error, text_of, to_content
 from acorn._formats.redact import Redactor, find_secrets
-from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
-from acorn._history.history import (
-    ROLES,
-    SYSTEM_ROLES,
-    assistant_message,
-    call_ids,
-    history_of,
-    steps_of,
-    tool_message,
-    user_message,
-)
+from acorn._history.history import assistant_message, call_ids, history_of, steps_of, tool_message, user_message
 from acorn._history.repair import NO_RESULT, missing_results, open_calls, unique_ids
-from acorn.errors import InputError
-from acorn.journal import CalledTool, Entry, Form, MessagesAdded, ResultMessage
+from acorn.journal import CalledTool, Entry, Form, ResultMessage
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Run, history_of_run
-from acorn.types import (
-    TOOL_ERROR,
-    Content,
-    JsonValue,
-    Message,
-    ToolCall,
-    ToolResult,
-    Unfinished,
-    is_json_object,
-    is_list_or_tuple,
-)
+from acorn.types import TOOL_ERROR, Content, JsonValue, Message, ToolCall, ToolResult, Unfinished
 
 E = TypeVar("E", bound=Entry)
 P = ParamSpec("P")
@@ -119,18 +97,14 @@ class Transcript:
         calls = read_calls(response.tool_calls, len(history.messages)) if response.tool_calls else []
         self.journal.step = self.run.steps + 1  # A response starts a new step.
         extra = copy_json(response.extra) if response.extra else {}
-        needs_repair = bool(extra) or not calls
-        called: list[CalledTool] = []
-        for call in calls:
-            called.append(CalledTool(call.id, call.name, call.raw_arguments))
-            needs_repair = needs_repair or not _has_json_object(call)
+        needs_repair = bool(extra) or not calls or not all(map(_has_json_object, calls))
         entry = self.add_entry(
             journal.ModelResponded,
             asked,
             self.run.model or "",
             response.content,
             response.reasoning,
-            tuple(called),
+            tuple([CalledTool(call.id, call.name, call.raw_arguments) for call in calls]),
             extra,
             response.stop_reason,
             refusal,
@@ -376,49 +350,3 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
             earlier[index:index] = results
         messages += earlier
     return [*messages, opening]
-
-
-def prior_messages(history: object, owner: str) -> list[Message]:
-    """Return the messages from `using(history=...)`, which accepts a list or a `Run`.
-
-    The system prompt is left out, because the new run adds its own prompt. Other system messages stay at their
-    positions.
-    """
-    if history is None:
-        return []
-    messages: object = history_of_run(history).current if _is_run(history) else history
-    if not is_list_or_tuple(messages):
-        raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
-    for index, message in enumerate(messages):
-        if not is_json_object(message) or message.get("role") not in ROLES:
-            raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
-    prompt_index = _prompt_index(messages, history)
-    return [message for index, message in enumerate(messages) if index != prompt_index]
-
-
-def _is_run(value: object) -> TypeIs[Run]:
-    return isinstance(value, Run)
-
-
-def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
-    """Return the index of the system prompt in the messages, or None if they contain no system prompt.
-
-    The user may have moved or edited the prompt of an earlier run.
-    """
-    entries = history.journal.entries if _is_run(history) else ()
-    start = next((entry for entry in entries if isinstance(entry, MessagesAdded)), None)
-    if start is not None:
-        if not _starts_with_system(start.messages):
-            return None
-        if start.messages[0] in messages:
-            return messages.index(start.messages[0])
-    return 0 if _starts_with_system(messages) else None
-
-
-def _starts_with_system(messages: Sequence[Message]) -> bool:
-    return bool(messages) and messages[0].get("role") in SYSTEM_ROLES
-
-
-def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
-    message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
-    return InputError(message, problems=[input_problem(path, expected, excerpt(value, 200), message)])

@@ -36,22 +36,11 @@ from acorn.types import Content, JsonObject, JsonValue, Message, ToolCall, ToolR
 _NO_RESULT_YET = "This call has not returned yet."
 
 _INHERITED = (
-    "model",
-    "temperature",
-    "max_tokens",
-    "max_steps",
-    "parse_retries",
-    "cache",
-    "xml_include_descriptions",
-    "xml_description_format",
-    "xml_include_none",
-    "xml_input_root",
-    "xml_output_root",
-    "xml_context_root",
-    "history_format",
-    "compact_at",
-    "max_media_bytes",
-)
+    "model", "temperature", "max_tokens", "max_steps", "parse_retries", "cache",
+    "xml_include_descriptions", "xml_description_format", "xml_include_none",
+    "xml_input_root", "xml_output_root", "xml_context_root",
+    "history_format", "compact_at", "max_media_bytes",
+)  # fmt: skip
 _RATE_LIMITS = ("rate_limit", "max_concurrency")
 
 

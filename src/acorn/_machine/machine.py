@@ -199,10 +199,8 @@ class Machine:
                     request = builder.build(now)
                 id = f"{state.phase} {state.turns + 1}"
                 ask = AskModel(id, builder.model, request, is_summary=state.phase == "compact")
-            case "tools":
+            case "tools" | "branches":
                 return self.calls.list_asks(now)
-            case "branches":
-                return {ask.id: ask for ask in self.calls.list_branches()} | self.calls.list_asks(now)
             case "step":
                 assert plan.on_step is not None
                 ask = AskHook(f"on_step {run.steps}", plan.on_step, (self.hook.open(),))
@@ -608,10 +606,6 @@ class Machine:
         self._asks, self.journal.now = None, now
         self.transcript.pause(self.hook.valid_results())
         self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
-
-    def answer(self, request_id: str, value: object, now: float) -> None:
-        """Apply a person's answer to a request for human input. Raise `InputError` if the answer is invalid."""
-        self._take_answer(self.calls.check_answer(request_id, value), value, now)
 
     def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
         """Apply answers to the requests for human input of this run. `answers` maps request ids to answers."""

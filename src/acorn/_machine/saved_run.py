@@ -161,12 +161,9 @@ def _count_usage(machine: Machine) -> None:
     for entry in machine.journal.entries:
         if isinstance(entry, ModelResponded | BranchFinished | Compacted):
             add_usage(run, entry.usage, entry.cost)
-    tokens, cost = run.usage.total_tokens, run.cost or 0.0
-    spent = machine.state.meter.spent
-    spent.tokens, spent.cost = tokens, cost
-    for budget in machine.plan.above:
-        budget.spent.tokens += tokens
-        budget.spent.cost += cost
+    for budget in machine.budgets.all:
+        budget.spent.tokens += run.usage.total_tokens
+        budget.spent.cost += run.cost or 0.0
 
 
 def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:

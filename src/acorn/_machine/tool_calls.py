@@ -7,7 +7,7 @@ phase.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -165,14 +165,14 @@ class PendingCalls:
                 continue
             prepared = self.prepared[call_id]
             if state.phase == "branches" and isinstance(prepared, BranchTool):
-                continue  # `list_branches` lists the branch.
+                continue
             tool = prepared.tool if isinstance(prepared, AskTool) else self.builder.toolset.named[prepared.name]
             runs_alone = not tool.options.parallel
             if runs_alone and asks:
                 break
             ask: Ask
             if isinstance(prepared, BranchTool):
-                ask = self._branch_ask(call_id, state.branches[call_id], prepared)
+                ask = self._branch_ask(call_id)
             elif self.builder.is_timed:
                 ask = replace(prepared, seconds=self.seconds_for(prepared.tool, now))
             else:
@@ -186,16 +186,13 @@ class PendingCalls:
                 if call_id not in state.answers and call_id not in state.passed:
                     ask_id = f"on_human {self.run.steps} {call_id}"
                     asks[ask_id] = AskHook(ask_id, on_human, (request,))
+        if state.phase == "branches":
+            return {ask.id: ask for ask in map(self._branch_ask, state.branches)} | asks
         return asks
 
-    def list_branches(self) -> Iterator[Ask]:
-        """Yield an ask to run each unfinished branch that the model called."""
-        for call_id, context in self.state.branches.items():
-            branch = self.prepared[call_id]
-            assert isinstance(branch, BranchTool)
-            yield self._branch_ask(call_id, context, branch)
-
-    def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:
+    def _branch_ask(self, call_id: str) -> AskBranch:
+        branch, context = self.prepared[call_id], self.state.branches[call_id]
+        assert isinstance(branch, BranchTool)
         return AskBranch(f"branch {self.run.steps} {call_id}", self.calls[call_id], context, branch.make)
 
     def seconds_for(self, tool: Tool, now: float) -> float:

@@ -586,7 +586,6 @@ def test_invalid_json_texts_do_not_raise_in_partial_parser() -> None:
                 for at in range(0, len(garbage), 9):
                     parser.feed(garbage[at : at + 9])
                     parser.value()
-                parser.finish()
                 dump(parser.value())
 
 
@@ -795,14 +794,6 @@ def test_output_type_that_is_not_model_is_parsed_partially() -> None:
     ]:
         with case(kind):
             assert shown(kind, text) == expected
-
-
-def test_number_at_end_of_text_is_complete_only_after_finish() -> None:
-    parser = PushParser(expectation_of(int))
-    parser.feed("12")
-    assert parser.value() is NOT_READY
-    parser.finish()
-    assert parser.value() == 12
 
 
 def test_field_whose_class_is_defined_later_is_parsed() -> None:

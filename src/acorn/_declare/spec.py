@@ -14,19 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from acorn._declare import settings
 from acorn._declare.generics import deps_type
-from acorn._declare.settings import (
-    AUTO,
-    SETTINGS,
-    ClassLimit,
-    RateLimit,
-    Sampling,
-    check_set_once,
-    check_setting,
-    read_rate_limit,
-    read_sampling,
-    without_overridden,
-)
 from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
 from acorn._declare.tools.decorator import unwrap_method
 from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource
@@ -82,8 +71,8 @@ class Spec:
     max_cost: float | None
     max_seconds: float | None
     compact_at: int | None
-    rate_limit: ClassLimit[RateLimit] | None
-    max_concurrency: ClassLimit[int] | None
+    rate_limit: settings.ClassLimit[settings.RateLimit] | None
+    max_concurrency: settings.ClassLimit[int] | None
     loop_guard: str | None
     max_depth: int
     max_media_bytes: int | None
@@ -108,9 +97,9 @@ class Spec:
         _ = self.sampling, self.xml  # Compute them with the spec, so that the first call does not.
 
     @cached_property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> settings.Sampling:
         """The settings for requests of a run whose hooks have not changed them."""
-        return read_sampling({}, self)
+        return settings.read_sampling({}, self)
 
     @property
     def startable(self) -> tuple[Any, ...]:
@@ -133,12 +122,12 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
 
     `values` maps all settings to their values. `local_names` are local variables that the type hints of tools may use.
     """
-    declared = [attribute for attribute in SETTINGS if _declarer(cls, base, attribute) is not base]
+    declared = [attribute for attribute in settings.SETTINGS if _declarer(cls, base, attribute) is not base]
     frozen = _freeze(cls, values, local_names)
     frozen["model"] = _inherited_model(cls, base, frozen["model"])
     for attribute in _CLASS_LIMITS:
         if frozen[attribute] is not None:
-            frozen[attribute] = ClassLimit(frozen[attribute].limit, _declarer(cls, base, attribute))
+            frozen[attribute] = settings.ClassLimit(frozen[attribute].limit, _declarer(cls, base, attribute))
     return Spec(
         owner=cls.__name__,
         module=f"{cls.__module__}:{cls.__qualname__}",
@@ -153,9 +142,9 @@ def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names
     """Return a copy of a spec with changed settings from an instance or a `with Agent.override(...)` block."""
     changes = _freeze(cls, values, local_names)
     if "model" in values:
-        check_set_once(spec.owner, values["model"], values)
+        settings.check_set_once(spec.owner, values["model"], values)
     else:
-        changes["model"] = without_overridden(spec.model, values)
+        changes["model"] = settings.without_overridden(spec.model, values)
     if "system_prompt" in values:
         changes["prompt"] = _read_prompt(values["system_prompt"], cls, is_on_instance=True)
     return replace(spec, declared=spec.declared | frozenset(values), **changes)
@@ -164,9 +153,9 @@ def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names
 def _inherited_model(cls: type, base: type, model: Any) -> Any:
     """Return a model that a base class declares, without the values that subclasses override."""
     declarer = _declarer(cls, base, "model")
-    check_set_once(declarer.__name__, model, vars(declarer))
+    settings.check_set_once(declarer.__name__, model, vars(declarer))
     subclasses = cls.__mro__[: cls.__mro__.index(declarer)]
-    return without_overridden(model, {name for subclass in subclasses for name in vars(subclass)})
+    return settings.without_overridden(model, {name for subclass in subclasses for name in vars(subclass)})
 
 
 def _declarer(cls: type, base: type, attribute: str) -> type:
@@ -179,7 +168,7 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
     owner = cls.__name__
     frozen: JsonObject = {}
     for attribute, value in values.items():
-        check_setting(owner, attribute, value)
+        settings.check_setting(owner, attribute, value)
         if attribute == "tools":
             listed, sources = collect_tools(value, owner, local_names)
             tools = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
@@ -188,13 +177,15 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
             frozen["human_tools"] = tuple([tool for tool in tools if tool.may_ask_human])
             frozen["has_tool_methods"] = any(isinstance(tool, FunctionTool) and bool(tool.method) for tool in tools)
             frozen["sources"] = tuple(sources)
-        elif attribute in ("initial_input", "final_output"):
+        elif attribute in _SHAPE_FIELDS:
             frozen[_SHAPE_FIELDS[attribute]] = shape_of(value, owner, attribute)
         elif attribute == "cache":
-            frozen["cache"] = CACHE_DEFAULT if value is True else AUTO_CACHE if value == AUTO else tuple(value or ())
+            frozen["cache"] = (
+                CACHE_DEFAULT if value is True else AUTO_CACHE if value == settings.AUTO else tuple(value or ())
+            )
         elif attribute in _CLASS_LIMITS:
-            limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
-            frozen[attribute] = None if limit is None else ClassLimit(limit, cls)
+            limit = settings.read_rate_limit(value, owner) if attribute == "rate_limit" else value
+            frozen[attribute] = None if limit is None else settings.ClassLimit(limit, cls)
         elif attribute != "system_prompt":
             frozen[attribute] = value
     return frozen

@@ -21,15 +21,7 @@ from typing import Any, get_origin
 
 from acorn._declare.tools.arguments import Binding, UnresolvedHintError, schema_binding, signature_binding
 from acorn._declare.tools.decorator import ToolOptions, is_partial, options_of, unwrap_method
-from acorn._declare.tools.kinds import (
-    AS_TOOL,
-    Arguments,
-    Tool,
-    ToolSource,
-    hosted_tool,
-    is_source,
-    tool_definition,
-)
+from acorn._declare.tools.kinds import AS_TOOL, Arguments, Tool, ToolSource, hosted_tool, is_source, tool_definition
 from acorn._formats.json import excerpt
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
@@ -109,13 +101,10 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, obje
     if isinstance(entry, FunctionTool):
         return entry
     if hasattr(get_origin(entry), AS_TOOL):  # The entry is an agent with type arguments, such as `Extract[Person]`.
-        make_tool(
-            get_origin(entry), where, owner, local_names
-        )  # This raises an error if the class cannot be instantiated.
+        make_tool(get_origin(entry), where, owner, local_names)  # This fails if the class cannot be instantiated.
         entry = entry()
     if hasattr(entry, AS_TOOL):
-        agent_tool: Tool = getattr(entry, AS_TOOL)(where, owner)
-        return check_tool_name(agent_tool, owner)
+        return check_tool_name(getattr(entry, AS_TOOL)(where, owner), owner)
     if isinstance(entry, dict):
         return check_tool_name(hosted_tool(entry, where, owner), owner)
     entry = unwrap_method(entry)
@@ -131,15 +120,9 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, obje
             f"hosted tool as a dict, got {received}."
         )
     options = options_of(entry) or ToolOptions()
+    name = options.name or callable_name(entry)
     return _check_tool(
-        FunctionTool(
-            options.name or callable_name(entry),
-            entry,
-            options,
-            f"{where} (`{_label(entry)}`)",
-            local_names=local_names,
-        ),
-        owner,
+        FunctionTool(name, entry, options, f"{where} (`{_label(entry)}`)", local_names=local_names), owner
     )
 
 
@@ -315,11 +298,7 @@ def _read_parameters(text: str, style: str) -> dict[str, str]:
 
     # Parse only the parameter sections of a Google docstring, so that errors in other sections do not matter.
     sections = [google.Section(title, "param", google.SectionType.MULTIPLE) for title in _PARAMETER_SECTIONS]
-    parsers = {
-        "google": google.GoogleParser(sections).parse,
-        "numpy": numpydoc.parse,
-        "sphinx": rest.parse,
-    }
+    parsers = {"google": google.GoogleParser(sections).parse, "numpy": numpydoc.parse, "sphinx": rest.parse}
     try:
         # The parsers remove the indentation of all lines except the first line, so it must not be a section title.
         parsed = parsers[style](f"_\n\n{text}")

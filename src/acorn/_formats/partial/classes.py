@@ -30,10 +30,10 @@ LISTS = (list, Sequence, MutableSequence)
 DICTS = (dict, Mapping, MutableMapping)
 
 _slots: JsonObject = dict(vars(BaseModel))
-_dict = _slots["__dict__"]
-_fields_set, _extra, _private = (
-    _slots[name] for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-)
+_get_dict, _set_dict = _slots["__dict__"].__get__, _slots["__dict__"].__set__
+_set_fields_set = _slots["__pydantic_fields_set__"].__set__
+_set_extra = _slots["__pydantic_extra__"].__set__
+_set_private = _slots["__pydantic_private__"].__set__
 
 
 class PartialModel(BaseModel):
@@ -59,20 +59,18 @@ class PartialModel(BaseModel):
         @property
         def __dict__(self) -> JsonObject:
             _fill_pending_field(self)
-            return _dict.__get__(self)
+            return _get_dict(self)
 
         @__dict__.setter
         def __dict__(self, value: JsonObject) -> None:
-            _dict.__set__(self, value)
-            _open.__set__(self, None)
+            _set_dict(self, value)
+            _set_open(self, None)
 
 
 _open: Any = vars(PartialModel)["__acorn_open__"]
 METHODS = frozenset(dir(PartialModel))
+_get_open, _set_open = _open.__get__, _open.__set__
 _new = object.__new__
-_get_dict, _get_open = _dict.__get__, _open.__get__
-_set_dict, _set_open = _dict.__set__, _open.__set__
-_set_fields_set, _set_extra, _set_private = _fields_set.__set__, _extra.__set__, _private.__set__
 
 
 def _fill_pending_field(instance: PartialModel, name: str | None = None) -> None:

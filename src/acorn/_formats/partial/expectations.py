@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from itertools import islice
 from types import NoneType
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, Protocol, get_origin
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -25,13 +25,7 @@ from pydantic_core import SchemaSerializer, core_schema, to_json
 from acorn._formats.partial.classes import METHODS, PartialModel, new_instance
 from acorn.types import JsonObject, JsonValue
 
-
-class _NotReady:
-    def __repr__(self) -> str:
-        return "NOT_READY"
-
-
-NOT_READY: Any = _NotReady()
+NOT_READY: Any = object()
 """The sentinel for a value that snapshots omit, such as an incomplete number or a value that fails validation."""
 
 LONG_TEXT = 1000
@@ -92,12 +86,12 @@ def _first_entries(items: dict[Any, object], count: int, key: object, last: obje
     return entries
 
 
-class Frame:
-    """The base class of frames. A frame stores an incomplete JSON object or list, and the parser adds values to it."""
+class Frame(Protocol):
+    """The interface of frames. A frame stores an incomplete JSON object or list, and the parser adds values to it."""
 
     __slots__ = ()
-    is_object = True
-    key_changes_snapshot = False
+    is_object: bool = True
+    key_changes_snapshot: bool = False
     """Whether a new key may change the snapshot before the value of this key arrives."""
 
     def enter(self, key: str) -> Any:
@@ -105,19 +99,15 @@ class Frame:
 
         For a list, `key` is "".
         """
-        raise NotImplementedError
 
     def put(self, value: object) -> None:
         """Store the value for which `enter` was called. The value is `NOT_READY` if it failed validation."""
-        raise NotImplementedError
 
     def close(self) -> object:
         """Return the final value of the object or list after its end has arrived."""
-        raise NotImplementedError
 
     def snapshot(self, child: object) -> object:
         """Return the current value of the object or list. `child` is a snapshot of its last, incomplete value."""
-        raise NotImplementedError
 
 
 class ListFrame(Frame):
@@ -251,24 +241,6 @@ class ModelFrame(Frame):
             child = child()  # Without a value in `__dict__`, a field named `copy` would return the method.
         values[name] = child
         return new_instance(self.cls, values, self.seen, self.extra, None)
-
-
-class WrapperFrame(Frame):
-    """The base class of frames that contain another frame for the same JSON object or list, and change its results."""
-
-    __slots__ = ("inner", "is_object", "key_changes_snapshot", "leaf")
-
-    def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
-        self.inner = inner
-        self.leaf = leaf
-        self.is_object = inner.is_object
-        self.key_changes_snapshot = inner.key_changes_snapshot
-
-    def enter(self, key: str) -> Any:
-        return self.inner.enter(key)
-
-    def put(self, value: object) -> None:
-        self.inner.put(value)
 
 
 # Expectations.
@@ -527,26 +499,20 @@ class UnionExpectation(LeafExpectation):
         return complete
 
 
-class CompleteFrame(WrapperFrame):
-    """A frame (the state of an incomplete object or list) that snapshots omit until it is complete."""
+class ValidatedFrame(Frame):
+    """A frame that stores the values of an object or list in another frame, and that validates them at the end."""
 
-    __slots__ = ()
-
-    def close(self) -> object:
-        return self.leaf.validate_container(self.inner.close())
-
-    def snapshot(self, child: object) -> object:
-        return NOT_READY
-
-
-class ValidatedFrame(WrapperFrame):
-    """A frame (the state of an incomplete object or list) that snapshots contain, and that is validated at its end."""
-
-    __slots__ = ("fits",)
+    __slots__ = ("fits", "inner", "is_object", "key_changes_snapshot", "leaf")
 
     def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
-        super().__init__(inner, leaf)
+        self.inner = inner
+        self.leaf = leaf
+        self.is_object = inner.is_object
+        self.key_changes_snapshot = inner.key_changes_snapshot
         self.fits = True
+
+    def enter(self, key: str) -> Any:
+        return self.inner.enter(key)
 
     def put(self, value: object) -> None:
         self.fits = self.fits and value is not NOT_READY
@@ -565,6 +531,18 @@ class ValidatedFrame(WrapperFrame):
 
     def snapshot(self, child: object) -> object:
         return self.leaf.wrap(self.inner.snapshot(child))
+
+
+class CompleteFrame(ValidatedFrame):
+    """A frame (the state of an incomplete object or list) that snapshots omit until it is complete."""
+
+    __slots__ = ()
+
+    def close(self) -> object:
+        return self.leaf.validate_container(self.inner.close())
+
+    def snapshot(self, child: object) -> object:
+        return NOT_READY
 
 
 _SERIALIZER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})

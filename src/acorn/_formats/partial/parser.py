@@ -97,14 +97,6 @@ class PushParser:
             else:
                 at = self._state(piece, at)
 
-    def finish(self) -> None:
-        """Report the end of the text to the parser, so that it completes a number at the end of the text.
-
-        Without this call, the parser must expect further digits of the number.
-        """
-        if self._rest and self._text is None and not self._stack:
-            self._end_token(self._rest)
-
     def value(self) -> Any:
         """Return a snapshot of the current value.
 
@@ -268,7 +260,7 @@ class PushParser:
 @lru_cache(maxsize=512)
 def expectation_of(kind: Any) -> Expectation:
     """Return the expectation for a type. A cache avoids repeated work."""
-    return _Compiler().compile(kind)
+    return _Compiler().compile(kind, None)
 
 
 class _Compiler:
@@ -279,72 +271,64 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.models: dict[Any, ModelExpectation | RootModelExpectation] = {}
-        self.config: ConfigDict | None = None
 
-    def compile(self, kind: Any) -> Expectation:
+    def compile(self, kind: Any, config: ConfigDict | None) -> Expectation:
+        """Return the expectation for a type. `config` is the `model_config` of the class that contains the value."""
         if kind in (Any, object, JsonValue):
             return ANYTHING
         if kind is str:
-            return TextExpectation(str, self.config)
+            return TextExpectation(str, config)
         if isinstance(kind, NewType):
-            return self.compile(kind.__supertype__)
+            return self.compile(kind.__supertype__, config)
         origin, arguments = get_origin(kind) or kind, get_args(kind)
         if origin is typing.Annotated:
-            return self._annotated(kind, arguments[0])
+            return self._annotated(kind, arguments[0], config)
         if origin in (Union, types.UnionType):
-            return UnionExpectation(kind, self.config, [self.compile(member) for member in arguments])
+            return UnionExpectation(kind, config, [self.compile(member, config) for member in arguments])
         if origin in LISTS:
-            return ListExpectation(kind, self.config, self.compile(arguments[0]) if arguments else ANYTHING)
+            return ListExpectation(kind, config, self.compile(arguments[0], config) if arguments else ANYTHING)
         if origin in DICTS:
             name, value = arguments or (str, Any)
-            return DictExpectation(
-                kind, self.config, self.compile(value), None if name is str else LeafExpectation(name, self.config)
-            )
+            keys = None if name is str else LeafExpectation(name, config)
+            return DictExpectation(kind, config, self.compile(value, config), keys)
         if is_root_class(kind):
-            return self._root(kind)
+            return self.models.get(kind) or self._root(kind)
         if has_fields(kind) and has_readable_hints(kind):
-            return self._object(kind, origin)
-        return LeafExpectation(kind, self.config)
+            return self.models.get(kind) or self._object(kind, origin, config)
+        return LeafExpectation(kind, config)
 
-    def _annotated(self, kind: Any, inner: Any) -> Expectation:
+    def _annotated(self, kind: Any, inner: Any, config: ConfigDict | None) -> Expectation:
         """Return the expectation for a type with metadata, such as limits and validators.
 
         The parser applies the metadata only to complete values.
         """
-        expectation = self.compile(inner)
+        expectation = self.compile(inner, config)
         if isinstance(expectation, ModelExpectation | RootModelExpectation):
             return expectation
         if not isinstance(expectation, LeafExpectation):
-            return LeafExpectation(kind, self.config)
+            return LeafExpectation(kind, config)
         expectation.kind = kind
         return expectation
 
     def _root(self, kind: type[RootModel[Any]]) -> Expectation:
-        if kind in self.models:
-            return self.models[kind]
         expectation = self.models[kind] = RootModelExpectation(kind, None)
         expectation.partial = partial_class(kind)
-        outer, self.config = self.config, kind.model_config or None
-        expectation.inner = self.compile(_field_type(kind.model_fields["root"], kind))
+        expectation.inner = self.compile(_field_type(kind.model_fields["root"], kind), kind.model_config or None)
         expectation.grows = expectation.inner.grows
-        self.config = outer
         return expectation
 
-    def _object(self, kind: Any, cls: Any) -> Expectation:
-        if kind in self.models:
-            return self.models[kind]
-        outer, is_model = self.config, issubclass(cls, BaseModel)
-        expectation = self.models[kind] = ModelExpectation(kind, None if is_model else outer)
+    def _object(self, kind: Any, cls: Any, config: ConfigDict | None) -> Expectation:
+        is_model = issubclass(cls, BaseModel)
+        expectation = self.models[kind] = ModelExpectation(kind, None if is_model else config)
         expectation.is_validated = not is_model
         if is_typeddict(cls):
             expectation.required = required_keys(kind)
         else:
             expectation.partial = partial_class(kind)
         # For a class without a configuration, Pydantic uses the configuration of the class that contains it.
-        self.config = (cls.model_config if is_model else getattr(cls, "__pydantic_config__", outer)) or None
+        own = (cls.model_config if is_model else getattr(cls, "__pydantic_config__", config)) or None
         fields = {name: field for name, field in fields_of(kind).items() if field.init is not False}
-        expectations = {name: self.compile(_field_type(field, kind)) for name, field in fields.items()}
-        self.config = outer
+        expectations = {name: self.compile(_field_type(field, kind), own) for name, field in fields.items()}
         expectation.fields = {name: (name, inner) for name, inner in expectations.items()}
         # Add the aliases last: if an alias is also the name of another field, the alias has priority.
         for name, field in fields.items():

@@ -15,18 +15,8 @@ from decimal import Decimal
 from itertools import islice, product
 from typing import Any, TypeVar
 
+from acorn._formats.schema import regex
 from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
-from acorn._formats.schema.regex import (
-    ENDLESS,
-    Alternation,
-    CharacterSet,
-    Concatenation,
-    PatternNode,
-    Repetition,
-    UnsupportedPatternError,
-    read_pattern,
-    to_python_pattern,
-)
 from acorn.errors import AcornError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
@@ -147,7 +137,7 @@ class _Examples:
 
     def _array(self, schema: JsonSchema, path: str, number: int) -> list[Any]:
         prefix, low = schema.get("prefixItems", []), int(schema.get("minItems", 0))
-        high = int(schema.get("maxItems", ENDLESS))
+        high = int(schema.get("maxItems", regex.ENDLESS))
         items = [
             self.value(item, f"{path}[{index}]", number) for index, item in enumerate(prefix if low else prefix[:high])
         ]
@@ -316,7 +306,7 @@ def matches_pattern(pattern: str, text: str) -> bool:
     The result is also True if Python cannot compile the regular expression, because the text then cannot be checked.
     """
     try:
-        return re.search(to_python_pattern(pattern), text) is not None
+        return re.search(regex.to_python_pattern(pattern), text) is not None
     except re.error:
         return True
 
@@ -343,8 +333,8 @@ def _simple_texts(low: int, high: int | None) -> Iterator[str]:
 
 def _texts_for_pattern(pattern: str, low: int) -> Iterator[str]:
     try:
-        options = [option.node for option in read_pattern(pattern, is_lenient=True)]
-    except UnsupportedPatternError:
+        options = [option.node for option in regex.read_pattern(pattern, is_lenient=True)]
+    except regex.UnsupportedPatternError:
         return
     extra_repetitions = [0, 1, 2, 3, *([low] if low > 3 else [])]
     for extra, choice, letter in product(extra_repetitions, range(4), range(len(_LETTERS))):
@@ -355,18 +345,18 @@ def _texts_for_pattern(pattern: str, low: int) -> Iterator[str]:
             yield text.rjust(low, "a")
 
 
-def _write(node: PatternNode, extra: int, choice: int, letters: str) -> str:
+def _write(node: regex.PatternNode, extra: int, choice: int, letters: str) -> str:
     """Return a text for a regular expression, which may not match.
 
     `extra` is the number of repetitions above the minimum, and `choice` is the index of the alternative at each `|`.
     The first of the `letters` is the preferred letter.
     """
     match node:
-        case CharacterSet(allowed):
+        case regex.CharacterSet(allowed):
             return next((letter for letter in letters if letter in allowed), min(allowed, default=""))
-        case Concatenation(parts):
+        case regex.Concatenation(parts):
             return "".join([_write(part, extra, choice, letters) for part in parts])
-        case Alternation(options):
+        case regex.Alternation(options):
             return _write(options[choice % len(options)], extra, choice, letters)
-        case Repetition(part, low, high):
+        case regex.Repetition(part, low, high):
             return _write(part, extra, choice, letters) * min(high, low + extra)

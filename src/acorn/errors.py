@@ -59,12 +59,7 @@ class ParseError(AcornError):
     """The number of outputs that the model wrote."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        raw_output: str = "",
-        errors: Sequence[JsonObject] = (),
-        attempts: int = 1,
+        self, message: str, *, raw_output: str = "", errors: Sequence[JsonObject] = (), attempts: int = 1
     ) -> None:
         super().__init__(message)
         self.raw_output = raw_output

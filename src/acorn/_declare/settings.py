@@ -99,11 +99,9 @@ def settings_in(model: JsonValue) -> Iterator[tuple[str, str]]:
 
 def setting_in(model: JsonValue, attribute: str, default: Any) -> Any:
     """Return the value of a setting in a model dict, or `default` if the dict does not contain the setting."""
-    if isinstance(model, dict):
-        for key in MODEL_KEYS[attribute]:
-            if key in model:
-                return model[key]
-    return default
+    if not isinstance(model, dict):
+        return default
+    return next((model[key] for key in MODEL_KEYS[attribute] if key in model), default)
 
 
 def without_overridden(model: Any, nearer: Collection[str]) -> Any:

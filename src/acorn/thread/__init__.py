@@ -6,6 +6,7 @@ run = agent.run(question="What is 2+2?")
 print(serialize_thread_to_xml(run.thread))
 """
 
+from acorn._formats.xml.encode import escape_xml
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
@@ -20,7 +21,7 @@ from acorn.thread.events import (
     parse_events,
 )
 from acorn.thread.messages import from_messages, to_messages
-from acorn.thread.xml import escape_xml, parse_thread_xml, serialize_thread_to_xml
+from acorn.thread.xml import parse_thread_xml, serialize_thread_to_xml
 
 __all__ = [
     "AgentEvent",

@@ -235,8 +235,4 @@ def _message(events: Sequence[MessagePart]) -> Message:
 
 def _function(call: ToolCallEvent) -> MessageCall:
     arguments = to_json_text(call.args) if call.raw_arguments is None else call.raw_arguments
-    return {
-        "id": call.tool_call_id,
-        "type": "function",
-        "function": {"name": call.tool_name, "arguments": arguments},
-    }
+    return {"id": call.tool_call_id, "type": "function", "function": {"name": call.tool_name, "arguments": arguments}}

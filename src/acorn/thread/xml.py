@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from html import unescape
 from typing import assert_never
 
 from acorn._formats.json import excerpt, shorten, to_json_text
-from acorn._formats.xml.encode import FORBIDDEN_CHARACTER, escape_anywhere
+from acorn._formats.xml.encode import FORBIDDEN_CHARACTER, escape_xml
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -41,11 +40,6 @@ _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
 _ROLES: JsonObject = {kind: role for role, kind in _TYPES.items()}
 
 
-def escape_xml(text: str) -> str:
-    """Return a text with `& < > " '` escaped, and with U+FFFD in place of characters that XML forbids."""
-    return escape_anywhere(text)
-
-
 def _json_body(value: object) -> str:
     """Convert a value to compact JSON text for the body of an XML element.
 
@@ -57,7 +51,7 @@ def _json_body(value: object) -> str:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # This joins surrogate pairs.
     if not text.isprintable():
         text = FORBIDDEN_CHARACTER.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    return escape_anywhere(text)
+    return escape_xml(text)
 
 
 def _result_body(result: object) -> str:
@@ -197,12 +191,8 @@ class _ThreadParser:
     """
 
     def __init__(self) -> None:
-        self._open_calls: set[str] = set()
-        self._waiting: dict[tuple[str | None, int | None], deque[str]] = defaultdict(deque)
-        """A dict that maps (tool name, iteration) to the ids of calls in their order.
-
-        Each call has three keys: with both values, with None as the name (an error has no name), and with None as the
-        iteration."""
+        self._open_calls: dict[str, tuple[str, int]] = {}
+        """A dict that maps the ids of open calls, which have no result yet, to (tool name, iteration)."""
 
     def read(self, line: re.Match[str], number: int) -> AgentEvent | None:
         """Convert one line of the document to an event, or return None if the type is unknown."""
@@ -219,7 +209,7 @@ class _ThreadParser:
                 return self._result_event(name, body, number, iteration)
             case "error":
                 recoverable = values.get("recoverable") == "true"
-                call_id = self._take_open_call((None, iteration)) if recoverable else None
+                call_id = self._take_open_call(None, iteration) if recoverable else None
                 return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
             case "human_input_requested":
                 return HumanInputRequestedEvent(iteration=iteration, question=body, **ids)
@@ -238,29 +228,24 @@ class _ThreadParser:
         if not is_json_object(args):
             raise ValueError("the arguments are not a JSON object")
         call_id = f"call_{number}"
-        self._open_calls.add(call_id)
-        for key in ((name, iteration), (None, iteration), (name, None)):
-            self._waiting[key].append(call_id)
+        self._open_calls[call_id] = name, iteration
         return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
 
     def _result_event(self, name: str, body: str, number: int, iteration: int) -> ToolResultEvent:
-        call_id = self._take_open_call((name, iteration), (name, None))
+        call_id = self._take_open_call(name, iteration) or self._take_open_call(name, None)
         if call_id is not None:
             return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=body)
         return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{number}", tool_name=name, result=body)
 
-    def _take_open_call(self, *keys: tuple[str | None, int | None]) -> str | None:
-        """Return the id of the first tool call without a result that matches one of the keys, or None.
+    def _take_open_call(self, name: str | None, iteration: int | None) -> str | None:
+        """Return the id of the first tool call without a result that has the name and the iteration, or None.
 
-        The method also marks this tool call as answered. A key is (tool name, iteration), and None matches any value.
+        The method also marks this tool call as answered. As an argument, None matches any value.
         """
-        for key in keys:
-            waiting = self._waiting[key]
-            while waiting:
-                call_id = waiting.popleft()
-                if call_id in self._open_calls:
-                    self._open_calls.remove(call_id)
-                    return call_id
+        for call_id, call in self._open_calls.items():
+            if name in (None, call[0]) and iteration in (None, call[1]):
+                del self._open_calls[call_id]
+                return call_id
         return None
 
 

@@ -242,10 +242,7 @@ def _check_parameters(parameters: list[inspect.Parameter], label: str, is_builti
 
 
 def _read_hints(
-    function: Callable[..., Any],
-    parameters: list[inspect.Parameter],
-    label: str,
-    local_names: Mapping[str, object],
+    function: Callable[..., Any], parameters: list[inspect.Parameter], label: str, local_names: Mapping[str, object]
 ) -> JsonObject:
     """Return a dict that maps parameter names to their types.
 
@@ -359,11 +356,7 @@ def _reason(error: Exception) -> str:
 
 
 def schema_binding(
-    schema: Any,
-    function: Callable[..., Any],
-    label: str,
-    drop_first: bool,
-    local_names: Mapping[str, object],
+    schema: Any, function: Callable[..., Any], label: str, drop_first: bool, local_names: Mapping[str, object]
 ) -> Binding:
     """Return the binding of a function with an explicit schema, after a check that they fit together.
 

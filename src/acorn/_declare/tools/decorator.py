@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
@@ -135,13 +136,10 @@ def options_of(function: object) -> ToolOptions | None:
 
 
 def _mark(target: Any, options: ToolOptions) -> Any:
-    inner: Any = getattr(target, "__func__", target) if not inspect.ismethod(target) else target
+    inner = unwrap_method(target)
     if _MARK not in getattr(inner, "__dict__", {}):
-        try:
+        with suppress(AttributeError):
             setattr(inner, _MARK, options)
-        except AttributeError:
-            pass
-        else:
             return target
     # A bound method or a builtin has no attribute for the options, and the options of a function must not be replaced.
     wrapped: Any = functools.partial(target)

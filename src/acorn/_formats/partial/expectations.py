@@ -163,12 +163,8 @@ class DictFrame(Frame):
         return self.items
 
     def snapshot(self, child: object) -> object:
-        if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
-            return LazyValue(_first_entries, self.items, len(self.items), self.key, child)
-        items = self.items.copy()
-        if self.key is not NOT_READY and child is not NOT_READY:
-            items[self.key] = child
-        return items
+        entries = LazyValue(_first_entries, self.items, len(self.items), self.key, child)
+        return entries if len(self.items) > LONG_LIST or isinstance(child, LazyValue) else entries()
 
 
 class TypedDictFrame(DictFrame):

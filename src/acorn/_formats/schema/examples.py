@@ -34,20 +34,15 @@ def example_value(schema: JsonSchema, where: str) -> Any:
     try:
         return _Examples(schema).value(schema, "", 0)
     except _NoExampleError as error:
+        wrong, path = error.args
         raise AcornError(
-            f"`AnyModel` cannot generate a value for `{error.path or 'output'}` of `{where}`: no example fits the "
-            f"schema {json.dumps(error.schema)[:200]}. Add `examples` to the field, or use `ScriptedModel`."
+            f"`AnyModel` cannot generate a value for `{path or 'output'}` of `{where}`: no example fits the "
+            f"schema {json.dumps(wrong)[:200]}. Add `examples` to the field, or use `ScriptedModel`."
         ) from None
 
 
 class _NoExampleError(Exception):
-    """Raised if no example fits a schema."""
-
-    def __init__(self, schema: object, path: str) -> None:
-        super().__init__(path)
-        self.schema = schema
-        self.path = path
-        """The dotted path of the field that has the schema."""
+    """Raised with a schema that no example fits, and with the dotted path of the field that has the schema."""
 
 
 class _Examples:

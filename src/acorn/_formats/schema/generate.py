@@ -58,17 +58,14 @@ def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
 
 def find_target(ref: str, schema: Any) -> Any:
     """Return the value that a reference points to, or {} if the target does not exist."""
-    named = schema.get("$defs") if is_json_object(schema) else None
-    node: Any = named.get(ref.removeprefix("#/$defs/")) if is_json_object(named) else None
-    if node is None:  # A user's schema may use any JSON pointer.
-        node = schema if ref == "#" or ref.startswith("#/") else {}
-        for part in ref.split("/")[1:]:
-            key = unquote(part).replace("~1", "/").replace("~0", "~")
-            if is_json_list(node):
-                index = int(key) if key.isdecimal() and len(key) < 6 else len(node)
-                node = node[index] if index < len(node) else {}
-            else:
-                node = node.get(key, {}) if is_json_object(node) else {}
+    node: Any = schema if ref == "#" or ref.startswith("#/") else {}
+    for part in ref.split("/")[1:]:  # A user's schema may use any JSON pointer.
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if is_json_list(node):
+            index = int(key) if key.isdecimal() and len(key) < 6 else len(node)
+            node = node[index] if index < len(node) else {}
+        else:
+            node = node.get(key, {}) if is_json_object(node) else {}
     return node
 
 

@@ -120,9 +120,7 @@ def _describe_count(low: int | None, high: int | None, noun: str) -> str:
         return f"{low} to {_plural(high, noun)}"
     if low is not None:
         return f"at least {_plural(low, noun)}"
-    if high is not None:
-        return f"at most {_plural(high, noun)}"
-    return ""
+    return f"at most {_plural(high, noun)}" if high is not None else ""
 
 
 def _plural(count: int, noun: str) -> str:

@@ -251,9 +251,7 @@ class Shape:
     def call_schema(self) -> JsonSchema:
         """The JSON Schema for errors about arguments, with a property for each field name and for each alias."""
         by_name = self.xml_schema["properties"]
-        aliases = {
-            alias: by_name[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)
-        }
+        aliases = {alias: by_name[name] for alias, name in self.names_by_alias.items()}
         return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **by_name}}
 
     @cached_property
@@ -341,7 +339,7 @@ def shape_of(declared: object, owner: str, attribute: str) -> Shape:
         shape = Shape(_class_from_list(declared, owner, attribute))
     else:
         fields = {RESULT: (_check_type(declared, owner, attribute), ...)}
-        shape = Shape(_create_class(f"{owner}{_suffix(attribute)}", fields, owner, attribute), wrapped=True)
+        shape = Shape(_create_class(fields, owner, attribute), wrapped=True)
     _check_shape(shape, owner, attribute)
     return shape
 
@@ -380,7 +378,7 @@ def _class_from_list(declared: Sequence[object], owner: str, attribute: str) -> 
                 f"`{owner}.{attribute}` contains the field `{name}` twice. Remove or rename one of the two fields."
             )
         fields[name] = definition
-    return _create_class(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
+    return _create_class(fields, owner, attribute)
 
 
 def _is_tuple(value: object) -> TypeIs[tuple[Any, ...]]:
@@ -414,13 +412,14 @@ def _check_type(declared: Any, owner: str, where: str) -> Any:
     return declared
 
 
-def _create_class(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:
+def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:
+    suffix = "Input" if attribute.startswith("initial") else "Output"
     try:
         with warnings.catch_warnings():
             # Pydantic warns about fields such as `copy` or `json`, which hide a method of BaseModel.
             warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
             created: type[BaseModel] = create_model(
-                name,
+                f"{owner}{suffix}",
                 __config__=ConfigDict(protected_namespaces=(), extra="ignore"),
                 __module__=__name__,
                 **fields,
@@ -461,10 +460,6 @@ def aliases_of(field: FieldInfo) -> list[str]:
         return [alias]
     choices = getattr(alias, "choices", [alias] if alias is not None else [])
     return [choice if isinstance(choice, str) else str(choice.path[0]) for choice in choices]
-
-
-def _suffix(attribute: str) -> str:
-    return "Input" if attribute.startswith("initial") else "Output"
 
 
 def _quote_names(names: Iterable[str]) -> str:

@@ -465,11 +465,10 @@ class _XmlReader:
     def _inline_json(self, element: Element, kind: type[Any]) -> Any:
         """Return the JSON object or list that the element contains as text, or None if it contains anything else."""
         opening = "{" if kind is dict else "["
-        if element.children and not self.source[element.content_start : element.content_end].lstrip().startswith(
-            opening
-        ):
+        content = self.source[element.content_start : element.content_end]
+        if element.children and not content.lstrip().startswith(opening):
             return None  # Return early, because the next step would unescape a large text.
-        text = element.text(self.source).strip()
+        text = unescape(content).strip()
         if not text.startswith(opening):
             return None
         try:

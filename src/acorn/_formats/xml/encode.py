@@ -80,11 +80,9 @@ def escape_attribute(text: str) -> str:
     return _escape(text, _IN_ATTRIBUTE)
 
 
-def escape_anywhere(text: str) -> str:
-    """Escape text for use in an element or in an attribute with double quotes.
-
-    The result does not protect line breaks in attributes, so use it only if the parser does not normalize whitespace.
-    """
+def escape_xml(text: str) -> str:
+    """Return a text with `& < > " '` escaped, and with U+FFFD in place of characters that XML forbids."""
+    # The result does not protect line breaks in attributes, so the parser must not normalize whitespace.
     return _escape(text, _ANYWHERE)
 
 

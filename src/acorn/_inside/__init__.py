@@ -24,7 +24,6 @@ from acorn._declare import spec_cache as _specs
 from acorn._declare.module_base import BatchItem as _BatchItem
 from acorn._declare.module_base import set_call_options as _set_call_options
 from acorn._declare.spec import Spec as Spec
-from acorn._declare.spec_cache import is_agent as is_agent
 from acorn._declare.spec_cache import module_docstring as module_docstring
 from acorn._declare.spec_cache import read_spec as read_spec
 from acorn._declare.tools.collect import FINISH as FINISH
@@ -78,6 +77,11 @@ AgentT = TypeVar("AgentT", bound=Agent)
 def agent_name(agent: AgentOrClass) -> str:
     """Return the class name that identifies an agent in stores and workers, such as `package.file:Class`."""
     return _specs.agent_name(_specs.class_of(agent))
+
+
+def is_agent(value: object) -> TypeGuard[AgentOrClass]:
+    """Return True if a value is an agent instance or an agent class (a class derived from `module`)."""
+    return _specs.is_agent(value)
 
 
 def is_instance(value: object) -> TypeGuard[Agent]:

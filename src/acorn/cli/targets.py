@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import os
 import re
 import sys
@@ -293,14 +292,3 @@ def read_run_file(file: str) -> Run:
     except (StoreError, UnicodeDecodeError) as error:
         reason = str(error).removeprefix("Cannot read the saved run: ")
         raise CommandError(f"`{file}` is not a saved run: {reason}") from error
-
-
-def parse_value(text: str) -> Any:
-    """Convert a text that the user typed to a value.
-
-    If the text is valid JSON, return the JSON value. Otherwise return the text.
-    """
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -13,10 +13,11 @@ a name from the run in the code only if it is a valid Python name.
 from __future__ import annotations
 
 import ast
+import json
 import keyword
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from textwrap import indent
 
 from pydantic_core import from_json
 
@@ -26,6 +27,8 @@ from acorn._inside import (
     FINISH,
     SUMMARY_INTRODUCTION,
     RecordedError,
+    Redactor,
+    parse_json,
     snake_case,
     text_of,
     to_compact_json,
@@ -35,12 +38,13 @@ from acorn._inside import (
 from acorn.errors import LimitError, ModelError
 from acorn.record import Run
 from acorn.thread import dump_events
-from acorn.types import JsonObject, Message, Paused, Unfinished, is_json_list, is_json_object, is_list_or_tuple
+from acorn.types import JsonObject, Message, Paused, Unfinished, is_json_object
 
 _UNKNOWN_MODULE = "your_project"
 _INDENT = "    "
 _ERROR_NAMES = {name for name in acorn.__all__ if name.endswith("Error")}
 _MODULES = {
+    **dict.fromkeys(("inf", "nan"), "math"),
     **dict.fromkeys(("Failure", "Reply", "ScriptedModel", "call", "finish"), "acorn.testing"),
     **dict.fromkeys(("Paused", "Usage", "runs", *_ERROR_NAMES), "acorn"),
     "MemoryStore": "acorn.stores",
@@ -49,6 +53,14 @@ _MODULES = {
     "to_jsonable_python": "pydantic_core",
 }
 """A dict that maps the names that generated code may use to their modules."""
+_MODEL_BY_INPUT = """
+def reply(request: ModelRequest) -> Reply:
+    texts = [message['content'] for message in request.messages]
+    start = max(index for index, text in enumerate(texts) if text in scripts)
+    turns = [message for message in request.messages[start:] if message['role'] == 'assistant']
+    return scripts[texts[start]][len(turns)]
+
+model = ScriptedModel(reply)"""
 
 Turn = journal.Compacted | journal.ModelResponded | ModelError
 """A response of the model, a summary by the model, or the provider error that ended the run."""
@@ -59,24 +71,22 @@ def as_python(
     *,
     module: str | None = None,
     settings: Mapping[str, object] | None = None,
-    redact: Callable[[str], str] = str,
+    redactor: Redactor | None = None,
 ) -> str:
     """Return the source code of a test file that replays a run.
 
     `module` is the path of the agent class, such as `package.file:Class`. `settings` is JSON data with the settings of
-    the agent instance that differ from its class. `redact` is a function that removes secrets from a text.
+    the agent instance that differ from its class. `redactor` removes secrets from the text of the run.
     """
-    return _TestWriter(run, module, settings or {}, redact).text()
+    return _TestWriter(run, module, settings or {}, redactor or Redactor(finds_keys=False)).text()
 
 
 class _TestWriter:
     """A generator of one test file."""
 
-    def __init__(
-        self, run: Run, module: str | None, settings: Mapping[str, object], redact: Callable[[str], str]
-    ) -> None:
+    def __init__(self, run: Run, module: str | None, settings: Mapping[str, object], redactor: Redactor) -> None:
         self.run = run
-        self.redact = redact
+        self.redactor = redactor
         self.settings = {
             name: value
             for name, value in settings.items()
@@ -92,29 +102,20 @@ class _TestWriter:
         """A (module, class name) pair for each agent class. The class of the run itself is the first item."""
         self.agent = self.classes[0][1]
         self.is_concurrent = any(
-            _start_time(one) < _start_time(other) + other.seconds
-            and _start_time(other) < _start_time(one) + one.seconds
-            and not any(member is other for member in _runs_in_tree(one))  # The list has a run before its branches.
-            for one, other in combinations(self.members, 2)
+            _start_time(later) < _start_time(earlier) + earlier.seconds
+            for member in self.members
+            for earlier, later in pairwise(sorted(member.branches, key=_start_time))
         )
 
     def text(self) -> str:
-        test = [f"def test_{snake_case(self.agent)}() -> None:"]
         model = self._model_by_input() if self.is_concurrent else self._model()
-        test += [f"{_INDENT}{line}" if line else "" for line in [*model, *self._call()]]
+        body = indent("\n".join([*model, *self._call()]), _INDENT)
+        test = f"def test_{snake_case(self.agent)}() -> None:\n{body}\n"
         if (reason := self._skip_reason()) is not None:
-            test.insert(0, f"@pytest.mark.skip(reason={reason!r})")
-        lines = [
-            f'"""Replay a run of `{self.agent}`: the model repeats its responses, and the output must match.',
-            "",
-            *self._remarks(),
-            '"""',
-            "",
-            *self._import_lines("\n".join(test)),
-            "",
-            "",
-        ]
-        return "\n".join([*lines, *test]) + "\n"
+            test = f"@pytest.mark.skip(reason={reason!r})\n{test}"
+        title = f"Replay a run of `{self.agent}`: the model repeats its responses, and the output must match."
+        docstring = [f'"""{title}', "", *self._remarks(), '"""']
+        return "\n".join([*docstring, "", *self._import_lines(test), "", "", test])
 
     def _skip_reason(self) -> str | None:
         """Return the reason why a scripted model cannot repeat the run, or None if a scripted model can repeat it."""
@@ -156,21 +157,17 @@ class _TestWriter:
             module: f"from {module} import {', '.join(sorted(names, key=_import_order))}"
             for module, names in sorted(modules.items())
         }
-        third_party = ["import pytest"] if "pytest" in used else []
-        if "pydantic_core" in lines:
-            third_party.append(lines.pop("pydantic_core"))
-        return [*third_party, *([""] if third_party else []), *lines.values()]
+        installed = ["import pytest"] if "pytest" in used else []
+        installed += [lines.pop(module) for module in ("math", "pydantic_core") if module in lines]
+        return [*installed, *([""] if installed else []), *lines.values()]
 
     # The model
 
-    def _model(self) -> Iterator[str]:
+    def _model(self) -> list[str]:
         turns = [(_request_time(run, turn), turn) for run in self.members for turn in _turns(run)]
         turns.sort(key=lambda item: item[0])
-        yield "model = ScriptedModel("
-        yield f"{_INDENT}["
-        yield from self._replies([turn for _, turn in turns])
-        yield f"{_INDENT}]"
-        yield ")"
+        replies = self._replies([turn for _, turn in turns])
+        return ["model = ScriptedModel(", f"{_INDENT}[", *replies, f"{_INDENT}]", ")"]
 
     def _model_by_input(self) -> Iterator[str]:
         """Yield the code of a scripted model with one script for the input of each run.
@@ -184,14 +181,7 @@ class _TestWriter:
             yield from self._replies(_turns(run))
             yield f"{_INDENT}],"
         yield "}"
-        yield ""
-        yield "def reply(request: ModelRequest) -> Reply:"
-        yield f"{_INDENT}texts = [message['content'] for message in request.messages]"
-        yield f"{_INDENT}start = max(index for index, text in enumerate(texts) if text in scripts)"
-        yield f"{_INDENT}turns = [message for message in request.messages[start:] if message['role'] == 'assistant']"
-        yield f"{_INDENT}return scripts[texts[start]][len(turns)]"
-        yield ""
-        yield "model = ScriptedModel(reply)"
+        yield _MODEL_BY_INPUT
 
     def _replies(self, turns: Sequence[Turn]) -> Iterator[str]:
         return (f"{_INDENT}{_INDENT}{self._reply(turn)}," for turn in turns)
@@ -249,16 +239,16 @@ class _TestWriter:
         if error_name is not None:
             contexts.append(f"pytest.raises({error_name})")
         yield f"with {', '.join(contexts)}:"
-        target = "run = " if error_name is None else ""
+        call = f"{_INDENT}{'run = ' if error_name is None else ''}{configured}.run"
         values: object = to_saved_data(self.run.input) if fork is None else {}
         if not values:
-            yield f"{_INDENT}{target}{configured}.run()"
+            yield f"{call}()"
         elif is_json_object(values) and all(map(_is_keyword_argument, values)):
-            yield f"{_INDENT}{target}{configured}.run("
+            yield f"{call}("
             yield from (f"{_INDENT}{_INDENT}{keyword}," for keyword in self._keywords(values))
             yield f"{_INDENT})"
         else:
-            yield f"{_INDENT}{target}{configured}.run(**{self._literal(values)})"
+            yield f"{call}(**{self._literal(values)})"
         if error_name is None:
             yield from self._resume(agent)
             yield from self._assertions()
@@ -321,16 +311,8 @@ class _TestWriter:
 
     def _literal(self, value: object) -> str:
         """Convert JSON data to the source code of a Python literal, without secrets."""
-        if is_json_object(value):
-            return f"{{{', '.join(f'{self._literal(key)}: {self._literal(item)}' for key, item in value.items())}}}"
-        if is_list_or_tuple(value):
-            return f"[{', '.join(map(self._literal, value))}]"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"float({str(value)!r})"
-        if value is None or isinstance(value, bool | int | float):
-            return repr(value)
-        # A subclass of `str` may return another text, so this calls `str.__str__`.
-        return repr(self.redact(str.__str__(value) if isinstance(value, str) else str(value)))
+        plain: object = json.loads(json.dumps(value))  # A blob is a text with another `repr`.
+        return repr(self.redactor.data(plain))
 
 
 def _import_order(name: str) -> tuple[bool, str]:
@@ -349,15 +331,13 @@ def _class_path(run: Run) -> str:
 
 
 def _turns(run: Run) -> list[Turn]:
-    entries = run.journal.entries
     turns: list[Turn] = [
         entry
-        for entry in entries
+        for entry in run.journal.entries
         if isinstance(entry, journal.Compacted) or (isinstance(entry, journal.ModelResponded) and entry.attempts > 0)
     ]
     # The error of a refusal is not a turn, because a refusal is a response of the model.
-    responses = [entry for entry in entries if isinstance(entry, journal.ModelResponded)]
-    if isinstance(run.error, ModelError) and not (responses and responses[-1].refusal is not None):
+    if isinstance(run.error, ModelError) and not (turns and getattr(turns[-1], "refusal", None) is not None):
         turns.append(run.error)
     return turns
 
@@ -381,27 +361,17 @@ def _input_text(run: Run) -> str:
 
 def _questions(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
     """Return (kind, answer or None) for each request for human input, in the order of the requests."""
-    answers = {
-        entry.request_id: entry.answer
-        for run in runs
-        for entry in run.journal.entries
-        if isinstance(entry, journal.InputReceived)
-    }
+    entries = [(_start_time(run) + entry.at, entry) for run in runs for entry in run.journal.entries]
+    answers = {entry.request_id: entry.answer for _, entry in entries if isinstance(entry, journal.InputReceived)}
     requests = sorted(
-        (_start_time(run) + entry.at, entry.request_id, entry.kind)
-        for run in runs
-        for entry in run.journal.entries
-        if isinstance(entry, journal.InputRequested)
+        (time, entry.request_id, entry.kind) for time, entry in entries if isinstance(entry, journal.InputRequested)
     )
     return [(kind, answers.get(request_id)) for _, request_id, kind in requests]
 
 
 def _parse_answer(kind: str, text: str) -> object:
     """Return a recorded answer. For an approval, this is a boolean, a dict of changed arguments, or a text."""
-    try:
-        value: object = from_json(text) if kind == "approval" else text
-    except ValueError:
-        return text
+    value: object = parse_json(text) if kind == "approval" else text
     return value if isinstance(value, bool) or is_json_object(value) else text
 
 
@@ -440,18 +410,16 @@ def _parse_arguments(text: str) -> JsonObject | None:
         return None
     if not is_json_object(arguments) or not all(map(_is_keyword_argument, arguments)) or "_id" in arguments:
         return None
-    return arguments if to_compact_json(arguments) == text and _is_exact(arguments) else None
+    return arguments if to_compact_json(arguments) == text else None
 
 
 def _is_exact(value: object) -> bool:
-    """Return True if JSON data is equal to the value of its Python literal.
+    """Return False if JSON data contains NaN, an infinite number, or a text with a lone surrogate.
 
-    This is False for NaN, infinite numbers, and texts with lone surrogates.
+    Such a value does not stay equal if it is written to source code.
     """
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
-    if is_json_object(value):
-        return all(_is_exact(key) and _is_exact(item) for key, item in value.items())
-    return all(map(_is_exact, value)) if is_json_list(value) else True
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from rich.text import Text
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import FINISH, Spec, describe_blobs, read_spec, read_stored_entries, to_json_text
+from acorn._inside import FINISH, Spec, describe_blobs, parse_json, read_spec, read_stored_entries, to_json_text
 from acorn._inside.runs import Explanation, explain_agent, resume_stream
 from acorn.cli import targets
 from acorn.cli.arguments import ParsedArguments, parse_arguments, show_help
@@ -221,7 +221,7 @@ def resume(
     acorn does not repeat committed requests and tool calls. If the run has finished, the command prints the stored
     output.
     """
-    given = [targets.parse_value(answer)] if answer is not None else []
+    given = [parse_json(answer)] if answer is not None else []
     given += [True] if yes else []
     given += [no or False] if no is not None else []
     if len(given) > 1:
@@ -353,7 +353,7 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
             )
         for index, event in enumerate(events):
             if isinstance(event, ToolResultEvent | ErrorEvent) and event in kept_events and event.tool_call_id in ids:
-                result = targets.parse_value(text)
+                result = parse_json(text)
                 edited = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=result)
                 edited.timestamp = event.timestamp
                 events[index] = edited

@@ -14,12 +14,12 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import read_stored_entries, record_to_json, stored_instance, tree_entries
+from acorn._inside import parse_json, read_stored_entries, record_to_json, stored_instance, tree_entries
 from acorn._inside.run_tree import tree_of
 from acorn.cli.errors import CommandError, os_errors, redactor
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import make_table, print_json, rich_console, write, write_line
-from acorn.cli.targets import find_run_id, open_chosen_store, parse_value, read_run_file, short_id, store_of
+from acorn.cli.targets import find_run_id, open_chosen_store, read_run_file, short_id, store_of
 from acorn.cli.text import clean, one_line, plural, seconds_text, totals_text
 from acorn.cli.views import Pen, PlainView, draw_run
 from acorn.journal import Entry
@@ -153,7 +153,7 @@ def answer(
     matching = [other for other in opened_store.requests() if other.id.startswith(request)]
     if len(matching) > 1:
         raise CommandError(f"`{request}` matches {len(matching)} requests. Use more characters of the id.")
-    acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_value(value))
+    acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_json(value))
     root = opened_store.read(matching[0].run_id)[0].facts.root
     is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
     if is_queued:
@@ -296,7 +296,7 @@ def _as_test(run: Run, store: Store | None) -> str:
     if store is not None:
         stored = store.read(run.id)[0]
         module, settings = stored.header.agent, stored_instance(stored).settings
-    return as_python(run, module=module, settings=settings, redact=redactor().text)
+    return as_python(run, module=module, settings=settings, redactor=redactor())
 
 
 def _write_html(source: str, store: Store | None, out: str) -> None:

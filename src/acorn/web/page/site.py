@@ -273,7 +273,7 @@ class Site:
             )
         run, stored = acorn.runs(self.store).get(run_id), self.store.read(run_id)[0]
         settings = stored_instance(stored).settings
-        return as_python(run, module=stored.header.agent, settings=settings, redact=self.redactor(NO_LIMIT).text)
+        return as_python(run, module=stored.header.agent, settings=settings, redactor=self.redactor(NO_LIMIT))
 
     def fleet(self) -> JsonObject | None:
         """Return the workers, the queue sizes and the unanswered requests for human input as JSON data.

@@ -64,53 +64,6 @@ _TOO_LONG = ("context length", "context limit", "context window", "prompt is too
 _FILTERED = ("content filter", "content management policy", "safety system")
 
 
-def suggest_fix(
-    failure: FailureDetails,
-    message: str,
-    set_by_user: Collection[str],
-    name: str,
-    *,
-    is_bad_request: bool,
-    is_too_long: bool,
-    is_filtered: bool = False,
-) -> str:
-    """Return a sentence that suggests to the user how to fix a failed request, or "" if acorn has no suggestion.
-
-    `set_by_user` contains the names of the settings that the user set.
-    """
-    text, status = message.lower(), failure.status
-    if failure.problem == TIMED_OUT:
-        return "Increase `timeout` in the model dict, or try again later."
-    if status == 413 or is_too_long:
-        return (
-            "The conversation is too long for the model. Shorten it in `on_step`, or use a model with a larger context."
-        )
-    if is_filtered or any(sign in text for sign in _FILTERED):
-        return "The provider's content filter rejected the request. Change the input or the prompt."
-    if is_bad_request and (attribute := rejected_setting(message, set_by_user)):
-        return f"The model does not support the `{attribute}` that was set. Change or remove it."
-    if status in (401, 403):
-        return "Check the `api_key` in the model dict, or the provider's environment variable."
-    if status is not None and 300 <= status < 400:
-        return "The server redirects the request to another address. Set `api_base` in the model dict to that address."
-    if status == 404:
-        return CHECK_MODEL_ID.format(name)
-    if "quota" in text or "credit balance" in text:
-        return "The account has no credit left. Check its plan and billing."
-    if status == 429:
-        return "The provider's rate limit is reached. Wait, or send fewer requests."
-    if failure.problem in (NO_CONNECTION, UNREADABLE):
-        return "Check `api_base` in the model dict and the network, or try again later."
-    if status is not None and status >= 500:
-        return "The provider has a problem. Try again later."
-    return ""
-
-
-def rejected_setting(message: str, set_by_user: Collection[str]) -> str | None:
-    """Return the first setting of the user that is mentioned in an error message, or None if none is mentioned."""
-    return next((name for name in _PROTOCOL_NAMES if name in set_by_user and mentions(message.lower(), name)), None)
-
-
 _PROTOCOL_NAMES = {
     "temperature": ("temperature",),
     "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
@@ -129,7 +82,7 @@ def mentions(message: str, setting: str) -> bool:
     return any(name in message for name in _PROTOCOL_NAMES.get(setting, (setting,)))
 
 
-def is_too_long(message: str) -> bool:
+def says_too_long(message: str) -> bool:
     """Return True if an error message says that the conversation is longer than the context window of the model."""
     text = message.lower()
     return any(sign in text for sign in _TOO_LONG)
@@ -153,24 +106,12 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
     return chain
 
 
-def _redact_errors(chain: list[BaseException], redactor: Redactor) -> None:
-    """Replace the secrets in the arguments and attributes of exceptions, so that no traceback shows a secret."""
-    for error in chain:
-        error.args = redactor.data(error.args)
-        for name, value in list(getattr(error, "__dict__", {}).items()):
-            # An exception of a failed stream may contain the response body as bytes.
-            if type(value) in (str, bytes, list, dict, tuple):
-                with suppress(AttributeError):
-                    setattr(error, name, redactor.data(value))
-
-
 # Rejected settings
 
 _IDENTITY_KEYS = ("user", "metadata", "headers", "extra_headers")
 """Settings that identify the sender. They do not affect which parameters a model supports."""
 _rejected: dict[tuple[str, ...], set[str]] = {}
 """A dict that maps a model name with its settings to the parameters that the model rejected."""
-_NONE: frozenset[str] = frozenset()
 
 
 class RejectedSettings:
@@ -183,7 +124,7 @@ class RejectedSettings:
 
     @property
     def known(self) -> Set[str]:
-        return _rejected.get(self._key, _NONE) if _rejected else _NONE
+        return _rejected.get(self._key, frozenset()) if _rejected else frozenset()
 
     def remember(self, left_out: set[str]) -> None:
         if left_out:
@@ -226,7 +167,7 @@ class Attempt:
 
         The caller must then send the request again.
         """
-        if is_too_long(message):
+        if says_too_long(message):
             self.on_accepted()
             return False
         for name, mark in _removable_settings(self.request, self.set_by_user):
@@ -252,20 +193,70 @@ class Attempt:
         left_out = self._rejected.known | self.left_out
         return _without_rejected_strict(self.request, left_out), left_out
 
+    def suggest_fix(
+        self,
+        failure: FailureDetails,
+        message: str,
+        *,
+        is_bad_request: bool,
+        is_too_long: bool = False,
+        is_filtered: bool = False,
+    ) -> str:
+        """Return a sentence that suggests to the user how to fix the failure, or "" if acorn has no suggestion."""
+        text, status = message.lower(), failure.status
+        if failure.problem == TIMED_OUT:
+            return "Increase `timeout` in the model dict, or try again later."
+        if status == 413 or is_too_long or says_too_long(message):
+            return (
+                "The conversation is too long for the model. Shorten it in `on_step`, or use a model with a larger "
+                "context."
+            )
+        if is_filtered or any(sign in text for sign in _FILTERED):
+            return "The provider's content filter rejected the request. Change the input or the prompt."
+        if is_bad_request and (attribute := self.rejected_setting(message)):
+            return f"The model does not support the `{attribute}` that was set. Change or remove it."
+        if status in (401, 403):
+            return "Check the `api_key` in the model dict, or the provider's environment variable."
+        if status is not None and 300 <= status < 400:
+            return (
+                "The server redirects the request to another address. Set `api_base` in the model dict to that address."
+            )
+        if status == 404:
+            return CHECK_MODEL_ID.format(self._rejected.model_name)
+        if "quota" in text or "credit balance" in text:
+            return "The account has no credit left. Check its plan and billing."
+        if status == 429:
+            return "The provider's rate limit is reached. Wait, or send fewer requests."
+        if failure.problem in (NO_CONNECTION, UNREADABLE):
+            return "Check `api_base` in the model dict and the network, or try again later."
+        if status is not None and status >= 500:
+            return "The provider has a problem. Try again later."
+        return ""
+
+    def rejected_setting(self, message: str) -> str | None:
+        """Return the first setting of the user that an error message mentions, or None if it mentions none."""
+        text, names = message.lower(), self.set_by_user
+        return next((name for name in _PROTOCOL_NAMES if name in names and mentions(text, name)), None)
+
     def redact_causes(self, error: BaseException) -> tuple[list[BaseException], Redactor]:
-        """Redact an exception and its causes, and return these exceptions and the redactor."""
+        """Redact an exception and its causes, and return these exceptions and the redactor.
+
+        The redactor replaces the secrets in arguments and attributes, so that no traceback shows a secret.
+        """
         hosted = [tool for tool in self.request.tools if tool.get("type") != "function"]
         redactor = Redactor(find_secrets([self._config, *hosted]))
         chain = error_chain(error, self._outer_error)
-        _redact_errors(chain, redactor)
+        for cause in chain:
+            cause.args = redactor.data(cause.args)
+            for name, value in list(getattr(cause, "__dict__", {}).items()):
+                # An exception of a failed stream may contain the response body as bytes.
+                if type(value) in (str, bytes, list, dict, tuple):
+                    with suppress(AttributeError):
+                        setattr(cause, name, redactor.data(value))
         return chain, redactor
 
     def error(
-        self,
-        provider: str,
-        failure: FailureDetails,
-        *details: str,
-        error_class: type[ModelError] = ModelError,
+        self, provider: str, failure: FailureDetails, *details: str, error_class: type[ModelError] = ModelError
     ) -> ModelError:
         """Create the error of this request. `details` are the sentences of its message."""
         label = f" ({failure.label})" if failure.label else ""

@@ -16,16 +16,7 @@ from pydantic_core import from_json
 
 from acorn._base.clock import current_clock
 from acorn.errors import ModelError
-from acorn.models.failures import (
-    NO_CONNECTION,
-    TIMED_OUT,
-    UNREADABLE,
-    Attempt,
-    FailureDetails,
-    RejectedSettings,
-    is_too_long,
-    suggest_fix,
-)
+from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, Attempt, FailureDetails, RejectedSettings
 from acorn.models.lanes.http import IncomingResponse, Post, ResponseTimeoutError, TransportError, send
 from acorn.models.lanes.http_async import AsyncIncomingResponse, asend
 from acorn.models.lanes.http_response import EventParser
@@ -206,14 +197,8 @@ class NativeModel:
     ) -> NoReturn:
         _, redactor = attempt.redact_causes(cause)
         message = redactor.text(message)
-        suggestion = suggest_fix(
-            failure,
-            message,
-            attempt.set_by_user,
-            self.name,
-            is_bad_request=is_rejected or failure.status in (400, 422),
-            is_too_long=is_too_long(message),
-        )
+        is_bad_request = is_rejected or failure.status in (400, 422)
+        suggestion = attempt.suggest_fix(failure, message, is_bad_request=is_bad_request)
         error_class = RequestNotSupportedError if isinstance(cause, UnsupportedContentError) else ModelError
         raise attempt.error(self.provider, failure, message, suggestion, error_class=error_class) from cause
 

@@ -347,7 +347,7 @@ class LiteLLMModel:
         message = "" if failure.problem == TIMED_OUT else redactor.text(provider_message(chain))
         if "LLM Provider NOT provided" in message:
             return attempt.error(self.provider, failure, unknown_model_message(self.name))
-        suggestion = suggest_litellm_fix(error, failure, message, attempt.set_by_user, self.name)
+        suggestion = suggest_litellm_fix(error, failure, message, attempt, self.name)
         return attempt.error(self.provider, failure, message, suggestion)
 
 

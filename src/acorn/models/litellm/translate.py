@@ -9,18 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic_core import from_json
 
-from acorn.models.failures import (
-    CHECK_MODEL_ID,
-    TIMED_OUT,
-    FailureDetails,
-    rejected_setting,
-    suggest_fix,
-)
-from acorn.models.failures import is_too_long as says_too_long
+from acorn.models.failures import CHECK_MODEL_ID, Attempt, FailureDetails
 from acorn.models.lanes.anthropic import blocks_to_send, to_block
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks
 from acorn.models.lanes.openai_chat import STOP_REASONS, ChatReader, read_completion
@@ -341,37 +334,22 @@ def is_bad_request(error: BaseException) -> bool:
     return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
 
 
-def is_too_long(error: BaseException) -> bool:
-    """Return True if an exception means that the conversation is longer than the context window of the model."""
-    return type(error).__name__ == "ContextWindowExceededError" or says_too_long(str(error))
-
-
-def suggest_litellm_fix(
-    error: Exception, failure: FailureDetails, message: str, set_by_user: Collection[str], name: str
-) -> str:
-    """Return a sentence that suggests to the user how to fix a failed request, or "" if acorn has no suggestion.
-
-    `set_by_user` contains the names of the settings that the user set.
-    """
+def suggest_litellm_fix(error: Exception, failure: FailureDetails, message: str, attempt: Attempt, name: str) -> str:
+    """Return a sentence that suggests to the user how to fix a failed request, or "" if acorn has no suggestion."""
     kind = type(error).__name__
-    if failure.problem != TIMED_OUT and not is_too_long(error):
-        if kind == "UnsupportedParamsError" and "'tools'" in message:
-            return (
-                "If the model can call tools, add `allowed_openai_params: ['tools', 'tool_choice']` to its model dict."
-            )
-        if kind == "UnsupportedParamsError" and not rejected_setting(message, set_by_user):
-            return (
-                "Remove this parameter from the model dict. If the model does support it, add its name to "
-                "`allowed_openai_params` in the model dict."
-            )
-        if kind == "LiteLLMUnknownProvider" or "provider not provided" in message.lower():
-            return CHECK_MODEL_ID.format(name)
-    return suggest_fix(
+    if kind == "UnsupportedParamsError" and "'tools'" in message:
+        return "If the model can call tools, add `allowed_openai_params: ['tools', 'tool_choice']` to its model dict."
+    if kind == "UnsupportedParamsError" and not attempt.rejected_setting(message):
+        return (
+            "Remove this parameter from the model dict. If the model does support it, add its name to "
+            "`allowed_openai_params` in the model dict."
+        )
+    if kind == "LiteLLMUnknownProvider":
+        return CHECK_MODEL_ID.format(name)
+    return attempt.suggest_fix(
         failure,
         message,
-        set_by_user,
-        name,
         is_bad_request=is_bad_request(error),
-        is_too_long=is_too_long(error),
+        is_too_long=kind == "ContextWindowExceededError",
         is_filtered=kind == "ContentPolicyViolationError",
     )

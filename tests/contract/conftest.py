@@ -26,7 +26,7 @@ from acorn import ModelError, Run, module
 from acorn._base.clock import use_clock
 from acorn.models.failures import forget_rejections
 from acorn.models.fallback import CIRCUITS
-from acorn.models.litellm.library import library
+from acorn.models.litellm.library import litellm
 
 RESPONSES = "responses"
 """The lane of OpenAI's Responses, asked natively."""
@@ -210,7 +210,7 @@ def clock() -> Iterator[FakeClock]:
 @pytest.fixture(scope="session")
 def litellm_is_loaded() -> None:
     """Import LiteLLM in advance: the import takes seconds that belong to no test."""
-    library()
+    litellm()
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from tests.cases import case
 from tests.contract.conftest import Wire
 
 from acorn import ModelError, module
-from acorn.models.litellm.library import is_unknown, library, unknown_model_message
+from acorn.models.litellm.library import is_unknown, litellm, unknown_model_message
 from acorn.testing import finish
 
 SCRIPT = """
@@ -70,7 +70,7 @@ def test_error_for_model_id_without_similar_id_contains_no_suggestion() -> None:
 
 
 def test_model_ids_without_provider_that_litellm_knows_are_accepted() -> None:
-    known = [name for name in library().model_list_set if "/" not in name]
+    known = [name for name in litellm().model_list_set if "/" not in name]
     assert "gpt-4o" in known
     known += ["claude-newfamily-5", "ft:gpt-4o:team::id", "gpt-image-9", "anthropic.claude-next-9"]
     assert [name for name in known if is_unknown(name, {})] == []

@@ -58,7 +58,6 @@ LATE_IMPORTS = {
     ("_history/compaction", "acorn"),  # The event classes, for runs that are summarized.
     ("models/local/download", "platformdirs"),
     ("models/lanes/http_async", "aiohttp"),
-    ("models/litellm/library", "litellm"),
     ("models/litellm/adapter", "acorn"),  # The transport loads httpx and aiohttp, which a missing key does not need.
     ("testing/scripted", "asyncio"),
     ("_telemetry/__init__", "acorn"),  # Spans need OpenTelemetry, which a program may not have.

@@ -20,37 +20,18 @@ from pydantic_core import from_json
 
 from acorn._formats.json import copy_json
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.failures import (
-    TIMED_OUT,
-    Attempt,
-    FailureDetails,
-    RejectedSettings,
-)
+from acorn.models.failures import TIMED_OUT, Attempt, FailureDetails, RejectedSettings
 from acorn.models.lanes.anthropic import tool_definition
-from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
+from acorn.models.lanes.lane import (
+    BLOCKS_KEY,
+    COMMON_KEYS,
+    ITEMS_KEY,
+    cache_marks,
+    is_anthropic_tool,
+    is_openai_tool,
+)
 from acorn.models.lanes.openai_chat import is_non_reasoning_model
-from acorn.models.litellm.library import (
-    find_provider,
-    is_loaded,
-    is_unknown,
-    library,
-    may_have_keys,
-    silence,
-    supported_params,
-    unknown_model_message,
-)
-from acorn.models.litellm.translate import (
-    LiteLLMStreamReader,
-    adapt_arguments,
-    injection_points,
-    is_bad_request,
-    provider_message,
-    read_response,
-    suggest_litellm_fix,
-    unsupported_medium,
-    with_blocks,
-    with_documents,
-)
+from acorn.models.litellm import library, translate
 from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
 from acorn.models.providers import check_key, custom_address, provider_in_id
 from acorn.models.request import ModelRequest
@@ -58,8 +39,6 @@ from acorn.models.retry import DEFAULT_TIMEOUT, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
-    import httpx
-
     from acorn.models.litellm.transport import LiteLLMStream, StreamWatch
 
 
@@ -76,14 +55,22 @@ class LiteLLMModel:
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
         # A program that has imported LiteLLM may have registered models that are not in the list file.
-        if not is_loaded() and is_unknown(self.name, config):
-            raise DeclarationError(unknown_model_message(self.name))
+        if not library.is_loaded() and library.is_unknown(self.name, config):
+            raise DeclarationError(library.unknown_model_message(self.name))
         self._arguments = {key: value for key, value in config.items() if key not in COMMON_KEYS}
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # `api_base` works with every provider.
         self._config = config
+        self._declared_price = price_in(config)
+        """The price in the model dict, or None."""
+        self._declared_provider: str | None = self._arguments.get("custom_llm_provider")
+        self._known_provider = self._declared_provider or provider_in_id(self.name)
+        """The provider in the model dict or in the model id, or "" if only LiteLLM knows the provider.
+
+        Unlike `provider`, this attribute does not load LiteLLM, which takes several seconds.
+        """
         timeout = config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT))
-        self._configured_timeout: Any = timeout if hasattr(timeout, "as_dict") else parse_timeout(timeout)
+        self._timeout: Any = timeout if hasattr(timeout, "as_dict") else parse_timeout(timeout)
         """The timeout in seconds, None for no limit, or an httpx timeout object."""
         self._rejected = RejectedSettings(self.name, self._arguments)
 
@@ -94,30 +81,16 @@ class LiteLLMModel:
 
     @property
     def takes_strict(self) -> bool:
-        if self._provider_without_litellm == "azure":
-            return True
-        return self._provider_without_litellm == "openai" and custom_address("openai", self._config) is None
+        provider = self._known_provider
+        return provider == "azure" or (provider == "openai" and custom_address("openai", self._config) is None)
 
     def takes_tool(self, tool: JsonObject) -> bool:
-        provider = self._provider_without_litellm
-        if provider == "anthropic":
+        if self._known_provider == "anthropic":
             return is_anthropic_tool(tool)
         # LiteLLM loses the results of the hosted tools of OpenAI's Responses API, and it does not send Gemini's hosted
         # tools together with functions. Other servers may run hosted tools.
-        is_chat = provider == "openai" and "/responses/" not in self.name
+        is_chat = self._known_provider == "openai" and "/responses/" not in self.name
         return is_chat and is_openai_tool(tool) and custom_address("openai", self._config) is not None
-
-    @property
-    def _provider_without_litellm(self) -> str:
-        """The provider in the model dict or in the model id, or "" if only LiteLLM knows the provider.
-
-        Unlike `provider`, this property does not load LiteLLM, which takes several seconds.
-        """
-        return self._declared_provider or provider_in_id(self.name)
-
-    @property
-    def _declared_provider(self) -> str | None:
-        return self._arguments.get("custom_llm_provider")
 
     @cached_property
     def provider(self) -> str:
@@ -125,7 +98,7 @@ class LiteLLMModel:
 
         The first access loads LiteLLM.
         """
-        return find_provider(self.name, self._declared_provider, self._arguments.get("api_base"))
+        return library.find_provider(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         if "tool_choice" in self._rejected.known:
@@ -133,7 +106,7 @@ class LiteLLMModel:
         if self.thinks and "claude" in self.name:  # Anthropic rejects a forced tool if reasoning is on.
             return False
         self._check_key()
-        params = supported_params(self.name, self._declared_provider)
+        params = library.supported_params(self.name, self._declared_provider)
         allowed = self._arguments.get("allowed_openai_params", ())
         return params is None or "tool_choice" in params or "tool_choice" in allowed
 
@@ -146,32 +119,26 @@ class LiteLLMModel:
         return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
     def price(self) -> Price | None:
-        return self._price
+        return self._declared_price or self._listed_price
 
     @cached_property
-    def _price(self) -> Price | None:
-        if (price := price_in(self._config)) is not None:
-            return price
+    def _listed_price(self) -> Price | None:
         self._check_key()
         try:
-            info: JsonObject = library().get_model_info(self.name)
+            info: JsonObject = library.litellm().get_model_info(self.name)
         except Exception:  # The model is not in LiteLLM's price table.
             return None
         if info.get("input_cost_per_token") is None:
             return None
         return Price(float(info["input_cost_per_token"]), float(info.get("output_cost_per_token") or 0))
 
-    @property
-    def _has_price(self) -> bool:
-        return price_in(self._config) is not None
-
     def _check_key(self) -> None:
         """Raise `ModelError` if the API key of the provider is certainly missing.
 
         Callers check the API key before they load LiteLLM, because loading LiteLLM takes several seconds.
         """
-        if not may_have_keys():
-            check_key(self.name, self._provider_without_litellm, self._config)
+        if not library.may_have_keys():
+            check_key(self.name, self._known_provider, self._config)
 
     # Sending
 
@@ -182,7 +149,7 @@ class LiteLLMModel:
         already counts.
         """
         self._check_key()
-        library()
+        library.litellm()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         with self._attempt(request) as attempt:
@@ -192,7 +159,7 @@ class LiteLLMModel:
         return self._deltas(request, _transport().StreamWatch(request.timeout))
 
     def _deltas(self, request: ModelRequest, watch: StreamWatch) -> Iterator[Delta]:
-        reader = LiteLLMStreamReader(has_cost=not self._has_price)
+        reader = translate.LiteLLMStreamReader(has_cost=self._declared_price is None)
         with self._attempt(request) as attempt:
             stream: LiteLLMStream = _transport().LiteLLMStream(self._send(attempt, watch), watch)
             with closing(stream):
@@ -206,9 +173,7 @@ class LiteLLMModel:
     # connections when an event loop ends. acorn therefore calls only the synchronous client, in a thread.
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        async for response in _iterate_in_thread(lambda: iter([self.complete(request)])):
-            return response
-        raise AssertionError("The thread ended without a response or an error. This is a bug in acorn.")
+        return await anext(_iterate_in_thread(lambda: iter([self.complete(request)])))
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         watch: StreamWatch = _transport().StreamWatch(request.timeout)
@@ -222,7 +187,7 @@ class LiteLLMModel:
     def _attempt(self, request: ModelRequest) -> Generator[Attempt]:
         """Check the media of a request, and convert every exception in the `with` block to a `ModelError`."""
         for medium in request.media:
-            if message := unsupported_medium(medium, self.provider, self.name):
+            if message := translate.unsupported_medium(medium, self.provider, self.name):
                 raise RequestNotSupportedError(
                     f"The request was not sent to `{self.name}`. {message}", provider=self.provider
                 )
@@ -244,12 +209,12 @@ class LiteLLMModel:
             client = self._stream_client(watch)
             try:
                 stream_arguments = {} if watch is None else _STREAM_ARGUMENTS
-                with silence():
-                    raw = library().completion(**self._call_arguments(attempt), **stream_arguments, **client)
+                with library.silence():
+                    raw = library.litellm().completion(**self._call_arguments(attempt), **stream_arguments, **client)
             except Exception as error:
                 if client and _transport().is_unusable(client["client"], error):
                     _sdk_providers.add(self.provider)
-                elif not is_bad_request(error):
+                elif not translate.is_bad_request(error):
                     attempt.on_accepted()
                     raise
                 elif not attempt.on_rejected(str(error), 400):
@@ -263,7 +228,7 @@ class LiteLLMModel:
         sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
         if watch is None or sets_client or self.provider in _sdk_providers:
             return {}
-        return {"client": _transport().http_handler(watch)}
+        return {"client": _transport().handler_class()(watch)}
 
     def _call_arguments(self, attempt: Attempt) -> JsonObject:
         request, left_out = attempt.to_send()
@@ -285,20 +250,19 @@ class LiteLLMModel:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
         if request.is_auto_cached and self.provider == "anthropic" and "cache_control" not in left_out:
             call.setdefault("cache_control", {"type": "ephemeral"})
-        if request.cache_points:
-            call["cache_control_injection_points"] = injection_points(request)
+        if marks := cache_marks(request):
+            points = [{"location": "message", "index": at, "control": mark} for at, mark in marks.items()]
+            call["cache_control_injection_points"] = points
         return call
 
     @cached_property
     def _adapted_arguments(self) -> JsonObject:
-        return adapt_arguments(self._arguments, self.provider)
+        return translate.adapt_arguments(self._arguments, self.provider)
 
     def _messages(self, request: ModelRequest) -> list[JsonObject]:
         messages: list[JsonObject] = from_json(request.messages_json())  # LiteLLM changes its arguments.
         if self.provider == "anthropic":
-            messages = [
-                with_blocks(message) if message.get(BLOCKS_KEY) else with_documents(message) for message in messages
-            ]
+            messages = list(map(translate.with_anthropic_content, messages))
         for key in self._foreign_reasoning_keys:
             for message in messages:  # After a change of the model, messages may contain another model's reasoning.
                 message.pop(key, None)
@@ -319,20 +283,15 @@ class LiteLLMModel:
         supports_items = "/responses/" in self.name and not is_non_reasoning_model(self.name)
         return foreign if supports_items else [*foreign, "reasoning_items"]
 
-    @cached_property
-    def _timeout(self) -> httpx.Timeout:
-        timeout: httpx.Timeout = _transport().timeout_of(self._configured_timeout)
-        return timeout
-
     def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:
             raise ModelError(
                 f"`{self.name}` sent an empty response: it contains no choices. Try again, or use another model.",
                 provider=self.provider,
             )
-        response = read_response(raw.model_dump(warnings=False))
+        response = translate.read_response(raw.model_dump(warnings=False))
         response.model = response.model or self.name
-        if not self._has_price:  # If the model dict has a price, the loop computes the cost.
+        if self._declared_price is None:  # If the model dict has a price, the loop computes the cost.
             hidden: JsonObject = getattr(raw, "_hidden_params", None) or {}
             response.cost = hidden.get("response_cost")
         called_names = {call.name for call in response.tool_calls}
@@ -344,10 +303,10 @@ class LiteLLMModel:
     def _model_error(self, error: Exception, attempt: Attempt) -> ModelError:
         chain, redactor = attempt.redact_causes(error)
         failure: FailureDetails = _transport().find_failure(chain)
-        message = "" if failure.problem == TIMED_OUT else redactor.text(provider_message(chain))
+        message = "" if failure.problem == TIMED_OUT else redactor.text(translate.provider_message(chain))
         if "LLM Provider NOT provided" in message:
-            return attempt.error(self.provider, failure, unknown_model_message(self.name))
-        suggestion = suggest_litellm_fix(error, failure, message, attempt, self.name)
+            return attempt.error(self.provider, failure, library.unknown_model_message(self.name))
+        suggestion = translate.suggest_litellm_fix(error, failure, message, attempt, self.name)
         return attempt.error(self.provider, failure, message, suggestion)
 
 

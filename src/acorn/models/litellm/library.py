@@ -36,7 +36,7 @@ _lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
-def library() -> Any:
+def litellm() -> Any:
     """Return the LiteLLM module.
 
     The first call imports the module.
@@ -47,9 +47,7 @@ def library() -> Any:
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import litellm
-
-            module: Any = litellm
+            module: Any = import_module("litellm")
             # LiteLLM imports this module after its first call. The import warns, and a program may raise warnings as
             # errors.
             with suppress(ImportError):
@@ -70,14 +68,30 @@ def is_loaded() -> bool:
 
 # Silence
 
+_FILTERS: tuple[tuple[str, type[Warning], str], ...] = (
+    ("", Warning, r"litellm(\.|$)"),
+    ("", DeprecationWarning, r"pydantic(\.|$)"),
+    # Pydantic warns when LiteLLM parses events of OpenAI's Responses API. The module of this warning is Pydantic.
+    (r"(?s)Pydantic serializer warnings:.*`(ChatCompletion|ContentPart|ResponseAPI)", UserWarning, ""),
+)
+"""The message, the category and the module of the warnings that acorn ignores."""
+_added_filters: list[Any] = []
+"""The filters that Python made of `_FILTERS`."""
 _is_silent: ContextVar[bool] = ContextVar("_is_silent", default=False)
 """Whether the current code runs in a `silence` block."""
 
 
 @contextmanager
 def silence() -> Generator[None]:
-    """Hide LiteLLM's log lines and warnings in this `with` block."""
-    ignore_warnings()
+    """Hide LiteLLM's log lines and warnings in this `with` block.
+
+    LiteLLM warns in every streamed response. In a program that turns warnings into errors, as many test suites do,
+    every request would fail. The warning filters are checked each time, because the program may have added others.
+    """
+    if not _added_filters or warnings.filters[: len(_FILTERS)] != _added_filters:
+        for message, category, module in _FILTERS:
+            warnings.filterwarnings("ignore", message, category, module)
+        _added_filters[:] = warnings.filters[: len(_FILTERS)]
     token = _is_silent.set(True)
     try:
         yield
@@ -85,34 +99,14 @@ def silence() -> Generator[None]:
         _is_silent.reset(token)
 
 
-_FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str] | None, int]] = [
-    ("ignore", None, Warning, re.compile(r"litellm(\.|$)"), 0),
-    ("ignore", None, DeprecationWarning, re.compile(r"pydantic(\.|$)"), 0),
-    # Pydantic warns when LiteLLM parses events of OpenAI's Responses API. The module of this warning is Pydantic.
-    (
-        "ignore",
-        re.compile(r"(?s)Pydantic serializer warnings:.*`(ChatCompletion|ContentPart|ResponseAPI)", re.I),
-        UserWarning,
-        None,
-        0,
-    ),
-]
-
-
-def ignore_warnings() -> None:
-    """Add warning filters that ignore LiteLLM's warnings, unless these filters are already the first ones.
-
-    LiteLLM warns in every streamed response. In a program that turns warnings into errors, as many test suites do,
-    every request would fail. acorn calls this function before each stream, because the program may have added other
-    filters.
-    """
-    if list(warnings.filters[: len(_FILTERS)]) != _FILTERS:
-        for _, message, category, module, _ in reversed(_FILTERS):
-            message_pattern, module_pattern = (pattern.pattern if pattern else "" for pattern in (message, module))
-            warnings.filterwarnings("ignore", message_pattern, category, module_pattern)
-
-
 # Models
+
+
+_KEY_ATTRIBUTES = (
+    *("api_key", "openai_key", "anthropic_key", "groq_key", "cohere_key", "openrouter_key", "togetherai_api_key"),
+    "secret_manager_client",
+)
+"""The attributes of the LiteLLM module that may contain API keys."""
 
 
 def may_have_keys() -> bool:
@@ -123,16 +117,7 @@ def may_have_keys() -> bool:
     """
     if is_loaded():
         module = sys.modules["litellm"]
-        names = (
-            "api_key",
-            "openai_key",
-            "anthropic_key",
-            "groq_key",
-            "cohere_key",
-            "openrouter_key",
-            "togetherai_api_key",
-        )
-        return any(getattr(module, name, None) for name in (*names, "secret_manager_client"))
+        return any(getattr(module, name, None) for name in _KEY_ATTRIBUTES)
     if os.environ.get("USE_LITELLM_PROXY"):
         return True
     spec = find_spec("litellm") if os.environ.get("LITELLM_MODE", "DEV") == "DEV" else None
@@ -148,7 +133,7 @@ def find_provider(name: str, provider: str | None, address: str | None) -> str:
     If LiteLLM does not know the model, return the prefix of the model id.
     """
     try:
-        return str(library().get_llm_provider(name, provider, address)[1])
+        return str(litellm().get_llm_provider(name, provider, address)[1])
     except Exception:  # LiteLLM does not know the model.
         return name.partition("/")[0]
 
@@ -157,7 +142,7 @@ def find_provider(name: str, provider: str | None, address: str | None) -> str:
 def supported_params(name: str, provider: str | None) -> frozenset[str] | None:
     """Return the parameters that a model supports according to LiteLLM, or None if LiteLLM does not know the model."""
     try:
-        params = library().get_supported_openai_params(model=name, custom_llm_provider=provider)
+        params = litellm().get_supported_openai_params(model=name, custom_llm_provider=provider)
     except Exception:
         return None
     return None if params is None else frozenset(params)

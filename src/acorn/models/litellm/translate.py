@@ -15,11 +15,11 @@ from pydantic_core import from_json
 
 from acorn.models.failures import CHECK_MODEL_ID, Attempt, FailureDetails
 from acorn.models.lanes.anthropic import blocks_to_send, to_block
-from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks
+from acorn.models.lanes.lane import BLOCKS_KEY
 from acorn.models.lanes.openai_chat import STOP_REASONS, ChatReader, read_completion
-from acorn.models.litellm.library import library
+from acorn.models.litellm.library import litellm
 from acorn.models.port import Delta, ModelResponse, RawCall
-from acorn.models.request import ModelRequest, SentMedium, unsupported_kind, unsupported_url
+from acorn.models.request import SentMedium, unsupported_kind, unsupported_url
 from acorn.types import JsonObject, JsonValue
 
 # Requests
@@ -45,37 +45,21 @@ def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
     return adapted
 
 
-def injection_points(request: ModelRequest) -> list[JsonObject]:
-    """Return the cache marks of a request in LiteLLM's format (`cache_control_injection_points`).
+def with_anthropic_content(message: JsonObject) -> JsonObject:
+    """Return a message for Anthropic, in which the stored blocks of a hosted tool are the content.
 
-    In this format, the index of a message also counts the system messages.
-    """
-    return [{"location": "message", "index": at, "control": mark} for at, mark in cache_marks(request).items()]
-
-
-def with_blocks(message: JsonObject) -> JsonObject:
-    """Return a message in which the stored blocks of a hosted tool are the content.
-
-    LiteLLM expects this form for hosted tools, which the provider runs itself.
-    """
-    content = message.get("content")
-    text_blocks = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
-    blocks = blocks_to_send(message, text_blocks, [])
-    return {
-        **{key: value for key, value in message.items() if key not in (BLOCKS_KEY, "thinking_blocks")},
-        "content": blocks,
-    }
-
-
-def with_documents(message: JsonObject) -> JsonObject:
-    """Return a message with its files in Anthropic's format.
-
-    acorn converts them because LiteLLM would send every file as a PDF file, and would not send the URL of a file.
+    LiteLLM expects this form for hosted tools, which the provider runs itself. The result contains files in Anthropic's
+    format, because LiteLLM would send every file as a PDF file, and would not send the URL of a file.
     """
     content: JsonValue = message.get("content")
-    if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
-        return message
-    return {**message, "content": [to_block(part) if part.get("type") == "file" else part for part in content]}
+    if message.get(BLOCKS_KEY):
+        text_blocks = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
+        kept = {key: value for key, value in message.items() if key not in (BLOCKS_KEY, "thinking_blocks")}
+        return {**kept, "content": blocks_to_send(message, text_blocks, [])}
+    if isinstance(content, list):
+        content = [to_block(part) if part.get("type") == "file" else part for part in content]
+        return {**message, "content": content}
+    return message
 
 
 # Responses
@@ -271,11 +255,10 @@ def unsupported_medium(medium: SentMedium, provider: str, model: str) -> str | N
 
     Return None if the medium can be sent.
     """
-    if medium.kind in _LOST_KINDS.get(provider, ()):
-        return unsupported_kind(medium)
-    if medium.kind == "audio" and "responses/" in model:  # LiteLLM would send the base64 data as text.
-        return unsupported_kind(medium)
-    if medium.kind == "audio" and provider not in _AUDIO_PROVIDERS and not _is_openai_compatible(provider):
+    is_compatible = provider in litellm().openai_compatible_providers
+    # To the Responses API, LiteLLM would send the base64 data as text.
+    takes_audio = "responses/" not in model and (is_compatible or provider in _AUDIO_PROVIDERS)
+    if medium.kind in _LOST_KINDS.get(provider, ()) or (medium.kind == "audio" and not takes_audio):
         return unsupported_kind(medium)
     if medium.url is None or medium.kind not in _ALL_KINDS:
         return None
@@ -283,16 +266,12 @@ def unsupported_medium(medium: SentMedium, provider: str, model: str) -> str | N
         return None if (medium.kind, provider) == ("file", "anthropic") else unsupported_url(medium)
     # For Claude, LiteLLM downloads images whose URL is not `https`.
     is_claude = provider == "anthropic" or (provider == "azure_ai" and "claude" in model)
-    is_downloaded = provider not in _IMAGE_URL_PROVIDERS and not _is_openai_compatible(provider)
+    is_downloaded = provider not in _IMAGE_URL_PROVIDERS and not is_compatible
     if is_downloaded or (is_claude and medium.url.lower().startswith("http://")):
         return unsupported_url(
             medium, f"For `{model}`, LiteLLM would download image URLs on this computer, which acorn does not allow"
         )
     return None
-
-
-def _is_openai_compatible(provider: str) -> bool:
-    return provider in library().openai_compatible_providers
 
 
 # Failures

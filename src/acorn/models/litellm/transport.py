@@ -23,22 +23,17 @@ from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureD
 from acorn.models.lanes.http_response import EventParser
 from acorn.models.lanes.lane import provider_error
 from acorn.models.lanes.openai_chat import STATUSES
-from acorn.models.litellm.library import library, silence
+from acorn.models.litellm.library import litellm, silence
 from acorn.models.litellm.translate import is_bad_request
 from acorn.models.retry import connect_timeout
 
 # Timeouts
 
 
-def timeout_of(configured: float | httpx.Timeout | None) -> httpx.Timeout:
-    """Convert the timeout in a model dict to an httpx timeout object."""
-    if isinstance(configured, httpx.Timeout):
-        return configured
-    return httpx.Timeout(configured, connect=connect_timeout(configured))
-
-
-def limit_timeout(timeout: httpx.Timeout, seconds_left: float | None) -> httpx.Timeout:
-    """Return a copy of an httpx timeout object in which each timeout is at most `seconds_left`."""
+def limit_timeout(timeout: float | httpx.Timeout | None, seconds_left: float | None) -> httpx.Timeout:
+    """Convert the timeout in a model dict to an httpx object in which each timeout is at most `seconds_left`."""
+    if not isinstance(timeout, httpx.Timeout):
+        timeout = httpx.Timeout(timeout, connect=connect_timeout(timeout))
     if seconds_left is None:
         return timeout
     parts = {
@@ -101,14 +96,13 @@ class StreamWatch:
             yield b"data: %s\n\n" % event
 
 
-def http_handler(watch: StreamWatch) -> Any:
-    """Return an HTTP client for one LiteLLM call that streams its response."""
-    return _handler_class()(watch)
-
-
 @lru_cache(maxsize=1)
-def _handler_class() -> Any:
-    http: Any = library().llms.custom_httpx.http_handler
+def handler_class() -> Any:
+    """Return the class of the HTTP clients for LiteLLM calls that stream their responses.
+
+    Each call needs its own client, which gets the `StreamWatch` of the call.
+    """
+    http: Any = litellm().llms.custom_httpx.http_handler
     shared = http.HTTPHandler()  # All calls share its connections.
 
     class LineHandler(http.HTTPHandler):  # type: ignore[misc]
@@ -212,13 +206,8 @@ class LiteLLMStream:
 # Failures
 
 _RELIABLE_ERRORS = (
-    "AuthenticationError",
-    "NotFoundError",
-    "RateLimitError",
-    "PermissionDeniedError",
-    "ContextWindowExceededError",
-    "ContentPolicyViolationError",
-    "UnprocessableEntityError",
+    *("AuthenticationError", "NotFoundError", "RateLimitError", "PermissionDeniedError", "UnprocessableEntityError"),
+    *("ContextWindowExceededError", "ContentPolicyViolationError"),
 )
 """The LiteLLM exceptions whose status is reliable. Other exceptions have the status 500 for an unreadable response."""
 _PARSING_ERRORS = (LookupError, AttributeError, TypeError, json.JSONDecodeError)

@@ -23,7 +23,7 @@ from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.fallback import FAILURES, OPEN_SECONDS, CircuitPass, CircuitRegistry, FallbackChain
+from acorn.models.fallback import FAILURES, OPEN_SECONDS, CircuitRegistry, FallbackChain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as call_of
@@ -617,30 +617,32 @@ def test_late_result_of_earlier_request_does_not_change_closed_circuit() -> None
     clock = Clock()
     circuit = CircuitRegistry(clock).of("openai/gpt-4o")
 
-    def enter() -> CircuitPass:
-        passed = circuit.enter(is_forced=True)
-        assert passed is not None
-        return passed
+    class Sender:
+        """The sender of one request."""
 
-    enter()
+        def __init__(self) -> None:
+            self.is_admitted = circuit.admit(self)
+
+    Sender()
     for _ in range(FAILURES):
-        circuit.report_failure(enter(), "m")
-    assert circuit.enter() is None
+        circuit.report_failure(Sender(), "m")
+    assert not Sender().is_admitted
     clock.now += OPEN_SECONDS
-    first = enter()
-    assert circuit.enter() is None
+    first = Sender()
+    assert first.is_admitted
+    assert not Sender().is_admitted
     circuit.report_success("m")
     for _ in range(FAILURES):
-        circuit.report_failure(enter(), "m")
+        circuit.report_failure(Sender(), "m")
     clock.now += OPEN_SECONDS
-    second = enter()
+    second = Sender()
     assert not circuit.allows_request
     circuit.report_failure(first, "m")
     circuit.release(first)
     assert not circuit.allows_request
     circuit.report_rejection(second)
     assert circuit.allows_request
-    interrupted: CircuitPass | None = enter()
+    interrupted = Sender()
     assert not circuit.allows_request
     del interrupted
     assert circuit.allows_request

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn, cast
-from weakref import ref
+from weakref import finalize, ref
 
 from pydantic_core import to_json
 
@@ -35,16 +35,7 @@ from acorn._base.log import logger
 from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
 from acorn.models.lanes.lane import REASONING_KEYS
-from acorn.models.port import (
-    Delta,
-    Model,
-    Price,
-    RequestNotSupportedError,
-    RetryEvent,
-    report_retry,
-    takes_strict,
-    thinks,
-)
+from acorn.models.port import Model, Price, RequestNotSupportedError, RetryEvent, report_retry, takes_strict, thinks
 from acorn.models.request import ModelRequest
 from acorn.models.retry import AttemptingModel, ModelAttempt, Outcome, TimeBudget
 from acorn.types import Fallback, JsonObject, Message, Usage, is_json_object
@@ -57,14 +48,11 @@ OPEN_SECONDS = 30.0
 """The seconds until an open circuit allows a trial request."""
 
 
-class CircuitPass:
-    """The permission to send one request to a model. The sender reports the outcome of the request to the circuit."""
-
-
 class Circuit:
     """The circuit breaker of one model.
 
-    It decides whether acorn may send a request to the model.
+    It decides whether acorn may send a request to the model. The sender of a request is any object. It reports the
+    outcome of its request to the circuit.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -72,8 +60,8 @@ class Circuit:
         self._lock = threading.Lock()
         self._failures = 0
         self._open_until: float | None = None
-        self._trial: ref[CircuitPass] | None = None
-        """A weak reference to the pass of the trial request, so that an abandoned trial request ends its trial."""
+        self._trial: ref[object] | None = None
+        """A weak reference to the sender of the trial request, so that an abandoned trial request ends its trial."""
 
     @property
     def allows_request(self) -> bool:
@@ -81,21 +69,17 @@ class Circuit:
         until = self._open_until
         return until is None or (self._clock() >= until and self._current_trial() is None)
 
-    def enter(self, *, is_forced: bool = False) -> CircuitPass | None:
-        """Return the permission to send a request, or None if the circuit is open and allows no trial request now.
-
-        If `is_forced` is true, the result is never None.
-        """
-        new_pass = CircuitPass()
+    def admit(self, sender: object) -> bool:
+        """Return True if `sender` may send a request, or False if the circuit is open and allows no trial now."""
         if self._open_until is None:
-            return new_pass
+            return True
         with self._lock:
-            if self.allows_request:
-                self._trial = ref(new_pass)
-                return new_pass
-        return new_pass if is_forced else None
+            if not self.allows_request:
+                return False
+            self._trial = ref(sender)
+            return True
 
-    def _current_trial(self) -> CircuitPass | None:
+    def _current_trial(self) -> object:
         return None if self._trial is None else self._trial()
 
     def report_success(self, name: str) -> None:
@@ -108,11 +92,11 @@ class Circuit:
         if was_open:
             logger.info("`%s` answered again, so its circuit breaker is closed.", name)
 
-    def report_failure(self, circuit_pass: CircuitPass, name: str) -> None:
+    def report_failure(self, sender: object, name: str) -> None:
         """Report that the request failed with an error that may be temporary."""
         with self._lock:
             is_open = self._open_until is not None
-            if is_open and self._current_trial() is not circuit_pass:
+            if is_open and self._current_trial() is not sender:
                 return  # The request started before the circuit opened, or was sent despite the open circuit.
             self._failures += 1
             if not is_open and self._failures < FAILURES:
@@ -120,21 +104,19 @@ class Circuit:
             failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_SECONDS, None
         logger.info(
             "The circuit breaker skips `%s` for %g s, because the model failed %d times in a row.",
-            name,
-            OPEN_SECONDS,
-            failures,
+            *(name, OPEN_SECONDS, failures),
         )
 
-    def report_rejection(self, circuit_pass: CircuitPass) -> None:
+    def report_rejection(self, sender: object) -> None:
         """Report that the model rejected the request permanently, which does not count as a failure of the model."""
         if self._open_until is None:
             self._failures = 0
-        self.release(circuit_pass)
+        self.release(sender)
 
-    def release(self, circuit_pass: CircuitPass) -> None:
+    def release(self, sender: object) -> None:
         """Report that the request was abandoned, so that another request can become the trial request."""
         with self._lock:
-            if self._current_trial() is circuit_pass:
+            if self._current_trial() is sender:
                 self._trial = None
 
 
@@ -148,8 +130,7 @@ class CircuitRegistry:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_address: dict[tuple[str, str], Circuit] = {}
-        self._by_object: dict[int, tuple[ref[object], Circuit]] = {}
-        self._lock = threading.Lock()
+        self._by_object: dict[int, Circuit] = {}
 
     def __len__(self) -> int:
         return len(self._by_address) + len(self._by_object)
@@ -158,21 +139,14 @@ class CircuitRegistry:
         """Return the circuit for a value of the `model` setting: a model id, a model dict or a model object."""
         if isinstance(declared, str) or is_json_object(declared):
             return self._by_address.setdefault(_model_address(declared), Circuit(self._clock))
-        object_id = id(declared)
-        with self._lock:
-            entry = self._by_object.get(object_id)
-            if entry is not None and entry[0]() is declared:
-                return entry[1]
+        circuit = self._by_object.get(id(declared))
+        if circuit is None:
             circuit = Circuit(self._clock)
             # An object with slots does not support weak references. Its circuit exists for one run only.
             with suppress(TypeError):
-                self._by_object[object_id] = (ref(declared, lambda _: self._remove(object_id)), circuit)
-            return circuit
-
-    def _remove(self, object_id: int) -> None:
-        entry = self._by_object.get(object_id)
-        if entry is not None and entry[0]() is None:  # A newer object may have the same id.
-            del self._by_object[object_id]
+                finalize(declared, self._by_object.pop, id(declared), None).atexit = False
+                circuit = self._by_object.setdefault(id(declared), circuit)
+        return circuit
 
     def clear(self) -> None:
         """Remove all circuits.
@@ -378,15 +352,15 @@ class _FailedLink(NamedTuple):
 
     def report(self, next_name: str) -> None:
         """Report a `RetryEvent` and log that the model `next_name` receives the request instead of this model."""
-        report_retry(RetryEvent(self.name, None if self.error is None else self.error.status, to=next_name))
-        if self.error is None:
-            logger.info("`%s` is skipped (%s). The request goes to `%s`.", self.name, CIRCUIT_OPEN, next_name)
-            return
-        cause = "no response" if self.error.status is None else f"HTTP {self.error.status}"
-        if isinstance(self.error, RequestNotSupportedError):
-            cause = "it does not support the request"
+        status = None if self.error is None else self.error.status
+        report_retry(RetryEvent(self.name, status, to=next_name))
         # Do not log the error message: it may come from the provider and quote the conversation.
-        logger.info("`%s` failed (%s). The request goes to `%s`.", self.name, cause, next_name)
+        cause = "failed (no response)" if status is None else f"failed (HTTP {status})"
+        if self.error is None:
+            cause = f"is skipped ({CIRCUIT_OPEN})"
+        elif isinstance(self.error, RequestNotSupportedError):
+            cause = "failed (it does not support the request)"
+        logger.info("`%s` %s. The request goes to `%s`.", self.name, cause, next_name)
 
 
 class _ChainAttempts:
@@ -407,9 +381,8 @@ class _ChainAttempts:
         self._next = self._find(0)
         if self._next is None:  # Every circuit is open. The first model receives the request in spite of that.
             self._failed.clear()
-            circuit_pass = self.chain.links[0].circuit.enter(is_forced=True)
-            assert circuit_pass is not None
-            self._next = _ChainAttempt(self, 0, circuit_pass)
+            self._next = _ChainAttempt(self, 0)
+            self._next.circuit.admit(self._next)
         while self._next is not None:
             attempt, self._next = self._next, None
             yield attempt
@@ -421,17 +394,15 @@ class _ChainAttempts:
         before.
         """
         for at in range(start, len(self.chain.links)):
-            link = self.chain.links[at]
-            circuit_pass = link.circuit.enter()
-            if circuit_pass is None:
-                self._failed.append(_FailedLink(link.name, None))
+            attempt, name = _ChainAttempt(self, at), self.chain.links[at].name
+            if not attempt.circuit.admit(attempt):
+                self._failed.append(_FailedLink(name, None))
                 continue
-            name = link.name
             for failed in self._failed[len(self.fallbacks) :]:
                 failed.report(name)
                 cause = CIRCUIT_OPEN if failed.error is None else failed.describe()
                 self.fallbacks += (Fallback(failed.name, name, cause),)
-            return _ChainAttempt(self, at, circuit_pass)
+            return attempt
         return None
 
     def choose_next_model(self, at: int, error: ModelError, *, has_started: bool) -> bool:
@@ -467,28 +438,25 @@ class _ChainAttempts:
 class _ChainAttempt(ModelAttempt):
     """An attempt to get a response from one model of the chain."""
 
-    def __init__(self, attempts: _ChainAttempts, at: int, circuit_pass: CircuitPass) -> None:
-        self._attempts = attempts
-        self._at = at
+    def __init__(self, attempts: _ChainAttempts, at: int) -> None:
+        self._attempts, self._at = attempts, at
         self._link = attempts.chain.links[at]
-        self._pass = circuit_pass
         self._has_started = False
-        self.model = self._link.model
+        self.model, self.circuit = self._link.model, self._link.circuit
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        circuit, name = self._link.circuit, self._link.name
         if error is None:
-            circuit.report_success(name)
+            self.circuit.report_success(self._link.name)
             return False
         time_left = self._attempts.time.left
         # The end of the run's time is not a failure of the model.
         if not isinstance(error, ModelError) or (time_left is not None and time_left <= 0):
-            circuit.release(self._pass)
+            self.circuit.release(self)
             return False
         if error.retryable:
-            circuit.report_failure(self._pass, name)
+            self.circuit.report_failure(self, self._link.name)
         else:
-            circuit.report_rejection(self._pass)
+            self.circuit.report_rejection(self)
         return self._attempts.choose_next_model(self._at, error, has_started=self._has_started)
 
     def request(self) -> ModelRequest:
@@ -512,15 +480,12 @@ class _ChainAttempt(ModelAttempt):
     def add_first(self, outcome: Outcome) -> Outcome:
         """Return the outcome with its cost, the name of this model and the list of the models that failed earlier."""
         self._has_started = True
-        outcome, fallbacks = self._with_cost(outcome), self._attempts.fallbacks
+        outcome, fallbacks = self.add(outcome), self._attempts.fallbacks
         if outcome.model and not fallbacks:
             return outcome
         return replace(outcome, model=outcome.model or self.model.name, fallbacks=fallbacks)
 
-    def add(self, delta: Delta) -> Delta:
-        return self._with_cost(delta)
-
-    def _with_cost(self, outcome: Outcome) -> Outcome:
+    def add(self, outcome: Outcome) -> Outcome:
         """Return the outcome with its cost, if the price of the model is known.
 
         This method also records that this model wrote the reasoning of the response.

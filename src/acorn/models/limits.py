@@ -41,7 +41,7 @@ from acorn._declare.settings import ClassLimit, RateLimit
 from acorn._declare.spec_cache import agent_name
 from acorn._formats.json import describe_error
 from acorn.errors import ModelError, StoreError
-from acorn.models.port import Delta, Model, ResendError
+from acorn.models.port import Model, ResendError
 from acorn.models.request import ModelRequest
 from acorn.models.retry import ModelAttempt, ModelWrapper, Outcome
 from acorn.stores.port import PlaceOrder, SharedLimits
@@ -152,10 +152,10 @@ class QueuedRequest(ModelAttempt):
         self.on_response(outcome.usage)
         return outcome
 
-    def add(self, delta: Delta) -> Delta:
-        if delta.usage is not None:
-            self.on_response(delta.usage)
-        return delta
+    def add(self, outcome: Outcome) -> Outcome:
+        if outcome.usage is not None:
+            self.on_response(outcome.usage)
+        return outcome
 
     def on_response(self, usage: Usage | None) -> None:
         """Record that the response has started to arrive, and record the token usage if it is known."""

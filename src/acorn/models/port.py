@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeGuard
 
 from acorn.errors import ModelError
@@ -213,18 +212,11 @@ class StreamingModel(Model, Protocol):
 
 
 _METHODS = ("complete", "acomplete", "can_force_tool", "price")
-_read_members = attrgetter("name", *_METHODS)
 
 
 def is_model(value: object) -> TypeGuard[Model]:
     """Return True if an object has all methods and attributes of the interface `Model`."""
-    if isinstance(value, type | str | dict):
-        return False
-    try:
-        _, *methods = _read_members(value)
-    except AttributeError:
-        return False
-    return all(map(callable, methods))
+    return not isinstance(value, type | str | dict) and not missing_members(value)
 
 
 def missing_members(value: object) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import sha256
 from threading import Lock
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -235,20 +234,10 @@ class ModelRequest:
 
     def body(self, model: str) -> bytes:
         """Return the complete body of a request to the model with the name `model`, as JSON text in OpenAI's format."""
-        settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
-        return b'%s,"tools":%s,"messages":%s}' % (settings, self.tools_json(), self.messages_json())
-
-
-@lru_cache(maxsize=256, typed=True)
-def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
-    """Return the settings of a request as JSON text without the closing brace.
-
-    The caller appends the tools and the messages. All steps of a run have the same settings, so the text is cached.
-    """
-    settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-    if forced_tool:
-        settings["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
-    return to_json(settings)[:-1]
+        settings: JsonObject = {"model": model, "temperature": self.temperature, "max_tokens": self.max_tokens}
+        if self.forced_tool:
+            settings["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
+        return b'%s,"tools":%s,"messages":%s}' % (to_json(settings)[:-1], self.tools_json(), self.messages_json())
 
 
 # Media
@@ -256,7 +245,7 @@ def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool:
 _RESULT_LABEL = re.compile(r"Media (\d+) of the result of (`.*`) \(call `.*`\):", re.DOTALL)
 _ELEMENT = r'<([^\s<>/]+)(?: key="([^"<>]*)")?[^<>]* media="%d"'
 _KINDS = {"image_url": "image", "input_audio": "audio", "file": "file"}
-_DATA_KEYS = {"image_url": ("image_url", "url"), "input_audio": ("input_audio", "data"), "file": ("file", "file_data")}
+_DATA_KEYS = {"image_url": "url", "input_audio": "data", "file": "file_data"}
 _PLURALS = {"image": "images", "audio": "audio", "file": "files"}
 _SINGULARS = {"image": "an image", "audio": "audio", "file": "a file"}
 _CLASSES = {"image": "Image", "audio": "Audio", "file": "File"}
@@ -297,8 +286,8 @@ def _media_in(content: Sequence[JsonValue]) -> list[SentMedium]:
 
 def _medium(part: JsonObject, source: str) -> SentMedium:
     part_type = str(part.get("type"))
-    holder, data_key = _DATA_KEYS.get(part_type, ("", ""))
-    inner: JsonValue = part.get(holder)
+    data_key = _DATA_KEYS.get(part_type, "")
+    inner: JsonValue = part.get(part_type) if data_key else None
     fields = inner if isinstance(inner, dict) else {data_key: inner}
     data = fields.get(data_key)
     if isinstance(data, Blob):

@@ -91,7 +91,6 @@ class ModelAttempt:
     """
 
     model: Model
-    original_request: ModelRequest
     in_progress: AbstractContextManager[Any] = nullcontext()
     """A further context manager for the time of the attempt."""
 
@@ -108,15 +107,15 @@ class ModelAttempt:
 
     def request(self) -> ModelRequest:
         """Return the request to send."""
-        return self.original_request
+        raise NotImplementedError
 
     def add_first(self, outcome: Outcome) -> Outcome:
         """Return a complete response, or the first delta of a stream, with the facts that this attempt adds."""
         return outcome
 
-    def add(self, delta: Delta) -> Delta:
+    def add(self, outcome: Outcome) -> Outcome:
         """Return a further delta of a stream with the facts that this attempt adds."""
-        return delta
+        return outcome
 
 
 class AttemptingModel(ABC):

@@ -196,13 +196,11 @@ def _return_connection(key: _PoolKey, connection: HTTPConnection) -> None:
     connections.append((connection, time.monotonic()))
 
 
-def _is_readable(sock: socket.socket | None) -> bool:
+def _is_readable(sock: socket.socket) -> bool:
     """Return True if an idle socket is readable.
 
     The connection is then not usable: a server sends no data on an idle connection, so the server has closed it.
     """
-    if sock is None:
-        return True
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLIN)
@@ -212,25 +210,20 @@ def _is_readable(sock: socket.socket | None) -> bool:
 
 def _new_connection(post: Post, proxy: str | None) -> HTTPConnection:
     address, timeout = split_url(post.url), post.limit_timeout(post.connect_timeout)
-    host, port = address.hostname or "", address.port
-    if proxy is None:
-        if address.scheme == "https":
-            return HTTPSConnection(host, port, timeout=timeout, context=tls_context())
+    server = address if proxy is None else split_url(proxy)
+    host, port = server.hostname or "", server.port
+    if "https" not in (address.scheme, server.scheme):
         return HTTPConnection(host, port, timeout=timeout)
-    proxy_address = split_url(proxy)
-    proxy_host, proxy_port = proxy_address.hostname or "", proxy_address.port
-    if address.scheme != "https":
-        connection_class = HTTPSConnection if proxy_address.scheme == "https" else HTTPConnection
-        return connection_class(proxy_host, proxy_port, timeout=timeout)
-    tunnel = HTTPSConnection(proxy_host, proxy_port, timeout=timeout, context=tls_context())
-    tunnel.set_tunnel(host, port or 443, headers=_proxy_credentials(proxy))
-    return tunnel
+    connection = HTTPSConnection(host, port, timeout=timeout, context=tls_context())
+    if proxy is not None and address.scheme == "https":
+        connection.set_tunnel(address.hostname or "", address.port or 443, headers=_proxy_credentials(proxy))
+    return connection
 
 
 # Responses
 
 
-class _DeadlineReader(io.RawIOBase):
+class _SocketReader(io.RawIOBase):
     """A socket reader that checks the deadline of the request before every read.
 
     A socket timeout is not enough. It limits only one read, and a server may send its headers byte by byte.
@@ -257,14 +250,8 @@ class IncomingResponse:
     def __init__(self, post: Post, key: _PoolKey, connection: HTTPConnection, sock: socket.socket) -> None:
         self._key = key
         self._connection: HTTPConnection | None = connection
-        self._sock = sock
-        self._deadline_reader = None if post.deadline is None else _DeadlineReader(sock, post)
-        file = sock.makefile("rb") if self._deadline_reader is None else io.BufferedReader(self._deadline_reader)
-        try:
-            self._response = ResponseReader(file)
-        except BaseException:
-            file.close()  # The file also has a reference to the socket.
-            raise
+        self._reader = _SocketReader(sock, post)
+        self._response = ResponseReader(io.BufferedReader(self._reader))
         self.status = self._response.status
         encoding = (self.header("content-encoding") or "").lower()
         self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in ("gzip", "x-gzip", "deflate") else None
@@ -290,7 +277,7 @@ class IncomingResponse:
                 elif text := decompressor.decompress(data):
                     yield text
         except (OSError, HTTPException, zlib.error) as error:
-            raise _transport_error(error) from error
+            raise transport_error(error) from error
         if decompressor is not None and not decompressor.eof:
             raise TransportError("The connection broke before the complete response arrived.")
         self._release()
@@ -303,9 +290,7 @@ class IncomingResponse:
         """
         if self._response.is_reusable:
             with suppress(OSError, HTTPException, TransportError):
-                if self._deadline_reader is not None:
-                    self._deadline_reader.timeout = _FINISH_SECONDS
-                self._sock.settimeout(_FINISH_SECONDS)
+                self._reader.timeout = _FINISH_SECONDS
                 if not self._response.read_piece():
                     self._release()
 
@@ -347,7 +332,7 @@ def send(post: Post) -> IncomingResponse:
         if connection is not None:
             connection.close()
         if isinstance(error, OSError | HTTPException):
-            raise _transport_error(error) from error
+            raise transport_error(error) from error
         raise
 
 
@@ -371,7 +356,8 @@ def _request_head(post: Post, proxy: str | None) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
-def _transport_error(error: Exception) -> TransportError:
+def transport_error(error: Exception) -> TransportError:
+    """Convert an exception of a library because of which the complete response did not arrive."""
     if isinstance(error, TimeoutError):
         return ResponseTimeoutError("The server sent no data before the timeout.")
     return TransportError(str(error) or type(error).__name__)

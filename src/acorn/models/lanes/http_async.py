@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, proxy_of, tls_context
+from acorn.models.lanes.http import Post, TransportError, proxy_of, tls_context, transport_error
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -140,10 +140,8 @@ async def asend(post: Post) -> AsyncIncomingResponse:
 
 
 def _transport_error(error: Exception) -> TransportError:
-    if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("The server sent no data before the timeout.")
     if isinstance(error, _aiohttp().ClientResponseError):  # Its text contains the URL, which may contain secrets.
         response_error: Any = error
         response_error.request_info = SimpleNamespace(real_url=response_error.request_info.real_url.origin())
         response_error.args = ()
-    return TransportError(str(error) or type(error).__name__)
+    return transport_error(error)

@@ -39,8 +39,8 @@ class NativeModel:
         self.provider = lane.provider
         self.lane = lane
         self._config = config
-        self._settings = {key: value for key, value in config.items() if key not in COMMON_KEYS}
-        self.rejected = RejectedSettings(self.name, self._settings)
+        settings = {key: value for key, value in config.items() if key not in COMMON_KEYS}
+        self.rejected = RejectedSettings(self.name, settings)
         self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
         self._connect_timeout = connect_timeout(self._timeout)
 
@@ -214,18 +214,17 @@ class _NativeStream:
         self._events = EventParser()
         self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
-        """The bytes before the first event, or None after the first event. If the response is not a stream, an error
-        message quotes these bytes."""
+        """The bytes before the first event, or None if the response is a stream of events. An error message quotes
+        these bytes."""
         self.is_done = False
         """Whether the event that ends the stream has arrived."""
         self.is_accepted = False
         """Whether the provider has accepted the request."""
-        self._is_event_stream = True
-        """Whether the header `Content-Type` of the response is `text/event-stream`."""
 
     def accept(self, incoming: IncomingResponse | AsyncIncomingResponse) -> None:
         self.is_accepted = True
-        self._is_event_stream = (incoming.header("content-type") or "").startswith("text/event-stream")
+        if (incoming.header("content-type") or "").startswith("text/event-stream"):
+            self._head = None
         self.attempt.on_accepted()
 
     @property
@@ -256,7 +255,7 @@ class _NativeStream:
         model, reader = self._model, self._reader
         if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
-        if self._head and not self._is_event_stream:
+        if self._head:
             model.raise_unreadable(
                 self._head,
                 ValueError("The response is not a stream of server-sent events, although the request asked for one."),

@@ -12,6 +12,7 @@ the text and the calls of the message, since the user may have edited the messag
 from __future__ import annotations
 
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import compress, dropwhile
 from operator import eq, itemgetter
@@ -19,21 +20,10 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.lanes.lane import (
-    BLOCKS_KEY,
-    LANE_KEYS,
-    Lane,
-    StreamReader,
-    cache_marks,
-    drop_trailing_reasoning,
-    is_anthropic_tool,
-    merge_stored,
-    part_payload,
-    provider_error,
-)
+from acorn.models.lanes import lane
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.models.providers import ListedPrice, find_api_key, listed_price
-from acorn.models.request import ModelRequest, SentMedium, portable_id, unsupported_kind
+from acorn.models.request import ModelRequest, portable_id
 from acorn.types import Content, JsonObject, JsonValue, Message, Usage, is_json_list
 
 _VERSION = "2023-06-01"
@@ -65,13 +55,13 @@ _MESSAGE_TYPES = _REASONING_TYPES | {"text", "tool_use"}
 """The block types that an assistant message can represent without `content_blocks`."""
 
 
-class Anthropic(Lane):
+class Anthropic(lane.Lane):
     """The lane for Anthropic's Messages API: it encodes requests and decodes responses."""
 
     provider = "anthropic"
     prefix = "anthropic/"
     setting_keys = ("top_p", "top_k", "thinking")
-    supported_keys = frozenset((*LANE_KEYS, *setting_keys, "stop", "user", "parallel_tool_calls"))
+    supported_keys = frozenset((*lane.LANE_KEYS, *setting_keys, "stop", "user", "parallel_tool_calls"))
 
     def __init__(self, config: JsonObject) -> None:
         super().__init__(config)
@@ -87,7 +77,7 @@ class Anthropic(Lane):
         return bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
 
     def takes_tool(self, tool: JsonObject) -> bool:
-        return is_anthropic_tool(tool)
+        return lane.is_anthropic_tool(tool)
 
     def can_force_tool(self) -> bool:
         return not self.thinks  # Anthropic rejects a forced tool if reasoning is on.
@@ -105,10 +95,7 @@ class Anthropic(Lane):
 
     # Requests
 
-    def reject_medium(self, medium: SentMedium) -> str | None:
-        return unsupported_kind(medium) if medium.kind == "audio" else None
-
-    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
+    def request_settings(self, request: ModelRequest, left_out: Collection[str]) -> JsonObject:
         max_tokens = request.max_tokens
         if "max_tokens" in left_out and "max_tokens" not in request.declared:  # Anthropic requires `max_tokens`.
             price = listed_price(self.provider, self.name)
@@ -126,13 +113,11 @@ class Anthropic(Lane):
             choice = {"type": "auto", **choice, "disable_parallel_tool_use": True}
         if choice:
             settings["tool_choice"] = choice
-        if is_stream:
-            settings["stream"] = True
         return settings
 
     def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
         messages, turns = request.messages, request.encoded(_turn_json)
-        for at, mark in cache_marks(request).items():
+        for at, mark in lane.cache_marks(request).items():
             turns[at] = _turn_json(messages[at], mark)
         count, after = 0, b"]"
         while count < len(messages) and messages[count]["role"] == "system":
@@ -147,34 +132,24 @@ class Anthropic(Lane):
 
     def read(self, response: JsonObject) -> ModelResponse:
         if response.get("type") == "error" or response.get("error"):
-            raise provider_error(response.get("error"), _STATUSES)
+            raise lane.provider_error(response.get("error"), _STATUSES)
         blocks, reason = response["content"], response.get("stop_reason")
         if not blocks and not reason:
             raise ValueError("The response contains neither content nor a stop reason.")
-        texts: list[str] = []
-        reasoning: list[JsonObject] = []
-        calls: list[RawCall] = []
-        for block in blocks:
-            kind = block["type"]
-            if kind == "text":
-                texts.append(block["text"])
-            elif kind == "tool_use":
-                calls.append(RawCall(block.get("id"), block["name"], to_json(block.get("input") or {}).decode()))
-            elif kind in ("thinking", "redacted_thinking"):
-                reasoning.append(block)
+        uses = [block for block in blocks if block["type"] == "tool_use"]
         usage, cost = self.usage(response.get("usage") or {})
         return ModelResponse(
-            "".join(texts),
-            calls,
+            "".join([block["text"] for block in blocks if block["type"] == "text"]),
+            [RawCall(use.get("id"), use["name"], to_json(use.get("input") or {}).decode()) for use in uses],
             _STOP_REASONS.get(reason or "", "stop"),
             usage,
             cost,
             model=response.get("model") or "",
-            reasoning="".join([block.get("thinking") or "" for block in reasoning]) or None,
-            extra=_extra(blocks, reasoning),
+            reasoning="".join([block.get("thinking") or "" for block in blocks]) or None,
+            extra=_extra(blocks),
         )
 
-    def stream_reader(self) -> StreamReader:
+    def stream_reader(self) -> lane.StreamReader:
         return _AnthropicReader(self)
 
     def usage(self, raw: JsonObject) -> tuple[Usage, float | None]:
@@ -187,14 +162,15 @@ class Anthropic(Lane):
         return usage, price.of(usage, hour_tokens) if hour_tokens and isinstance(price, ListedPrice) else None
 
 
-def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
+def _extra(blocks: list[JsonObject]) -> JsonObject:
     """Return the additional keys of an assistant message: reasoning blocks and the blocks of hosted tools.
 
     Anthropic requires these blocks in later requests. A hosted tool is a tool that the provider runs itself.
     """
+    reasoning = [block for block in blocks if block["type"] in _REASONING_TYPES]
     extra: JsonObject = {"thinking_blocks": reasoning} if reasoning else {}
     stored_blocks = blocks_to_store(blocks)
-    return extra if stored_blocks is None else {**extra, BLOCKS_KEY: stored_blocks}
+    return extra if stored_blocks is None else {**extra, lane.BLOCKS_KEY: stored_blocks}
 
 
 # Conversion of messages to turns
@@ -228,7 +204,7 @@ def _message_blocks(message: Mapping[str, Any]) -> list[JsonObject]:
     blocks = _content_blocks(content)
     if message["role"] == "assistant":
         uses = [_tool_use(call) for call in message.get("tool_calls") or ()]
-        if message.get(BLOCKS_KEY):
+        if message.get(lane.BLOCKS_KEY):
             blocks = blocks_to_send(message, blocks, uses)
         else:
             blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
@@ -257,9 +233,9 @@ def to_block(part: JsonObject) -> JsonObject:
     kind = part.get("type")
     mark = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
-        return {"type": "image", "source": _source(part_payload(part, "url")["url"]), **mark}
+        return {"type": "image", "source": _source(lane.part_payload(part, "url")["url"]), **mark}
     if kind == "file":
-        file = part_payload(part, "file_data", "file_url", "file_id")
+        file = lane.part_payload(part, "file_data", "file_url", "file_id")
         name = file.get("filename")
         if url := file.get("file_data") or file.get("file_url"):
             return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **mark}
@@ -330,39 +306,37 @@ def blocks_to_send(
     The result contains the stored blocks, but with the current text and the current tool calls of the message, because
     the user may have edited them.
     """
-    stored: list[JsonObject] = message[BLOCKS_KEY]
+    stored: list[JsonObject] = message[lane.BLOCKS_KEY]
     stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
     is_same_text = stored_text == (message.get("content") or "")
     with_result = {block.get("tool_use_id") for block in stored}
     # Anthropic would reject an empty text, and a hosted tool call without a result.
     blocks = [
         block
-        for block in merge_stored(stored, text_blocks, uses, "id", is_same_text=is_same_text)
+        for block in lane.merge_stored(stored, text_blocks, uses, "id", is_same_text=is_same_text)
         if (block["type"] != "text" or block["text"].strip())
         and (not block["type"].endswith("_tool_use") or block.get("id") in with_result)
     ]
     # If the message is sent through LiteLLM, its calls follow the blocks.
-    return blocks if message.get("tool_calls") else drop_trailing_reasoning(blocks)
+    return blocks if message.get("tool_calls") else lane.drop_trailing_reasoning(blocks)
 
 
 # Streams
 
 
-class _AnthropicReader(StreamReader):
+class _AnthropicReader(lane.StreamReader):
     """A decoder that converts the events of one streamed response of Anthropic to deltas."""
 
     def __init__(self, lane: Anthropic) -> None:
         self._lane = lane
         self._model = ""
         self._usage: JsonObject = {}
-        self._calls: dict[int, tuple[int, JsonObject, bool]] = {}
-        """A dict that maps a block index to the call number, the start of the block, and whether arguments followed."""
-        self._reasoning: dict[int, JsonObject] = {}
-        """A dict that maps a block index to a reasoning block."""
-        self._others: dict[int, JsonObject] = {}
-        """A dict that maps a block index to a text block or a hosted tool block."""
-        self._fragments: dict[int, list[str]] = {}
-        """A dict that maps a block index to the fragments of its text or of its hosted tool input."""
+        self._blocks: dict[int, JsonObject] = {}
+        """A dict that maps the index of a block to the block, without the fragments that followed its start."""
+        self._fragments: defaultdict[int, list[str]] = defaultdict(list)
+        """A dict that maps the index of a block to the fragments of its text, its reasoning or its tool input."""
+        self._call_numbers: dict[int, int] = {}
+        """A dict that maps the index of a block to the number of the tool call. A hosted tool has no number."""
 
     def read(self, event: JsonObject) -> Delta | None:
         kind = event.get("type")
@@ -380,52 +354,44 @@ class _AnthropicReader(StreamReader):
         if kind == "message_delta":
             return self._end_message(event)
         if kind == "error":
-            raise provider_error(event.get("error"), _STATUSES)
+            raise lane.provider_error(event.get("error"), _STATUSES)
         return None
 
     def _start_block(self, index: int, block: JsonObject) -> Delta | None:
-        kind = block["type"]
-        if kind == "tool_use":
-            number = len(self._calls)
-            self._calls[index] = (number, block, False)
+        self._blocks[index] = dict(block)
+        if block["type"] == "tool_use":
+            number = self._call_numbers[index] = len(self._call_numbers)
             self.called_names += block["name"]
             return Delta(calls=(CallDelta(number, block.get("id"), block["name"], ""),))
-        if kind in ("thinking", "redacted_thinking"):
-            self._reasoning[index] = dict(block)
-            return Delta(reasoning=block["thinking"]) if block.get("thinking") else None
-        self._others[index], self._fragments[index] = dict(block), []
-        return Delta(content=block["text"]) if kind == "text" and block.get("text") else None
+        if block.get("thinking"):
+            return Delta(reasoning=block["thinking"])
+        return Delta(content=block["text"]) if block["type"] == "text" and block.get("text") else None
 
     def _read_fragment(self, index: int, fragment: JsonObject) -> Delta | None:
         kind = fragment["type"]
         if kind == "input_json_delta":
-            if index not in self._calls:  # The fragment belongs to the input of a hosted tool.
-                self._fragments.setdefault(index, []).append(fragment["partial_json"])
-                return None
-            number, block, _ = self._calls[index]
-            self._calls[index] = (number, block, True)
-            return Delta(calls=(CallDelta(number, arguments=fragment["partial_json"]),))
+            self._fragments[index].append(fragment["partial_json"])
+            number = self._call_numbers.get(index)
+            return None if number is None else Delta(calls=(CallDelta(number, arguments=fragment["partial_json"]),))
         if kind == "text_delta":
-            self._fragments.setdefault(index, []).append(fragment["text"])
+            self._fragments[index].append(fragment["text"])
             return Delta(content=fragment["text"])
         if kind == "thinking_delta":
-            reasoning = self._reasoning.setdefault(index, {"type": "thinking", "thinking": ""})
-            reasoning["thinking"] = (reasoning.get("thinking") or "") + fragment["thinking"]
+            self._fragments[index].append(fragment["thinking"])
             return Delta(reasoning=fragment["thinking"])
+        block = self._blocks.get(index, {})
         if kind == "signature_delta":
-            reasoning = self._reasoning.setdefault(index, {"type": "thinking", "thinking": ""})
-            reasoning["signature"] = (reasoning.get("signature") or "") + fragment["signature"]
-        elif kind == "citations_delta" and index in self._others:
-            block = self._others[index]
+            block["signature"] = (block.get("signature") or "") + fragment["signature"]
+        elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), fragment["citation"]]
         return None
 
     def _end_block(self, index: int) -> Delta | None:
-        call = self._calls.get(index)
-        if call is None or call[2]:
+        if index not in self._call_numbers or self._fragments[index]:
             return None
-        number, block, _ = call  # The start of the block contained the arguments, or the call has no arguments.
-        return Delta(calls=(CallDelta(number, arguments=to_json(block.get("input") or {}).decode()),))
+        # The start of the block contained the arguments, or the call has no arguments.
+        arguments = to_json(self._blocks[index].get("input") or {}).decode()
+        return Delta(calls=(CallDelta(self._call_numbers[index], arguments=arguments),))
 
     def _end_message(self, event: JsonObject) -> Delta:
         changes: JsonObject = event.get("delta") or {}
@@ -438,21 +404,18 @@ class _AnthropicReader(StreamReader):
         return delta
 
     def finish(self) -> Delta | None:
+        blocks = [self._complete_block(index) for index in sorted(self._blocks)]
         # An interrupted reasoning block has no signature, and Anthropic would reject it in the next request.
-        signed = {at: block for at, block in self._reasoning.items() if block.get("signature") or "data" in block}
-        extra = _extra(self._all_blocks(signed), list(signed.values()))
+        extra = _extra([block for block in blocks if block["type"] != "thinking" or block.get("signature")])
         return Delta(extra=extra) if extra else None
 
-    def _all_blocks(self, reasoning: dict[int, JsonObject]) -> list[JsonObject]:
-        """Return a list of all content blocks, as if the response had arrived without streaming."""
-        blocks = reasoning | {index: block for index, (_, block, _) in self._calls.items()}
-        for index, block in self._others.items():
-            text = "".join(self._fragments[index])
-            if block["type"] == "text":
-                blocks[index] = {**block, "text": (block.get("text") or "") + text}
-            else:
-                blocks[index] = {**block, "input": parse_tool_input(text)} if text else block
-        return [blocks[index] for index in sorted(blocks)]
+    def _complete_block(self, index: int) -> JsonObject:
+        """Return a content block, as if the response had arrived without streaming."""
+        block, text = self._blocks[index], "".join(self._fragments[index])
+        if block["type"] in ("text", "thinking"):
+            return {**block, block["type"]: (block.get(block["type"]) or "") + text}
+        is_hosted = text and index not in self._call_numbers
+        return {**block, "input": parse_tool_input(text)} if is_hosted else block
 
 
 def parse_tool_input(text: str) -> JsonObject:

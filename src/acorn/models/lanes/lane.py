@@ -12,14 +12,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic_core import to_json
 
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
 from acorn.models.port import PRICE_KEYS, Delta, ModelResponse, Price, price_in
 from acorn.models.providers import address_of, check_key, custom_address, listed_price
-from acorn.models.request import ModelRequest, SentMedium
+from acorn.models.request import ModelRequest, SentMedium, unsupported_kind
 from acorn.types import JsonObject, JsonValue
 
 COMMON_KEYS = (
@@ -90,6 +90,8 @@ class Lane(ABC):
     """The model dict keys that acorn copies to the request."""
     supported_keys: ClassVar[frozenset[str]]
     """All model dict keys that this lane supports."""
+    stream_settings: ClassVar[JsonObject] = {"stream": True}
+    """The fields of a request that ask for a stream."""
 
     def __init__(self, config: JsonObject) -> None:
         self.config = config
@@ -161,7 +163,10 @@ class Lane(ABC):
         for medium in request.media:
             if message := self.reject_medium(medium):
                 raise UnsupportedContentError(message)
-        settings = to_json(self.request_settings(request, left_out, is_stream=is_stream))[:-1]
+        fields = self.request_settings(request, left_out)
+        if is_stream:
+            fields |= self.stream_settings
+        settings = to_json(fields)[:-1]
         before, messages, after = self.request_content(request)
         if not messages:
             return b"%s%s%s}" % (settings, before, after)
@@ -170,13 +175,13 @@ class Lane(ABC):
         messages[-1] = b"%s%s}" % (messages[-1], after)
         return b",".join(messages)
 
-    @abstractmethod
     def reject_medium(self, medium: SentMedium) -> str | None:
         """Return an error message if the provider does not support a medium in this request."""
+        return unsupported_kind(medium) if medium.kind == "audio" else None
 
     @abstractmethod
-    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
-        """Return all fields of a request except the messages and tools."""
+    def request_settings(self, request: ModelRequest, left_out: Collection[str]) -> JsonObject:
+        """Return all fields of a request except the messages, the tools and `stream_settings`."""
 
     @abstractmethod
     def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
@@ -328,14 +333,3 @@ def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
         return marks
     first, *others = sorted(marks)
     return {at: marks[at] for at in (first, *others[1 - _MAX_MARKS :])}
-
-
-def with_cache_mark(message: Mapping[str, Any], mark: JsonObject) -> JsonObject:
-    """Return a copy of a message with a cache mark on the last part of its content.
-
-    If the content is not a list of parts, the mark is on the message itself.
-    """
-    content = message.get("content")
-    if isinstance(content, list) and content:
-        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
-    return {**message, "cache_control": mark}

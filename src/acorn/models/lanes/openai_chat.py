@@ -13,23 +13,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.lanes.lane import (
-    LANE_KEYS,
-    REASONING_KEYS,
-    Lane,
-    ProviderError,
-    StreamReader,
-    cache_marks,
-    is_openai_tool,
-    provider_error,
-    with_cache_mark,
-)
+from acorn.models.lanes import lane
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.models.providers import find_api_key, listed_price
 from acorn.models.request import ModelRequest, SentMedium, message_json, unsupported_url, with_portable_ids
 from acorn.types import JsonObject, JsonValue, Usage, is_json_object
 
-_REASONING_KEYS = frozenset(REASONING_KEYS)
+_REASONING_KEYS = frozenset(lane.REASONING_KEYS)
 STOP_REASONS = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
@@ -82,7 +72,9 @@ def sampling_settings(request: ModelRequest, left_out: Collection[str], name: st
     """
     settings: JsonObject = {}
     if "temperature" in request.declared and request.temperature != 1 and _FIXED_TEMPERATURE.search(name):
-        raise ProviderError(f"The model supports only a `temperature` of 1, but it is set to {request.temperature:g}.")
+        raise lane.ProviderError(
+            f"The model supports only a `temperature` of 1, but it is set to {request.temperature:g}."
+        )
     if "temperature" in request.declared or not ("temperature" in left_out or is_reasoning_model(name)):
         settings["temperature"] = request.temperature
     if "max_tokens" in request.declared or "max_tokens" not in left_out:
@@ -90,7 +82,7 @@ def sampling_settings(request: ModelRequest, left_out: Collection[str], name: st
     return settings
 
 
-class OpenAILane(Lane):
+class OpenAILane(lane.Lane):
     """The part that both lanes of OpenAI have in common."""
 
     provider = "openai"
@@ -113,7 +105,8 @@ class OpenAIChat(OpenAILane):
         *("top_p", "top_k", "stop", "seed", "user", "store", "frequency_penalty", "presence_penalty", "logit_bias"),
         *("parallel_tool_calls", "reasoning_effort", "tool_choice"),
     )
-    supported_keys = frozenset((*LANE_KEYS, *setting_keys, "organization"))
+    supported_keys = frozenset((*lane.LANE_KEYS, *setting_keys, "organization"))
+    stream_settings = {"stream": True, "stream_options": {"include_usage": True}}
 
     def __init__(self, config: JsonObject) -> None:
         super().__init__(config)
@@ -138,7 +131,7 @@ class OpenAIChat(OpenAILane):
 
     def takes_tool(self, tool: JsonObject) -> bool:
         # OpenAI runs hosted tools only in its Responses API. Another server may run them in chat completions.
-        return is_openai_tool(tool) and self.has_custom_address
+        return lane.is_openai_tool(tool) and self.has_custom_address
 
     def reject_medium(self, medium: SentMedium) -> str | None:
         return unsupported_url(medium) if medium.url is not None and medium.kind in ("audio", "file") else None
@@ -147,25 +140,23 @@ class OpenAIChat(OpenAILane):
         # A custom server may expect the call ids that it created.
         encode = _message_json if self.has_custom_address else _portable_message_json
         messages = request.encoded(encode)
-        for at, mark in cache_marks(request).items():
-            messages[at] = encode(with_cache_mark(request.messages[at], mark))
+        for at, mark in lane.cache_marks(request).items():
+            messages[at] = encode(_with_cache_mark(request.messages[at], mark))
         tools = b',"tools":' + request.tools_json() if request.tools else b""
         return tools + b',"messages":[', messages, b"]"
 
-    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
+    def request_settings(self, request: ModelRequest, left_out: Collection[str]) -> JsonObject:
         settings = {"model": self.name, **sampling_settings(request, left_out, self.name, self._max_tokens_key)}
         settings |= self.settings
         if request.forced_tool and "tool_choice" not in left_out:
             settings["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
-        if is_stream:
-            settings |= {"stream": True, "stream_options": {"include_usage": True}}
         return settings
 
     def read(self, response: JsonObject) -> ModelResponse:
         raise_if_failed(response)
         return read_completion(response)
 
-    def stream_reader(self) -> StreamReader:
+    def stream_reader(self) -> lane.StreamReader:
         return ChatReader()
 
 
@@ -173,7 +164,18 @@ def _message_json(message: Mapping[str, Any]) -> bytes:
     """Return the JSON text of a message without the reasoning of other providers."""
     if _REASONING_KEYS.isdisjoint(message):
         return message_json(message)
-    return message_json({key: value for key, value in message.items() if key not in REASONING_KEYS})
+    return message_json({key: value for key, value in message.items() if key not in lane.REASONING_KEYS})
+
+
+def _with_cache_mark(message: Mapping[str, Any], mark: JsonObject) -> JsonObject:
+    """Return a copy of a message with a cache mark on the last part of its content.
+
+    If the content is not a list of parts, the mark is on the message itself.
+    """
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
+    return {**message, "cache_control": mark}
 
 
 def _portable_message_json(message: Mapping[str, Any]) -> bytes:
@@ -195,7 +197,7 @@ def read_completion(response: JsonObject) -> ModelResponse:
     )
 
 
-class ChatReader(StreamReader):
+class ChatReader(lane.StreamReader):
     """A decoder that converts the chunks of one streamed chat completion to deltas."""
 
     def read(self, event: JsonObject) -> Delta | None:
@@ -283,4 +285,4 @@ def usage_of(raw: JsonObject | None, prompt: str = "prompt", output: str = "comp
 def raise_if_failed(response: JsonObject) -> None:
     """Raise `ProviderError` if a response contains an error although its HTTP status was a success."""
     if error := response.get("error"):
-        raise provider_error(error, STATUSES)
+        raise lane.provider_error(error, STATUSES)

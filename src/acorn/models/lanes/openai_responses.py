@@ -21,35 +21,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.lanes.lane import (
-    ITEMS_KEY,
-    LANE_KEYS,
-    ProviderError,
-    StreamReader,
-    drop_trailing_reasoning,
-    is_openai_tool,
-    merge_stored,
-    part_payload,
-    provider_error,
-)
-from acorn.models.lanes.openai_chat import (
-    STATUSES,
-    OpenAILane,
-    is_non_reasoning_model,
-    is_reasoning_model,
-    raise_if_failed,
-    sampling_settings,
-    supports_effort,
-    usage_of,
-)
+from acorn.models.lanes import lane, openai_chat
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
-from acorn.models.request import ModelRequest, SentMedium, portable_id, unsupported_kind
+from acorn.models.request import ModelRequest, portable_id
 from acorn.types import Content, JsonObject, JsonValue, Message
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
-class OpenAIResponses(OpenAILane):
+class OpenAIResponses(openai_chat.OpenAILane):
     """The lane for OpenAI's Responses API: it encodes requests and decodes responses."""
 
     prefix = "openai/responses/"
@@ -57,16 +37,23 @@ class OpenAIResponses(OpenAILane):
         *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
         *("parallel_tool_calls", "max_tool_calls", "reasoning", "text"),
     )
-    supported_keys = frozenset((*LANE_KEYS, *setting_keys, "reasoning_effort", "tool_choice", "organization"))
+    supported_keys = frozenset((*lane.LANE_KEYS, *setting_keys, "reasoning_effort", "tool_choice", "organization"))
 
     def __init__(self, config: JsonObject) -> None:
         super().__init__(config)
-        self.settings = _translate_settings(config, self.settings, self.name)
+        if effort := config.get("reasoning_effort"):
+            self.settings["reasoning"] = effort if isinstance(effort, dict) else {"effort": effort}
+        if (choice := config.get("tool_choice")) is not None:
+            self.settings["tool_choice"] = _tool_choice(choice)
+        self.settings |= config.get("extra_body") or {}
+        if openai_chat.is_reasoning_model(self.name):
+            # OpenAI does not store these responses, so later requests must contain the encrypted reasoning.
+            self.settings = {"store": False, "include": [_ENCRYPTED_REASONING], **self.settings}
 
     @classmethod
     def supports(cls, config: JsonObject) -> bool:
         sets_effort = "reasoning_effort" in config or "reasoning" in config
-        return super().supports(config) and (not sets_effort or supports_effort(cls.model_name(config)))
+        return super().supports(config) and (not sets_effort or openai_chat.supports_effort(cls.model_name(config)))
 
     def url(self, base: str) -> str:
         return f"{base}/responses"
@@ -77,20 +64,15 @@ class OpenAIResponses(OpenAILane):
         return reasoning.get("effort") not in (None, "", "none")
 
     def takes_tool(self, tool: JsonObject) -> bool:
-        return is_openai_tool(tool)
+        return lane.is_openai_tool(tool)
 
     # Requests
 
-    def reject_medium(self, medium: SentMedium) -> str | None:
-        return unsupported_kind(medium) if medium.kind == "audio" else None
-
-    def request_settings(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> JsonObject:
-        sampling = sampling_settings(request, left_out, self.name, "max_output_tokens")
+    def request_settings(self, request: ModelRequest, left_out: Collection[str]) -> JsonObject:
+        sampling = openai_chat.sampling_settings(request, left_out, self.name, "max_output_tokens")
         settings = {"model": self.name, **sampling, **self.settings}
         if request.forced_tool and "tool_choice" not in left_out:
             settings["tool_choice"] = {"type": "function", "name": request.forced_tool}
-        if is_stream:
-            settings["stream"] = True
         return settings
 
     def request_content(self, request: ModelRequest) -> tuple[bytes, list[bytes], bytes]:
@@ -113,7 +95,7 @@ class OpenAIResponses(OpenAILane):
 
     def _items_json(self, message: Message) -> bytes:
         items = items_of(message, is_stored=self.settings.get("store") is not False)
-        if is_non_reasoning_model(self.name):
+        if openai_chat.is_non_reasoning_model(self.name):
             items = (item for item in items if item["type"] != "reasoning")
         if not self.has_custom_address:  # A custom server may expect the call ids that it created.
             items = map(_with_portable_id, items)
@@ -122,10 +104,10 @@ class OpenAIResponses(OpenAILane):
     # Responses
 
     def read(self, response: JsonObject) -> ModelResponse:
-        raise_if_failed(response)
+        openai_chat.raise_if_failed(response)
         status, items = response.get("status"), response["output"]
         if status in ("failed", "cancelled"):
-            raise ProviderError(
+            raise lane.ProviderError(
                 f"The provider ended the response with the status `{status}` and did not report a reason.", 500
             )
         parts = [part for item in items if item["type"] == "message" for part in item.get("content") or ()]
@@ -134,14 +116,14 @@ class OpenAIResponses(OpenAILane):
             "".join([part.get("text") or "" for part in parts]),
             calls,
             stop_reason_of(response, has_calls=bool(calls)),
-            usage_of(response.get("usage"), "input", "output"),
+            openai_chat.usage_of(response.get("usage"), "input", "output"),
             model=response.get("model") or "",
             reasoning=PARAGRAPH_BREAK.join([text for item in items if (text := reasoning_text(item))]) or None,
             refusal="".join([part.get("refusal") or "" for part in parts]) or None,
             extra=extra_of(items),
         )
 
-    def stream_reader(self) -> StreamReader:
+    def stream_reader(self) -> lane.StreamReader:
         return _ResponsesReader()
 
 
@@ -150,18 +132,6 @@ def _with_portable_id(item: JsonObject) -> JsonObject:
 
 
 # Settings
-
-
-def _translate_settings(config: JsonObject, settings: JsonObject, name: str) -> JsonObject:
-    if effort := config.get("reasoning_effort"):
-        settings["reasoning"] = effort if isinstance(effort, dict) else {"effort": effort}
-    if (choice := config.get("tool_choice")) is not None:
-        settings["tool_choice"] = _tool_choice(choice)
-    settings |= config.get("extra_body") or {}
-    if is_reasoning_model(name):
-        # OpenAI does not store these responses, so later requests must contain the encrypted reasoning.
-        settings = {"store": False, "include": [_ENCRYPTED_REASONING], **settings}
-    return settings
 
 
 def _tool_choice(choice: JsonValue) -> JsonValue:
@@ -181,7 +151,7 @@ def _tool_json(tool: JsonObject) -> bytes:
     return to_json({"type": "function", **definition})
 
 
-class _ResponsesReader(StreamReader):
+class _ResponsesReader(lane.StreamReader):
     """A decoder that converts the events of one streamed response of the Responses API to deltas."""
 
     def __init__(self) -> None:
@@ -255,19 +225,19 @@ class _ResponsesReader(StreamReader):
         self.stop_reason = stop_reason_of(response, has_calls=bool(self._calls))
         return Delta(
             stop_reason=self.stop_reason,
-            usage=usage_of(response["usage"], "input", "output") if response.get("usage") else None,
+            usage=openai_chat.usage_of(response["usage"], "input", "output") if response.get("usage") else None,
             model=response.get("model") or "",
             extra=extra_of(items) or None,
         )
 
 
-def _server_error(error: JsonValue) -> ProviderError:
+def _server_error(error: JsonValue) -> lane.ProviderError:
     """Convert an error that the server reported during a stream to a `ProviderError`.
 
     If the error code is unknown, the error has the status 500, so that acorn may retry the request.
     """
-    details = provider_error(error, STATUSES)
-    return ProviderError(str(details), details.status or 500)
+    details = lane.provider_error(error, openai_chat.STATUSES)
+    return lane.ProviderError(str(details), details.status or 500)
 
 
 # Conversion of messages to the items of a request to the Responses API
@@ -287,7 +257,7 @@ def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObj
         yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output}
         return
     calls = message.get("tool_calls") or ()
-    if role == "assistant" and message.get(ITEMS_KEY):
+    if role == "assistant" and message.get(lane.ITEMS_KEY):
         text_item = message_item(role, content) if content else None
         yield from items_to_send(message, text_item, map(_call_item, calls), is_stored=is_stored)
         return
@@ -327,10 +297,10 @@ def _item_part(part: JsonObject, text_type: str) -> JsonObject:
     if part.get("type") == "text":
         return {"type": text_type, "text": part.get("text") or ""}
     if part.get("type") == "image_url":
-        image = part_payload(part, "url")
+        image = lane.part_payload(part, "url")
         return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail") or "auto"}
     if part.get("type") == "file":
-        file, keys = part_payload(part, *_FILE_KEYS), (*_FILE_KEYS, "filename")
+        file, keys = lane.part_payload(part, *_FILE_KEYS), (*_FILE_KEYS, "filename")
         return {"type": "input_file", **{key: file[key] for key in keys if key in file}}
     return {key: value for key, value in part.items() if key != "cache_control"}
 
@@ -352,12 +322,12 @@ def items_to_send(
     The result contains the stored items, but with the current text and the current tool calls of the message, because
     the user may have edited them.
     """
-    stored: list[JsonObject] = message[ITEMS_KEY]
+    stored: list[JsonObject] = message[lane.ITEMS_KEY]
     parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
     is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
     texts = [] if text_item is None else [text_item]
     sendable = [item for item in stored if item["type"] != "reasoning" or is_stored or item.get("encrypted_content")]
-    return drop_trailing_reasoning(merge_stored(sendable, texts, calls, "call_id", is_same_text=is_same_text))
+    return lane.drop_trailing_reasoning(lane.merge_stored(sendable, texts, calls, "call_id", is_same_text=is_same_text))
 
 
 # Conversion of the items of a response
@@ -374,7 +344,7 @@ def extra_of(items: list[JsonObject]) -> JsonObject:
     OpenAI requires these items in later requests. A hosted tool is a tool that the provider runs itself.
     """
     if (stored_items := _items_to_store(items)) is not None:
-        return {ITEMS_KEY: stored_items}
+        return {lane.ITEMS_KEY: stored_items}
     reasoning = reasoning_items(items)
     return {"reasoning_items": reasoning} if reasoning else {}
 

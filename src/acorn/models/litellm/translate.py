@@ -11,10 +11,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from pydantic_core import from_json
-
 from acorn.models.failures import CHECK_MODEL_ID, Attempt, FailureDetails
-from acorn.models.lanes.anthropic import blocks_to_send, to_block
+from acorn.models.lanes.anthropic import blocks_to_send, parse_tool_input, to_block
 from acorn.models.lanes.lane import BLOCKS_KEY
 from acorn.models.lanes.openai_chat import STOP_REASONS, ChatReader, read_completion
 from acorn.models.litellm.library import litellm
@@ -191,12 +189,8 @@ def _is_hosted(call_id: object) -> bool:
     return isinstance(call_id, str) and call_id.startswith("srvtoolu_")
 
 
-def _hosted_use(call_id: str, name: str, arguments: str | None) -> JsonObject:
-    try:
-        tool_input = from_json(arguments or "{}")
-    except ValueError:  # The stream ended before the arguments were complete.
-        tool_input = {}
-    return {"type": "server_tool_use", "id": call_id, "name": name, "input": tool_input}
+def _hosted_use(call_id: str, name: str, arguments: str) -> JsonObject:
+    return {"type": "server_tool_use", "id": call_id, "name": name, "input": parse_tool_input(arguments)}
 
 
 def _hosted_results(specific: JsonObject) -> list[JsonObject]:

@@ -13,7 +13,7 @@ from lanes import opening
 from loop import PARAGRAPH, Looker
 from measure import Line, cpu
 
-from acorn.models.litellm.library import library
+from acorn.models.litellm.library import litellm
 
 
 def model(url: str) -> dict[str, Any]:
@@ -23,10 +23,9 @@ def model(url: str) -> dict[str, Any]:
 
 def by_hand(url: str, steps: int) -> None:
     """Run a hand-written loop on LiteLLM that sends the same requests, appends results and parses arguments."""
-    litellm = library()
     tools, messages = opening()
     for _ in range(steps + 1):
-        reply = litellm.completion(
+        reply = litellm().completion(
             model="openai/gpt-4o",
             api_base=f"{url}/v1",
             api_key="sk-bench",

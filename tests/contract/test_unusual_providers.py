@@ -110,7 +110,7 @@ def test_connections_closed_by_server_are_not_reused() -> None:
     with Loopback(lambda request: DONE) as server:
         post = Post(f"{server.url}/v1/chat/completions", {}, b"{}", PATIENCE, PATIENCE, None)
         together = [send(post) for _ in range(3)]
-        socks = [incoming._sock for incoming in together]
+        socks = [incoming._reader.sock for incoming in together]
         served = {sock.getpeername(): sock for sock in server._connections}
         ends = [served[sock.getsockname()] for sock in socks]
         for incoming in together:  # The last connection is reused first.

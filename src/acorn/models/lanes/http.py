@@ -230,15 +230,15 @@ class _SocketReader(io.RawIOBase):
     """
 
     def __init__(self, sock: socket.socket, post: Post) -> None:
-        self._sock, self._post = sock, post
+        self.sock, self._post = sock, post
         self.timeout = post.read_timeout
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(self._post.limit_timeout(self.timeout))
-        return self._sock.recv_into(buffer)
+        self.sock.settimeout(self._post.limit_timeout(self.timeout))
+        return self.sock.recv_into(buffer)
 
 
 class IncomingResponse:

@@ -182,13 +182,13 @@ def test_cancellation_in_tool_leaves_finished_sibling_result_in_history(onwards:
     trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
 
-    async def main() -> BaseException | None:
+    async def main() -> object:
         task = asyncio.ensure_future(adrive(Tree(loop), loop.run.id))
         while not (trouble.quick_has_returned.is_set() and trouble.slow_has_begun.is_set()):
             await asyncio.sleep(0)
         task.cancel()
-        (error,) = await asyncio.gather(task, return_exceptions=True)
-        return error
+        results = await asyncio.gather(task, return_exceptions=True)
+        return results[0]
 
     with listen(trouble.hear):
         error = asyncio.run(main())

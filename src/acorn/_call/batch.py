@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,8 +26,10 @@ from typing_extensions import TypeVar
 
 from acorn._base.interrupts import next_item
 from acorn._declare.settings import AMOUNT, COUNT, TEXT, Rule
+from acorn._drive.async_driver import adrive
 from acorn._drive.bridge import start_thread
 from acorn._drive.load import build_in_thread
+from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import RESULT, Shape
@@ -106,21 +108,49 @@ class RowJob(NamedTuple):
     error: Exception | None
 
 
+class BatchOptions(NamedTuple):
+    """The options of `map`.
+
+    `BatchProgress` checks their types, because the user may pass any value.
+    """
+
+    concurrency: Any = None
+    id: Any = None
+    key: Any = None
+    max_cost: Any = None
+    retry: bool = False
+    queue: bool = False
+
+
+_RULES = {
+    "concurrency": COUNT.or_none(COUNT.expected),
+    "id": TEXT.or_none("a name such as 'nightly-16'"),
+    "key": Rule(callable, "a function of a row").or_none("a function of a row"),
+    "max_cost": AMOUNT.or_none(AMOUNT.expected),
+}
+
+
 class BatchProgress(Generic[Out]):
     """The bookkeeping of one batch: the rows that have not started, and the counts of the rows that have ended.
 
     Batches in threads, in tasks and in a queue all use this class.
     """
 
-    def __init__(
-        self,
-        rows: Iterable[Any],
-        concurrency: int,
-        batch: str | None,
-        key: Callable[[Any], Any] | None,
-        max_cost: float | None,
-    ) -> None:
-        self.concurrency, self.batch, self.max_cost, self._key = concurrency, batch, max_cost, key
+    def __init__(self, rows: Any, owner: str, options: BatchOptions) -> None:
+        """Check the arguments of `map`, and start the bookkeeping of a new batch."""
+        if options.queue and options.concurrency is not None:
+            raise DeclarationError(
+                f"`concurrency` of `{owner}.map` has no effect with `queue=True`. Set the concurrency of the workers, "
+                f"such as `acorn work --concurrency 32`."
+            )
+        if isinstance(rows, str | bytes | BaseModel) or is_mapping(rows) or not hasattr(rows, "__iter__"):
+            raise DeclarationError(f"`{owner}.map` needs an iterable of inputs, such as a list, got {excerpt(rows)}.")
+        for name, rule in _RULES.items():
+            rule.check(f"`{name}` of `{owner}.map`", getattr(options, name))
+        self.concurrency: int = options.concurrency or _CONCURRENCY
+        self.batch: str | None = options.id
+        self.max_cost: float | None = options.max_cost
+        self._key: Callable[[Any], Any] | None = options.key
         self._rows: Iterator[tuple[int, Any]] = enumerate(rows)
         self._started = time.monotonic()
         self._keys: set[str] = set()
@@ -294,9 +324,8 @@ class _RunningBatch(ABC, Generic[Out]):
 class ThreadedBatch(_RunningBatch[Out]):
     """A batch that drives each run in its own thread."""
 
-    def __init__(self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Run]) -> None:
+    def __init__(self, progress: BatchProgress[Out], start_row: StartRow) -> None:
         super().__init__(progress, start_row)
-        self._drive = drive
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
@@ -314,7 +343,7 @@ class ThreadedBatch(_RunningBatch[Out]):
         run: Run | None = None
         failure: BaseException | None = None
         try:
-            run = self._drive(*self._start_run(job))
+            run = drive(*self._start_run(job))
         except BaseException as error:
             failure = error
         with self._lock:
@@ -351,11 +380,8 @@ class ThreadedBatch(_RunningBatch[Out]):
 class TaskBatch(_RunningBatch[Out]):
     """A batch that drives each run in its own task."""
 
-    def __init__(
-        self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]
-    ) -> None:
+    def __init__(self, progress: BatchProgress[Out], start_row: StartRow) -> None:
         super().__init__(progress, start_row)
-        self._drive = drive
         self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -372,7 +398,7 @@ class TaskBatch(_RunningBatch[Out]):
         failure: BaseException | None = None
         try:
             start = partial(self._start_row, job.row, job.row_index, job.run_id)
-            run = await self._drive(*await build_in_thread(start))
+            run = await adrive(*await build_in_thread(start))
         except BaseException as error:
             failure = error
         self._ended.put_nowait((job, run, failure))
@@ -381,43 +407,6 @@ class TaskBatch(_RunningBatch[Out]):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class BatchOptions(NamedTuple):
-    """The options of `map`.
-
-    `batch_progress` checks their types, because the user may pass any value.
-    """
-
-    concurrency: Any = None
-    id: Any = None
-    key: Any = None
-    max_cost: Any = None
-    retry: bool = False
-    queue: bool = False
-
-
-_RULES = {
-    "concurrency": COUNT.or_none(COUNT.expected),
-    "id": TEXT.or_none("a name such as 'nightly-16'"),
-    "key": Rule(callable, "a function of a row").or_none("a function of a row"),
-    "max_cost": AMOUNT.or_none(AMOUNT.expected),
-}
-
-
-def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgress[Any]:
-    """Check the arguments of `map`, and return the `BatchProgress` of the new batch."""
-    concurrency, id, key, max_cost, _, queue = options
-    if queue and concurrency is not None:
-        raise DeclarationError(
-            f"`concurrency` of `{owner}.map` has no effect with `queue=True`. Set the concurrency of the workers, such "
-            f"as `acorn work --concurrency 32`."
-        )
-    if isinstance(rows, str | bytes | BaseModel) or is_mapping(rows) or not hasattr(rows, "__iter__"):
-        raise DeclarationError(f"`{owner}.map` needs an iterable of inputs, such as a list, got {excerpt(rows)}.")
-    for name, rule in _RULES.items():
-        rule.check(f"`{name}` of `{owner}.map`", getattr(options, name))
-    return BatchProgress(rows, concurrency or _CONCURRENCY, id, key, max_cost)
 
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:

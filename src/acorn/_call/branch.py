@@ -129,6 +129,7 @@ async def run_branch(site: BranchSite, which: Branch, inputs: JsonObject, bridge
             tree.siblings.end(site.place, context.run_id)
             if failure is None or isinstance(failure, Exception):  # An interrupted branch may be resumed.
                 tree.finish_branch(context, failure)
+    assert context is not None
     output = tree.machines[context.run_id].run.output
     if isinstance(output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished_message(context.path)}")

@@ -15,31 +15,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Generic
 
-from acorn._call.batch import (
-    AsyncBatch,
-    Batch,
-    BatchOptions,
-    BatchProgress,
-    StartRow,
-    TaskBatch,
-    ThreadedBatch,
-    arguments_of,
-    batch_progress,
-)
+from acorn._call import batch
+from acorn._call import plan as plans
 from acorn._call.branch import branch_all, branch_site, run_branch
-from acorn._call.plan import (
-    Arguments,
-    check_not_queued,
-    check_plan,
-    new_machine,
-    origin_of,
-    plan_for,
-    store_of,
-)
 from acorn._call.queued_batch import QueuedBatch
 from acorn._call.submit import AsyncHandle, Handle, start_time, submit_run
 from acorn._declare.generics import Deps, Out, check_deps, deps_type
-from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
+from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, set_call_options
 from acorn._declare.settings import FLAG, Rule
 from acorn._declare.spec_cache import Branch, active_overrides, agent_name, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
@@ -67,47 +49,47 @@ class AgentCaller(Generic[Out, Deps]):
     def __init__(self, agent: AgentBase) -> None:
         self._agent = agent
 
-    def run(self, args: Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
-        return drive_tree(*start_run(self._agent, new_machine(self._agent, args, kwargs)))
+    def run(self, args: plans.Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
+        return drive(*start_run(self._agent, plans.new_machine(self._agent, args, kwargs)))
 
-    async def arun(self, args: Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
+    async def arun(self, args: plans.Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
         start = self._start(args, kwargs)
-        return await adrive_tree(*(await build_in_thread(start) if self._has_run_id else start()))
+        return await adrive(*(await build_in_thread(start) if self._has_run_id else start()))
 
-    def stream(self, args: Arguments, kwargs: JsonObject) -> Generator[StreamChunk[Out]]:
+    def stream(self, args: plans.Arguments, kwargs: JsonObject) -> Generator[StreamChunk[Out]]:
         return _stream(self._start(args, kwargs))
 
-    def astream(self, args: Arguments, kwargs: JsonObject) -> AsyncGenerator[StreamChunk[Out]]:
+    def astream(self, args: plans.Arguments, kwargs: JsonObject) -> AsyncGenerator[StreamChunk[Out]]:
         return _astream(self._start(args, kwargs), in_thread=self._has_run_id)
 
     def resume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
-        return drive_tree(*_load_run(self._agent, run_id, answers, is_single=is_single))
+        return drive(*_load_run(self._agent, run_id, answers, is_single=is_single))
 
     async def aresume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
         load = partial(_load_run, self._agent, run_id, answers, is_single=is_single)
-        return await adrive_tree(*await build_in_thread(load))
+        return await adrive(*await build_in_thread(load))
 
-    def submit(self, args: Arguments, kwargs: JsonObject) -> Handle[Out]:
+    def submit(self, args: plans.Arguments, kwargs: JsonObject) -> Handle[Out]:
         return Handle(self._agent, *submit_run(self._agent, args, kwargs))
 
-    async def asubmit(self, args: Arguments, kwargs: JsonObject) -> AsyncHandle[Out]:
+    async def asubmit(self, args: plans.Arguments, kwargs: JsonObject) -> AsyncHandle[Out]:
         return AsyncHandle(self._agent, *await asyncio.to_thread(submit_run, self._agent, args, kwargs))
 
-    def map(self, rows: Iterable[Any], *arguments: Any) -> Batch[Out]:
-        options = BatchOptions(*arguments)
+    def map(self, rows: Iterable[Any], *arguments: Any) -> batch.Batch[Out]:
+        options = batch.BatchOptions(*arguments)
         progress, start_row = self._plan_batch(rows, options)
         if options.queue:
             items = QueuedBatch(self._agent, progress, retry=options.retry).items(SYNC)
         else:
-            items = ThreadedBatch(progress, start_row, drive_tree).items()
-        return Batch(progress, iterate_inline(items))
+            items = batch.ThreadedBatch(progress, start_row).items()
+        return batch.Batch(progress, iterate_inline(items))
 
-    def amap(self, rows: Iterable[Any], *arguments: Any) -> AsyncBatch[Out]:
-        options = BatchOptions(*arguments)
+    def amap(self, rows: Iterable[Any], *arguments: Any) -> batch.AsyncBatch[Out]:
+        options = batch.BatchOptions(*arguments)
         progress, start_row = self._plan_batch(rows, options)
         if options.queue:
-            return AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=options.retry).items(ASYNC))
-        return AsyncBatch(progress, TaskBatch(progress, start_row, adrive_tree).items())
+            return batch.AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=options.retry).items(ASYNC))
+        return batch.AsyncBatch(progress, batch.TaskBatch(progress, start_row).items())
 
     def branch(self, which: Branch, inputs: JsonObject) -> Any:
         return run_inline(run_branch(branch_site(self._agent), which, inputs, SYNC))
@@ -164,14 +146,16 @@ class AgentCaller(Generic[Out, Deps]):
         """
         return self._agent.__acorn_call_options__.run_id is not None
 
-    def _start(self, args: Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
+    def _start(self, args: plans.Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
         """Check the arguments of a call immediately, and return a function that starts the run."""
-        return partial(start_run, self._agent, new_machine(self._agent, args, kwargs))
+        return partial(start_run, self._agent, plans.new_machine(self._agent, args, kwargs))
 
-    def _plan_batch(self, rows: Iterable[Any], options: BatchOptions) -> tuple[BatchProgress[Out], StartRow]:
+    def _plan_batch(
+        self, rows: Iterable[Any], options: batch.BatchOptions
+    ) -> tuple[batch.BatchProgress[Out], batch.StartRow]:
         agent = self._agent
         spec = spec_within(active_overrides.get(), agent)
-        progress: BatchProgress[Out] = batch_progress(rows, spec.owner, options)
+        progress: batch.BatchProgress[Out] = batch.BatchProgress(rows, spec.owner, options)
         batch_id, retry = options.id, options.retry
         if self._has_run_id:
             raise DeclarationError(
@@ -179,12 +163,12 @@ class AgentCaller(Generic[Out, Deps]):
                 f"the batch with `map(..., id='nightly')`."
             )
         if not options.queue:
-            check_not_queued(agent, spec.owner)
+            plans.check_not_queued(agent, spec.owner)
         if batch_id is None:
             return progress, lambda row, index, run_id: start_run(
-                agent, new_machine(agent, *arguments_of(row, spec.input))
+                agent, plans.new_machine(agent, *batch.arguments_of(row, spec.input))
             )
-        store_of(spec)
+        plans.store_of(spec)
         return progress, lambda row, index, run_id: _start_stored_row(
             agent, row, BatchItem(batch_id, index), str(run_id), retry=retry
         )
@@ -201,7 +185,7 @@ def start_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
 
 
 def _start_stored_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
-    run_id, store, origin = machine.run.id, store_of(machine.plan.spec), origin_of(agent)
+    run_id, store, origin = machine.run.id, plans.store_of(machine.plan.spec), plans.origin_of(agent)
     if agent.__acorn_call_options__.run_id is not None:
         stored_runs = claim(store, run_id, origin.agent, machine.run.input)
         if stored_runs is not None:
@@ -214,16 +198,16 @@ def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: st
 
     A run that failed in an earlier call fails again with the same error, unless `retry` is set.
     """
-    args, kwargs = arguments_of(row, spec_of(agent).input)
+    args, kwargs = batch.arguments_of(row, spec_of(agent).input)
     row_agent = copy.copy(agent)
     set_call_options(row_agent, replace(agent.__acorn_call_options__, run_id=run_id, item=item))
-    machine = new_machine(row_agent, args, kwargs)
-    store = store_of(machine.spec)
+    machine = plans.new_machine(row_agent, args, kwargs)
+    store = plans.store_of(machine.spec)
     stored_runs = store.read(run_id)
     if stored_runs and stored_runs[0].facts.status == "failed":
         check_fit(stored_runs[0], store, agent_name(type(agent)), machine.run.input)
         if not retry:
-            raise stored_failure(stored_runs, machine.plan, store)
+            raise stored_failure(stored_runs, store)
         if is_final(stored_runs[0]):
             store.delete(run_id)
     return _start_stored_run(row_agent, machine)
@@ -235,9 +219,9 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is the answer to the only
     request.
     """
-    plan = plan_for(agent, active_overrides.get())
-    check_plan(plan)
-    store, origin = store_of(plan.spec), origin_of(agent)
+    plan = plans.plan_for(agent, active_overrides.get())
+    plans.check_plan(plan)
+    store, origin = plans.store_of(plan.spec), plans.origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
     if stored_runs is None:
         raise run_not_found_error(run_id, store.name)
@@ -246,38 +230,12 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
 
 def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store) -> Tree:
     """Load a run from a queue, which this process has already claimed."""
-    plan = plan_for(agent)
-    check_plan(plan)
-    return load_tree(stored_runs, plan, store, origin_of(agent))
+    plan = plans.plan_for(agent)
+    plans.check_plan(plan)
+    return load_tree(stored_runs, plan, store, plans.origin_of(agent))
 
 
-# Driving runs
-
-
-def drive_tree(tree: Tree, run_id: str) -> Run:
-    """Drive a run to its end, and return its record.
-
-    If a stored run has already finished, only return its record.
-    """
-    if not _is_finished(tree, run_id):
-        drive(tree, run_id)
-    return tree.machines[run_id].run
-
-
-async def adrive_tree(tree: Tree, run_id: str) -> Run:
-    """Drive a run to its end on the event loop, and return its record."""
-    if not _is_finished(tree, run_id):
-        await adrive(tree, run_id)
-    return tree.machines[run_id].run
-
-
-def _is_finished(tree: Tree, run_id: str) -> bool:
-    """Return whether a loaded run has already finished, and set `agent.last` to a finished run."""
-    machine = tree.machines[run_id]
-    if machine.run.stop_reason is None:
-        return False
-    remember_run(machine.run, machine.plan.agent, current_places())
-    return True
+# Streams
 
 
 def resume_stream(agent: AgentBase, run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk]:
@@ -293,18 +251,22 @@ def aresume_stream(agent: AgentBase, run_id: str) -> AsyncGenerator[StreamChunk]
 
 def _stream(start: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
     tree, run_id = start()  # Start the run here, so that a stream without iteration does not claim it.
-    if not _is_finished(tree, run_id):
+    if tree.machines[run_id].run.stop_reason is None:
         yield from drive_stream(tree, run_id)
+    else:
+        tree.remember(run_id)
     run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(start: Callable[[], tuple[Tree, str]], *, in_thread: bool) -> AsyncGenerator[StreamChunk]:
     tree, run_id = await build_in_thread(start) if in_thread else start()
-    if not _is_finished(tree, run_id):
+    if tree.machines[run_id].run.stop_reason is None:
         async with aclosing(adrive_stream(tree, run_id)) as chunks:
             async for chunk in chunks:
                 yield chunk
+    else:
+        tree.remember(run_id)
     run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 

@@ -112,7 +112,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
             *[_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in request.tools],
         ],
         inherits=_inherited(type(agent)),
-        warnings=list(_warnings(agent, spec, request.tools, bool(spec.sources))),
+        warnings=list(_warnings(agent, spec, request.tools)),
         notes=notes,
     )
 
@@ -232,11 +232,9 @@ def _is_declared(name: str, value: Any) -> bool:
 # Warnings
 
 
-def _warnings(
-    agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]], has_sources: bool
-) -> Iterator[str]:
+def _warnings(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     functions = [tool["function"] for tool in tools if "function" in tool and tool_name(tool) != FINISH]
-    has_sources = has_sources or any("function" not in tool for tool in tools)
+    has_sources = bool(spec.sources) or any("function" not in tool for tool in tools)
     if spec.model is None:
         yield "no `model` is set; set it on the class, or pass it with `acorn run --model`"
     if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():

@@ -9,24 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
 
+from acorn._declare import spec_cache
 from acorn._declare.generics import check_deps, check_type_arguments
 from acorn._declare.module_base import AgentBase
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
-from acorn._declare.spec_cache import (
-    Branch,
-    Overrides,
-    active_overrides,
-    agent_name,
-    has_user_hook,
-    instance_of,
-    module_docstring,
-    prompt_within,
-    read_spec,
-    spec_of,
-    spec_within,
-    user_hooks,
-)
+from acorn._declare.spec_cache import Branch, Overrides, instance_of, module_docstring, spec_within
 from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, source_may_ask_human
 from acorn._drive.commit import Origin
 from acorn._formats.json import to_json_data
@@ -74,7 +62,8 @@ def _forked_machine(
     else:
         input = fork.input_for(spec)
     is_overridden = [
-        isinstance(agent, override.cls) and "system_prompt" in override.values for override in active_overrides.get()
+        isinstance(agent, override.cls) and "system_prompt" in override.values
+        for override in spec_cache.active_overrides.get()
     ]
     if "system_prompt" not in vars(agent) and not any(is_overridden):
         plan = replace(plan, spec=replace(spec, prompt=Prompt(fork.prompt)), prompt=None)
@@ -86,7 +75,7 @@ def plan_call(agent: AgentBase) -> Plan:
 
     The checks find every error that can be found before the first request.
     """
-    plan = plan_for(agent, active_overrides.get())
+    plan = plan_for(agent, spec_cache.active_overrides.get())
     check_not_queued(agent, plan.spec.owner)
     check_plan(plan)
     if plan.spec.store is None:
@@ -96,8 +85,8 @@ def plan_call(agent: AgentBase) -> Plan:
 
 def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
     """Return the plan of one run, which binds the spec, tools and hooks of a class to one instance."""
-    spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    hooks, options = user_hooks(agent), agent.__acorn_call_options__
+    spec = spec_within(overrides, agent) if overrides else spec_cache.spec_of(agent)
+    hooks, options = spec_cache.user_hooks(agent), agent.__acorn_call_options__
     if spec.input.is_empty or spec.output.is_empty:
         check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     return Plan(
@@ -106,7 +95,7 @@ def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
         resolve=_resolve,
         agent=agent,
         module=spec.module,
-        prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
+        prompt=spec_cache.prompt_within(overrides, agent) if spec.prompt.is_method else None,
         on_start=hooks.get("on_start"),
         on_step=hooks.get("on_step"),
         on_finish=hooks.get("on_finish"),
@@ -197,7 +186,7 @@ def _new_startable(spec: Spec, seen: list[Branch]) -> Iterator[tuple[Branch, Spe
     for which in spec.startable:
         if not any(which is other for other in seen):
             seen.append(which)
-            yield which, read_spec(which)
+            yield which, spec_cache.read_spec(which)
 
 
 def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
@@ -230,7 +219,7 @@ def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
     The check includes the agents and branches that the agent may start.
     """
     needs_no_check = not (spec.human_tools or spec.sources or spec.agent_tools or spec.branches)
-    if needs_no_check or has_user_hook(which, "on_human"):
+    if needs_no_check or spec_cache.has_user_hook(which, "on_human"):
         return
     problems = [
         f"The tool `{tool.name}` of `{spec.owner}` "
@@ -277,4 +266,4 @@ def origin_of(agent: AgentBase) -> Origin:
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
     batch, index = agent.__acorn_call_options__.item or (None, None)
-    return Origin(agent_name(type(agent)), overrides, file, batch, index)
+    return Origin(spec_cache.agent_name(type(agent)), overrides, file, batch, index)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from acorn._drive.bridge import SYNC, Bridge
-from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.driver import iterate_inline
+from acorn._drive.load import read_record
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
-from acorn._history.saved_form import decode_entries, decode_record
+from acorn._history.saved_form import decode_entries
 from acorn._machine.human_input import check_answer
-from acorn._machine.saved_run import attach_branch_records
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
@@ -75,12 +74,7 @@ class Runs:
         stored_runs = self._store.read(run_id)
         if not stored_runs:
             raise run_not_found_error(run_id, self._store.name)
-        root, *branches = stored_runs
-        with translate_read_errors(run_id, self._store):
-            blobs = BlobReader(self._store.media)
-            run: Run = decode_record(Run, to_saved_run(root, blobs), None)
-            attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
-        return run
+        return read_record(stored_runs, self._store)
 
     def follow(self, run_id: str) -> Generator[Entry]:
         """Yield the journal entries of a run and its branches when they are committed, until the run ends."""

@@ -22,13 +22,11 @@ from acorn._declare.module_base import AgentBase, BatchItem
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import active_overrides, agent_name, spec_within
 from acorn._drive.bridge import ASYNC, SYNC, Bridge
-from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.driver import iterate_inline, run_inline
-from acorn._drive.load import check_fit, stored_failure
+from acorn._drive.load import check_fit, read_record, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._history.saved_form import decode_instance
-from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import MODEL_OBJECT
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
@@ -234,18 +232,13 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
     stored_runs = store.read(run_id)
     if not stored_runs:
         raise run_not_found_error(run_id, store.name)
-    root, *branches = stored_runs
-    if root.facts.status != status:  # The run was resumed after the status query.
+    if stored_runs[0].facts.status != status:  # The run was resumed after the status query.
         return None
     if status == "cancelled":
         raise RunCancelledError(f"Run {run_id} was cancelled.")
-    plan = plan_for(agent, active_overrides.get())
     if status == "failed":
-        raise stored_failure(stored_runs, plan, store)
-    with translate_read_errors(run_id, store):
-        blobs = BlobReader(store.media)
-        run = load(plan, to_saved_run(root, blobs)).run
-        attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
+        raise stored_failure(stored_runs, store)
+    run = read_record(stored_runs, store, plan_for(agent, active_overrides.get()))
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)

@@ -25,31 +25,32 @@ from acorn._machine.asks import Ask, AskModel, AskTool
 from acorn.chunk import StreamChunk
 from acorn.models.port import Delta, ModelResponse, StreamingModel
 from acorn.models.request import ModelRequest
+from acorn.record import Run
 from acorn.types import ToolResult
 
 
-async def adrive(tree: Tree, run_id: str) -> None:
-    """Perform the model requests, tool calls and hooks of a run on the event loop until the run ends or pauses.
+async def adrive(tree: Tree, run_id: str) -> Run:
+    """Perform the operations of a run like `drive`, but on the event loop.
 
     If the task that awaits this function is cancelled, all operations in progress are cancelled too.
     """
+    if tree.machines[run_id].run.stop_reason is not None:
+        tree.remember(run_id)
+        return tree.machines[run_id].run
     try:
-        async with aclosing(adrive_stream(tree, run_id, iterates=False)) as chunks:
+        async with aclosing(AsyncDriver(tree, run_id, iterates=False).chunks()) as chunks:
             async for _ in chunks:
                 pass
     except RuntimeError as error:
         if not isinstance(error.__cause__, StopIteration):  # It cannot leave a coroutine.
-            raise_original(error, tree.machines[run_id])
+            raise_original(error, tree.machines[run_id].run)
         raise
+    return tree.machines[run_id].run
 
 
-def adrive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> AsyncGenerator[StreamChunk]:
-    """Perform the model requests, tool calls and hooks of a run on the event loop, and yield its stream chunks.
-
-    The iterator ends when the run ends or pauses. Closing the iterator earlier ends the run. `iterates` is False if the
-    caller ignores the chunks.
-    """
-    return AsyncDriver(tree, run_id, iterates=iterates).chunks()
+def adrive_stream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk]:
+    """Perform the operations of a run like `drive_stream`, but on the event loop."""
+    return AsyncDriver(tree, run_id, iterates=True).chunks()
 
 
 class AsyncDriver(Driver):
@@ -165,10 +166,8 @@ async def acall_tool(ask: AskTool) -> ToolResult:
     limit = asyncio.timeout(None if ask.seconds == math.inf else ask.seconds)
     try:
         async with limit:
-            if is_async(function):
-                output = await call_async(function, *ask.args, **ask.kwargs)
-            else:
-                output = await call_async(_call_and_collect, function, *ask.args, **ask.kwargs)
+            called = function if is_async(function) else partial(_call_and_collect, function)
+            output = await call_async(called, *ask.args, **ask.kwargs)
     except Exception as caught:
         error = TimeoutError(f"it took longer than {ask.seconds:g} s") if limit.expired() else caught
         return error_result(ask, error, time.monotonic() - started)

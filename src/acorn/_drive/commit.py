@@ -25,19 +25,8 @@ from acorn._machine.saved_run import save_new
 from acorn._machine.state import State
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
+from acorn.stores import port
 from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
-from acorn.stores.port import (
-    Change,
-    Commit,
-    MediaBlob,
-    PendingCommit,
-    RunCancelledError,
-    RunHeader,
-    Status,
-    Store,
-    StoredRun,
-    claim_lost_error,
-)
 from acorn.types import JsonObject, JsonValue, Request
 
 _SECONDS_TO_NOTICE = 0.5
@@ -62,7 +51,7 @@ class Origin(NamedTuple):
 class RunCommitter:
     """The object that commits a run and its branches to a store, and finally releases the claim on the run."""
 
-    def __init__(self, store: Store, root: str, origin: Origin, stored: Sequence[StoredRun] = ()) -> None:
+    def __init__(self, store: port.Store, root: str, origin: Origin, stored: Sequence[port.StoredRun] = ()) -> None:
         self.store = store
         self._root, self._origin = root, origin
         self._clock = current_clock()
@@ -76,8 +65,8 @@ class RunCommitter:
         """The ids of the runs that changed since the last commit."""
         self._media: set[str] = set()
         """The hashes of the binary data that this process has committed."""
-        self._new_media: list[MediaBlob] = []
-        self._first: PendingCommit | None = None
+        self._new_media: list[port.MediaBlob] = []
+        self._first: port.PendingCommit | None = None
         """The first commit, which creates the run if the run is new."""
         self._on_cancel: Callable[[], None] | None = None
         """The function that the heartbeat of the run calls. None before the heartbeat has started."""
@@ -86,7 +75,7 @@ class RunCommitter:
         self._claim = shared_claim(store, root)
         self._generation = self._claim.generation
         status = stored[0].facts.status if stored else "stopped"
-        self._last_status: Status = "stopped" if status == "running" else status
+        self._last_status: port.Status = "stopped" if status == "running" else status
         """The status that the store gets if the run stops without another commit."""
         self.first_span: str | None = notes_of_run(stored[0].header).get("span") if stored else None
         """The first telemetry span of the run. The span of a resumed run links to this span."""
@@ -99,7 +88,7 @@ class RunCommitter:
         self._on_cancel = on_cancel
         start_heartbeat(self.store, self._root, on_cancel)
 
-    def commit(self, machines: Mapping[str, Machine]) -> PendingCommit | None:
+    def commit(self, machines: Mapping[str, Machine]) -> port.PendingCommit | None:
         """Pass all changes since the last commit to the store, and return the commit that the caller must wait for.
 
         Return None if nothing has changed.
@@ -113,10 +102,10 @@ class RunCommitter:
             requests = [request for machine in machines.values() for request in machine.calls.open_requests()]
         self._last_status = "stopped"
         media, self._new_media = self._new_media, []
-        commit = Commit(self._root, self._claim.process, changes, requests, media)
+        commit = port.Commit(self._root, self._claim.process, changes, requests, media)
         with self._claim.lock:
             if self._generation != self._claim.generation:
-                raise claim_lost_error(self._root)
+                raise port.claim_lost_error(self._root)
             pending = self.store.commit(commit)
         self._first = self._first or pending
         return pending
@@ -130,7 +119,7 @@ class RunCommitter:
         if self._on_cancel is not None:
             stop_heartbeat(self.store, self._root, self._on_cancel)
         if fatal_error is not None:  # The end was not committed, so the store still reports the run as running.
-            self.release("cancelled" if isinstance(fatal_error, RunCancelledError) else None)
+            self.release("cancelled" if isinstance(fatal_error, port.RunCancelledError) else None)
 
     def cancel_soon(self, is_ending: Callable[[], bool]) -> None:
         """Mark the run as cancelled in the store after a short time, unless its driver commits its end first."""
@@ -150,7 +139,9 @@ class RunCommitter:
 
         This is possible only if the run was cancelled and has ended, and if its claim has not been released.
         """
-        return isinstance(fatal_error, RunCancelledError) and not self._is_over and root.run.stop_reason is not None
+        return (
+            isinstance(fatal_error, port.RunCancelledError) and not self._is_over and root.run.stop_reason is not None
+        )
 
     def failure(self, error: Exception) -> StoreError:
         """Convert an exception that the store raised to a `StoreError` that names the run and the store."""
@@ -163,7 +154,7 @@ class RunCommitter:
         failure.__cause__ = error
         return failure
 
-    def release(self, status: Status | None = None) -> None:
+    def release(self, status: port.Status | None = None) -> None:
         """Release the claim on the run. By default, the store gets the status after the last commit."""
         # If the store has already failed, the run reports its first error.
         with self._claim.lock, suppress(Exception):
@@ -175,7 +166,7 @@ class RunCommitter:
             if self._generation == self._claim.generation:
                 self.store.release(self._root, self._claim.process, status or self._last_status)
 
-    def _change(self, machine: Machine) -> Change:
+    def _change(self, machine: Machine) -> port.Change:
         run, status = machine.run, status_of(machine)
         is_first, offset = run.id not in self._entry_counts, self._entry_counts.get(run.id, 0)
         entries, state, self._states[run.id] = save_new(machine, offset, self._states.get(run.id))
@@ -190,8 +181,8 @@ class RunCommitter:
         for blob in blobs:
             if blob.sha256 not in self._media:
                 self._media.add(blob.sha256)
-                self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
-        return Change(
+                self._new_media.append(port.MediaBlob(blob.sha256, blob.raw()))
+        return port.Change(
             run_id=run.id,
             header=self._header(machine, *texts[-2:]) if header_values else None,
             offset=offset,
@@ -215,15 +206,15 @@ class RunCommitter:
         notes: JsonObject = {"settings": self._origin.overrides, "file": self._origin.file}
         return notes if self.first_span is None else {**notes, "span": self.first_span}
 
-    def _header(self, machine: Machine, input_text: str, start_text: str) -> RunHeader:
+    def _header(self, machine: Machine, input_text: str, start_text: str) -> port.RunHeader:
         context, origin = machine.context, self._origin
         started = machine.run.started or datetime.now(UTC)
         if context is not None:
-            return RunHeader(machine.plan.module, context.parent_id, start_text, input_text, started)
-        return RunHeader(origin.agent, None, None, input_text, started, start_text, origin.batch, origin.item)
+            return port.RunHeader(machine.plan.module, context.parent_id, start_text, input_text, started)
+        return port.RunHeader(origin.agent, None, None, input_text, started, start_text, origin.batch, origin.item)
 
 
-def notes_of_run(header: RunHeader) -> JsonObject:
+def notes_of_run(header: port.RunHeader) -> JsonObject:
     """Return a dict with the agent's settings, file and telemetry span that a run header contains.
 
     Return an empty dict if the JSON text in the header is damaged.
@@ -235,7 +226,7 @@ def notes_of_run(header: RunHeader) -> JsonObject:
     return notes if isinstance(notes, dict) else {}
 
 
-def status_of(machine: Machine) -> Status:
+def status_of(machine: Machine) -> port.Status:
     """Return the status that a store saves for a run, such as 'running', 'waiting' or 'done'."""
     run = machine.run
     if run.stop_reason is None:
@@ -244,14 +235,14 @@ def status_of(machine: Machine) -> Status:
         return "waiting"
     if run.error is None:
         return "done"
-    if isinstance(run.error, RunCancelledError):
+    if isinstance(run.error, port.RunCancelledError):
         return "cancelled"
     if is_signal(run.error, "handed_back"):
         return "queued"
     return "failed" if isinstance(run.error, Exception) else "stopped"
 
 
-def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
+def to_saved_run(stored: port.StoredRun, blobs: BlobReader) -> JsonObject:
     """Return a stored run in the JSON form that `load` in `_machine/saved_run.py` needs."""
     record, facts = blobs.read(stored.record) if stored.has_started else _new_record(stored, blobs), stored.facts
     if facts.stop_reason is None:  # The record was saved when the run started, or before it was resumed.
@@ -267,7 +258,7 @@ def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     }
 
 
-def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
+def _new_record(stored: port.StoredRun, blobs: BlobReader) -> JsonObject:
     """Return the JSON form of the first record of a run that is queued and has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
@@ -275,7 +266,7 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
 
 
 @contextmanager
-def translate_read_errors(run_id: str, store: Store) -> Generator[None]:
+def translate_read_errors(run_id: str, store: port.Store) -> Generator[None]:
     """Convert any error in a `with` block that loads a stored run to a `StoreError`.
 
     The stored run may be damaged, or a newer version of acorn may have written it.

@@ -14,28 +14,8 @@ from dataclasses import dataclass, field
 from traceback import format_tb
 from typing import TYPE_CHECKING, assert_never
 
+from acorn import journal
 from acorn._base.log import logger
-from acorn.journal import (
-    BranchFinished,
-    BranchStarted,
-    Compacted,
-    Entry,
-    HistoryEdited,
-    InputReceived,
-    InputRequested,
-    Listener,
-    MessagesAdded,
-    ModelRequested,
-    ModelResponded,
-    RunFailed,
-    RunFinished,
-    RunInterrupted,
-    RunPaused,
-    RunStarted,
-    ToolFinished,
-    ToolResultsAdded,
-    ToolStarted,
-)
 from acorn.record import Run, without_listener
 
 if TYPE_CHECKING:
@@ -52,12 +32,12 @@ class DrivenRun:
     """The reading of the monotonic clock at second 0 of the run."""
     places: tuple[Place, ...]
     """The task and the thread that started the run. Python may close an abandoned iterator in another thread."""
-    listeners: tuple[Listener, ...]
+    listeners: tuple[journal.Listener, ...]
     published: int
     """The number of journal entries that the listeners have received."""
     is_observed: bool
     """Whether a listener or a store must receive new entries."""
-    failed_listeners: list[Listener] = field(default_factory=list[Listener])
+    failed_listeners: list[journal.Listener] = field(default_factory=list[journal.Listener])
     """The listeners that failed. Only the first failure of a listener is logged."""
     is_closed: bool = False
 
@@ -75,7 +55,7 @@ def attach_run(error: BaseException, run: Run) -> None:
                 error.run = run  # type: ignore[attr-defined]
 
 
-def publish(driven: DrivenRun, entries: Sequence[Entry]) -> None:
+def publish(driven: DrivenRun, entries: Sequence[journal.Entry]) -> None:
     """Call the listeners of a run with its new journal entries, in order, and log exceptions of the listeners."""
     while driven.published < len(entries):
         entry = entries[driven.published]
@@ -90,7 +70,7 @@ def publish(driven: DrivenRun, entries: Sequence[Entry]) -> None:
                     _log_failure(entry.run_id, listener, error)
 
 
-def _log_failure(run_id: str, listener: Listener, error: Exception) -> None:
+def _log_failure(run_id: str, listener: journal.Listener, error: Exception) -> None:
     """Log that a listener raised an exception.
 
     The exception text may contain message content, so the text is logged only at DEBUG.
@@ -101,44 +81,50 @@ def _log_failure(run_id: str, listener: Listener, error: Exception) -> None:
     logger.debug("The exception that the listener raised:", exc_info=error)
 
 
-def log_entry(entry: Entry) -> None:
+def log_entry(entry: journal.Entry) -> None:
     """Log a journal entry in one line, at INFO or DEBUG.
 
     Some entry types, such as `MessagesAdded`, are not logged.
     """
     run, step = entry.run_id, entry.step
     match entry:
-        case RunStarted():
+        case journal.RunStarted():
             branch = f", branch {entry.branch} of {entry.parent_id}" if entry.branch else ""
             logger.info("Run %s of %s started%s.", run, entry.module, branch)
-        case RunFinished():
+        case journal.RunFinished():
             logger.info("Run %s ended after %.2f s: %s.", run, entry.at, entry.stop_reason)
-        case RunFailed():
+        case journal.RunFailed():
             logger.info("Run %s failed after %.2f s: %s.", run, entry.at, _error_type(entry.error))
-        case RunInterrupted():
+        case journal.RunInterrupted():
             logger.info("Run %s was interrupted after %.2f s: %s.", run, entry.at, _error_type(entry.error))
-        case ModelRequested():
+        case journal.ModelRequested():
             if entry.forced == "limit":
                 logger.info("Run %s is near a limit and must answer in step %d.", run, step)
             logger.debug("Run %s, step %d: request to %s, %d messages.", run, step, entry.model, entry.messages)
-        case ModelResponded():
+        case journal.ModelResponded():
             tokens, calls = entry.usage.total_tokens, ", ".join(call.name for call in entry.calls) or "no calls"
             logger.debug("Run %s, step %d: response of %s, %d tokens, %s.", run, step, entry.model, tokens, calls)
-        case ToolStarted():
+        case journal.ToolStarted():
             logger.debug("Run %s, step %d: the tool %s is called.", run, step, entry.name)
-        case ToolFinished():
+        case journal.ToolFinished():
             verb = "returned" if entry.error is None else "failed"
             logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, verb)
-        case Compacted():
+        case journal.Compacted():
             tokens = entry.usage.total_tokens
             logger.info("Run %s, step %d: %d messages were summarized, %d tokens.", run, step, entry.removed, tokens)
-        case InputRequested():
+        case journal.InputRequested():
             logger.info("Run %s, step %d: human input is requested, request %s.", run, step, entry.request_id)
-        case InputReceived():
+        case journal.InputReceived():
             logger.info("Run %s, step %d: request %s is answered.", run, step, entry.request_id)
-        case RunPaused():
+        case journal.RunPaused():
             logger.info("Run %s paused for human input after %.2f s.", run, entry.at)
-        case BranchStarted() | BranchFinished() | MessagesAdded() | ToolResultsAdded() | HistoryEdited():
+        case (
+            journal.BranchStarted()
+            | journal.BranchFinished()
+            | journal.MessagesAdded()
+            | journal.ToolResultsAdded()
+            | journal.HistoryEdited()
+        ):
             pass
         case _:
             assert_never(entry)

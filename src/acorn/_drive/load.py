@@ -156,20 +156,29 @@ def is_final(stored: StoredRun) -> bool:
     return stored.has_started and bool(read_without_blobs(stored.state)["phase"] == "done")
 
 
-def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
+def read_record(stored: Sequence[StoredRun], store: Store, plan: Plan | None = None) -> Run:
+    """Return the record of a stored run and its branches.
+
+    Without a plan, the class of the run is not known, and input and output are JSON data.
+    """
+    with translate_read_errors(stored[0].facts.id, store):
+        blobs = BlobReader(store.media)
+        saved, *branches = [to_saved_run(each, blobs) for each in stored]
+        run: Run = decode_record(Run, saved, None) if plan is None else load(plan, saved).run
+        attach_branch_records(run, branches)
+    return run
+
+
+def stored_failure(stored: Sequence[StoredRun], store: Store) -> Exception:
     """Return the exception with which a stored run failed.
 
     The attribute `run` of the exception is the run record.
     """
-    blobs = BlobReader(store.media)
-    run: Run = decode_record(Run, to_saved_run(stored[0], blobs), None)
-    attach_branch_records(run, [to_saved_run(each, blobs) for each in stored[1:]])
-    error = run.error
-    if not isinstance(error, Exception):
-        # The store failed the run itself, so the record does not contain the error.
-        return StoreError(stored[0].facts.error or f"Run {run.id} of `{plan.spec.owner}` failed.")
-    error.run = run  # type: ignore[attr-defined]
-    return error
+    run = read_record(stored, store)
+    if isinstance(run.error, Exception):
+        return run.error
+    # The store failed the run itself, so the record does not contain the error.
+    return StoreError(stored[0].facts.error or f"Run {run.id} failed.")
 
 
 def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> JsonObject:

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from acorn._history.saved_form import decode_request
 from acorn._machine.human_input import check_answer
 from acorn._machine.machine import Machine
-from acorn.errors import StoreError
 from acorn.record import CallSite
-from acorn.types import JsonObject, Request
-
-
-def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: bool) -> None:
-    """Raise an error if a run could never be resumed after a pause.
-
-    A paused run needs a store that saves the run.
-    """
-    owner = machine.spec.owner
-    if not can_pause:
-        raise StoreError(
-            f"`{owner}` cannot pause for human input ({requests[0].question}): it has no store. Set `store` on "
-            f"`{owner}`, or return an answer from `on_human`."
-        )
+from acorn.types import JsonObject
 
 
 def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mapping[str, object]) -> None:

@@ -24,6 +24,7 @@ from acorn._machine.asks import Ask, AskBranch, BranchEnd
 from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn.errors import AcornError
+from acorn.record import Run
 from acorn.stores.port import RunCancelledError
 from acorn.types import ToolResult
 
@@ -303,7 +304,7 @@ def _is_group(error: BaseException) -> TypeIs[BaseExceptionGroup]:
     return isinstance(error, BaseExceptionGroup)
 
 
-def raise_original(error: RuntimeError, machine: Machine) -> None:
+def raise_original(error: RuntimeError, run: Run) -> None:
     """Raise the `StopIteration` or `StopAsyncIteration` of a hook, which Python has replaced by a `RuntimeError`.
 
     Python replaces such an exception when it leaves a generator or a coroutine. If the `RuntimeError` has another
@@ -311,6 +312,6 @@ def raise_original(error: RuntimeError, machine: Machine) -> None:
     """
     cause = error.__cause__
     if isinstance(cause, StopIteration | StopAsyncIteration):
-        machine.run.error = cause
-        cause.run = machine.run  # type: ignore[union-attr]
+        run.error = cause
+        cause.run = run  # type: ignore[union-attr]
         raise cause from None

@@ -21,15 +21,7 @@ from typing import Any
 
 from acorn._base.interrupts import CancelToken, cancel_token, next_item
 from acorn._drive.async_driver import acall_tool, collect_items, error_result
-from acorn._drive.bridge import (
-    NOT_AWAITABLE,
-    SYNC,
-    WorkerThread,
-    await_value,
-    is_async,
-    start_on_loop,
-    start_thread,
-)
+from acorn._drive.bridge import NOT_AWAITABLE, SYNC, WorkerThread, await_value, is_async, start_on_loop, start_thread
 from acorn._drive.driver import Driver, iterate_inline, run_inline
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
@@ -38,30 +30,36 @@ from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.port import Delta, ModelResponse, StreamingModel
 from acorn.models.request import ModelRequest
-from acorn.record import CallSite
+from acorn.record import CallSite, Run
 from acorn.types import ToolResult
 
 _LONG_ASKS: tuple[type[Ask], ...] = (AskModel, AskTool)
 _SHORT_ASKS: tuple[type[Ask], ...] = (AskHook, AskSource)
 
 
-def drive(tree: Tree, run_id: str) -> None:
-    """Perform the model requests, tool calls and hooks of a run until the run ends or pauses."""
+def drive(tree: Tree, run_id: str) -> Run:
+    """Perform the model requests, tool calls and hooks of a run until it ends or pauses, and return its record.
+
+    If the run is a stored run that has already finished, only return its record.
+    """
+    if tree.machines[run_id].run.stop_reason is not None:
+        tree.remember(run_id)
+        return tree.machines[run_id].run
     try:
         for _ in iterate_inline(SyncDriver(tree, run_id, iterates=False).chunks()):
             pass
     except RuntimeError as error:
-        raise_original(error, tree.machines[run_id])
+        raise_original(error, tree.machines[run_id].run)
         raise
+    return tree.machines[run_id].run
 
 
-def drive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> Generator[StreamChunk]:
+def drive_stream(tree: Tree, run_id: str) -> Generator[StreamChunk]:
     """Perform the model requests, tool calls and hooks of a run, and yield its stream chunks.
 
-    The iterator ends when the run ends or pauses. Closing the iterator earlier ends the run. `iterates` is False if the
-    caller ignores the chunks.
+    The iterator ends when the run ends or pauses. Closing the iterator earlier ends the run.
     """
-    return iterate_inline(SyncDriver(tree, run_id, iterates=iterates).chunks())
+    return iterate_inline(SyncDriver(tree, run_id, iterates=True).chunks())
 
 
 class SyncDriver(Driver):

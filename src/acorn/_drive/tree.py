@@ -24,7 +24,7 @@ from acorn._base.log import logger
 from acorn._declare.module_base import current_places, remember_run
 from acorn._drive.commit import RunCommitter
 from acorn._drive.driven_run import DrivenRun, attach_run, log_entry, publish
-from acorn._drive.pause import SiblingBranches, check_answers, check_pause
+from acorn._drive.pause import SiblingBranches, check_answers
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
@@ -65,7 +65,7 @@ class Tree:
             check_answers(root, self._saved, answers)
         self._answers = {**(stored_answers or {}), **(answers or {})}
         """A dict that maps request ids to the human answers that arrived during the pause."""
-        self.can_pause = getattr(root.spec, "store", None) is not None
+        self.can_pause = root.spec.store is not None
         if self._saved:
             attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
@@ -245,6 +245,11 @@ class Tree:
             if self.trace is not None and run_id != self.root:  # The root's trace ends after the last commit.
                 self.trace.close(run_id)
 
+    def remember(self, run_id: str) -> None:
+        """Set a run that was loaded after its end as the last run (`agent.last`) of its agent."""
+        machine = self.machines[run_id]
+        remember_run(machine.run, machine.plan.agent, current_places())
+
     def raise_if_late(self, run_id: str, error: ModelError | None) -> None:
         """Raise a `LimitError` if the time limit of the run has passed.
 
@@ -300,7 +305,12 @@ class Tree:
             paused = [paused_id for paused_id in (run_id, *self._below(run_id)) if not self.machines[paused_id].is_over]
             requests = {paused_id: self.machines[paused_id].calls.open_requests() for paused_id in paused}
             all_requests = [request for paused_id in paused for request in requests[paused_id]]
-            check_pause(self.machines[run_id], all_requests, can_pause=self.can_pause)
+            if not self.can_pause:
+                owner = self.machines[run_id].spec.owner
+                raise StoreError(
+                    f"`{owner}` cannot pause for human input ({all_requests[0].question}): it has no store. Set "
+                    f"`store` on `{owner}`, or return an answer from `on_human`."
+                )
             for paused_id in reversed(paused):
                 machine = self.machines[paused_id]
                 below = [request for branch_id in self._below(paused_id) for request in requests.get(branch_id, ())]

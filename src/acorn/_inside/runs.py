@@ -15,9 +15,7 @@ from acorn import Run
 from acorn._call.batch import Batch as Batch
 from acorn._call.batch import Item as Item
 from acorn._call.call import AgentCaller as _AgentCaller
-from acorn._call.call import adrive_tree as _adrive_tree
 from acorn._call.call import aresume_stream as aresume_stream
-from acorn._call.call import drive_tree as _drive_tree
 from acorn._call.call import load_queued as _load_queued
 from acorn._call.call import resume_stream as resume_stream
 from acorn._call.explain import Explanation as Explanation
@@ -25,6 +23,7 @@ from acorn._call.explain import example_input as _example_input
 from acorn._call.explain import explain as _explain
 from acorn._call.plan import plan_call as _plan_call
 from acorn._declare import spec_cache as _specs
+from acorn._drive.async_driver import adrive as _adrive
 from acorn._drive.bridge import LoopBoundCall as LoopBoundCall
 from acorn._drive.bridge import call_async as _call_async
 from acorn._drive.bridge import call_sync as _call_sync
@@ -33,6 +32,7 @@ from acorn._drive.bridge import start_thread as _start_thread
 from acorn._drive.commit import status_of as _status_of
 from acorn._drive.load import build_in_thread as _build_in_thread
 from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
+from acorn._drive.sync_driver import drive as _drive
 from acorn._drive.tree import current_machine as current_machine
 from acorn._inside import Agent, AgentOrClass, is_instance, stored_instance
 from acorn.stores.port import Status, Store, StoredRun
@@ -91,11 +91,11 @@ class ClaimedRun:
 
     def drive(self) -> Run:
         """Execute the run until it ends or pauses."""
-        return _drive_tree(self._tree, self._run_id)
+        return _drive(self._tree, self._run_id)
 
     async def adrive(self) -> Run:
         """Execute the run on the event loop until it ends or pauses."""
-        return await _adrive_tree(self._tree, self._run_id)
+        return await _adrive(self._tree, self._run_id)
 
     @property
     def status(self) -> Status:

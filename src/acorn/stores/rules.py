@@ -16,27 +16,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acorn.errors import StoreError
+from acorn.stores import port
 from acorn.stores import statements as sql
 from acorn.stores.group_commit import Closable, GroupCommitWriter, KeepWrites
 from acorn.stores.lease import lease_seconds
-from acorn.stores.port import (
-    FINAL_STATUSES,
-    Change,
-    Commit,
-    JournalRow,
-    MediaBlob,
-    PendingCommit,
-    Process,
-    QueuedRun,
-    RunFacts,
-    RunHeader,
-    Status,
-    StoredAnswer,
-    StoredRun,
-    run_cancelled_error,
-    run_claimed_error,
-    run_not_found_error,
-)
 from acorn.stores.statements import ProcessRow, RootRow, RunRow, Transaction
 from acorn.types import Request
 
@@ -114,12 +97,12 @@ class DatabaseStore(ABC):
 
     # Called by the process that drives a run
 
-    def commit(self, commit: Commit) -> PendingCommit:
+    def commit(self, commit: port.Commit) -> port.PendingCommit:
         return self._writer.submit(
             lambda transaction: self._commit(transaction, commit), commit if is_simple(commit) else None
         )
 
-    def _commit(self, transaction: Transaction, commit: Commit) -> None:
+    def _commit(self, transaction: Transaction, commit: port.Commit) -> None:
         of_root = next((change for change in commit.changes if change.run_id == commit.root), None)
         is_new, branches = of_root is not None and of_root.header is not None, _branches_of_commit(commit)
         # Send both statements before the first result is read.
@@ -172,9 +155,9 @@ class DatabaseStore(ABC):
         if needs_worker:
             transaction.execute(sql.ADD_JOBS, [[commit.root]])
         if is_cancelled and not is_end:
-            raise KeepWrites(run_cancelled_error(commit.root))
+            raise KeepWrites(port.run_cancelled_error(commit.root))
 
-    def _check_claim(self, transaction: Transaction, commit: Commit, root: RunRow | None) -> RunRow:
+    def _check_claim(self, transaction: Transaction, commit: port.Commit, root: RunRow | None) -> RunRow:
         """Check that a commit may write to its root run, and return the row of the root run.
 
         Raise `StoreError` if the process of the commit no longer drives the root run, or if it was deleted.
@@ -195,7 +178,7 @@ class DatabaseStore(ABC):
         return root
 
     @in_transaction
-    def claim(self, transaction: Transaction, run_id: str, process: Process) -> Sequence[StoredRun] | None:
+    def claim(self, transaction: Transaction, run_id: str, process: port.Process) -> Sequence[port.StoredRun] | None:
         run = lock_run(transaction, run_id)
         if run is None:
             return None
@@ -204,7 +187,7 @@ class DatabaseStore(ABC):
         if driver is not None:
             raise driver
         tree = _read_tree(transaction, run_id)
-        if status in FINAL_STATUSES:
+        if status in port.FINAL_STATUSES:
             return tree
         heartbeat_age = 0.0
         if run.status == "running":
@@ -226,7 +209,7 @@ class DatabaseStore(ABC):
         return tree
 
     @in_transaction
-    def release(self, transaction: Transaction, run_id: str, process: Process, status: Status) -> None:
+    def release(self, transaction: Transaction, run_id: str, process: port.Process, status: port.Status) -> None:
         run = lock_run(transaction, run_id)
         if run is None or run.process != process.id:
             return
@@ -244,10 +227,10 @@ class DatabaseStore(ABC):
             transaction.execute(sql.ADD_JOBS, [[run_id]])
 
     @in_snapshot
-    def answers(self, transaction: Transaction, run_id: str) -> Sequence[StoredAnswer]:
+    def answers(self, transaction: Transaction, run_id: str) -> Sequence[port.StoredAnswer]:
         return [sql.to_answer(row) for row in transaction.execute(sql.ANSWERS, [run_id]).fetchall()]
 
-    def _set_lease(self, transaction: Transaction, process: Process, seconds: float) -> None:
+    def _set_lease(self, transaction: Transaction, process: port.Process, seconds: float) -> None:
         """Store the heartbeat of a process and extend its lease by some seconds."""
         if not self._has_cleaned_up:
             self._has_cleaned_up = True
@@ -257,13 +240,13 @@ class DatabaseStore(ABC):
         transaction.execute(sql.SET_LEASE, values)
 
     @in_transaction
-    def renew_lease(self, transaction: Transaction, process: Process, seconds: float) -> Sequence[str]:
+    def renew_lease(self, transaction: Transaction, process: port.Process, seconds: float) -> Sequence[str]:
         self._set_lease(transaction, process, seconds)
         return [run_id for (run_id,) in transaction.execute(sql.CANCEL_REQUESTED, [process.id]).fetchall()]
 
     # Called by processes that submit runs for other processes
 
-    def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
+    def enqueue(self, runs: Sequence[port.QueuedRun], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
             self._prepare_delivery()
 
@@ -277,7 +260,7 @@ class DatabaseStore(ABC):
         return self.transact(insert)
 
     @in_snapshot
-    def statuses(self, transaction: Transaction, run_ids: Sequence[str]) -> Mapping[str, Status]:
+    def statuses(self, transaction: Transaction, run_ids: Sequence[str]) -> Mapping[str, port.Status]:
         live = _live_processes(transaction)
         rows = transaction.execute(sql.STATUSES, [[*run_ids]]).fetchall()
         return {
@@ -288,7 +271,7 @@ class DatabaseStore(ABC):
     # Called by processes that inspect runs
 
     @in_snapshot
-    def read(self, transaction: Transaction, run_id: str) -> Sequence[StoredRun]:
+    def read(self, transaction: Transaction, run_id: str) -> Sequence[port.StoredRun]:
         return _read_tree(transaction, run_id)
 
     @in_snapshot
@@ -306,12 +289,12 @@ class DatabaseStore(ABC):
         self,
         transaction: Transaction,
         *,
-        status: Sequence[Status] = (),
+        status: Sequence[port.Status] = (),
         agent: str | None = None,
         batch: str | None = None,
         before: datetime | None = None,
         limit: int | None = 50,
-    ) -> Sequence[RunFacts]:
+    ) -> Sequence[port.RunFacts]:
         values: list[Any] = [_live_processes(transaction)]
         conditions = ["true"]
 
@@ -342,13 +325,15 @@ class DatabaseStore(ABC):
     @in_snapshot
     def follow(
         self, transaction: Transaction, run_id: str, after: int = 0
-    ) -> tuple[Status | None, Sequence[JournalRow]]:
+    ) -> tuple[port.Status | None, Sequence[port.JournalRow]]:
         root = _read_root(transaction, run_id)
         if root is None:
             return None, []
         rows = transaction.execute(sql.JOURNAL, [root.number, after]).fetchall()
         numbers = _run_and_below(transaction, run_id, root)
-        entries = [JournalRow(position, entry) for run, position, entry in rows if numbers is None or run in numbers]
+        entries = [
+            port.JournalRow(position, entry) for run, position, entry in rows if numbers is None or run in numbers
+        ]
         return visible_status(root.run_status, root.cancel_requested, root.is_driven), entries
 
     @in_snapshot
@@ -356,17 +341,14 @@ class DatabaseStore(ABC):
         statement, values = (sql.OPEN_REQUESTS, []) if run_id is None else (sql.TREE_REQUESTS, [run_id])
         return [sql.to_request(row) for row in transaction.execute(statement, values).fetchall()]
 
-    def answer(self, request_id: str, value: Any) -> Request:
+    @in_transaction
+    def answer(self, transaction: Transaction, request_id: str, value: Any) -> Request:
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise StoreError(
                 f"The answer to request {request_id} cannot be stored as JSON ({error}). Use only JSON data."
             ) from error
-        return self._answer(request_id, text)
-
-    @in_transaction
-    def _answer(self, transaction: Transaction, request_id: str, text: str) -> Request:
         of_request = "WHERE number = (SELECT root FROM requests WHERE id = $1) FOR UPDATE"
         locked = transaction.execute(f"{sql.SELECT_RUN} {of_request}", [request_id])
         row = transaction.execute(sql.READ_REQUEST, [request_id]).fetchone()
@@ -413,7 +395,7 @@ class DatabaseStore(ABC):
     def _lock_root(self, transaction: Transaction, run_id: str) -> RunRow:
         run = lock_run(transaction, run_id)
         if run is None:
-            raise run_not_found_error(run_id, self._name)
+            raise port.run_not_found_error(run_id, self._name)
         _refuse_branch(transaction, run_id, run)
         return run
 
@@ -453,7 +435,7 @@ def _live_processes(transaction: Transaction) -> list[str]:
     return [row.process.id for row in driving if row is not None and row.is_alive()]
 
 
-def _status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tuple[Status, StoreError | None]:
+def _status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tuple[port.Status, StoreError | None]:
     """Return the reported status of a run and an error.
 
     The error is a `RunClaimedError` if a live process drives the run, and None otherwise.
@@ -463,7 +445,7 @@ def _status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tu
     status = visible_status(run.status, run.cancel_requested, is_driven)
     if driver is None or not is_driven:
         return status, None
-    return status, run_claimed_error(run_id, driver.process, driver.heartbeat_age)
+    return status, port.run_claimed_error(run_id, driver.process, driver.heartbeat_age)
 
 
 def _refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
@@ -473,7 +455,7 @@ def _refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
         raise StoreError(f"Run {run_id} is a branch of run {root}. Use the id of run {root}.")
 
 
-def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Status, error: str | None) -> None:
+def set_status(transaction: Transaction, run_id: str, run: RunRow, status: port.Status, error: str | None) -> None:
     """Set the status and the error of a root run, and remove the claim of its process."""
     transaction.execute(sql.SET_STATUS, [status, error, run.number])
     if status == "cancelled":
@@ -503,7 +485,7 @@ def _set_open_requests(transaction: Transaction, root: str, requests: Sequence[R
     transaction.execute(sql.COUNT_REQUESTS, [root])
 
 
-def _store_media(transaction: Transaction, media: Sequence[tuple[MediaBlob, str]]) -> None:
+def _store_media(transaction: Transaction, media: Sequence[tuple[port.MediaBlob, str]]) -> None:
     """Store the media of root runs. Each item is the data and the id of the root run."""
     for (sha256, data), run_id in sorted(media):  # Lock rows in a fixed order to prevent deadlocks.
         transaction.execute(sql.INSERT_MEDIA, [sha256, data])
@@ -521,7 +503,7 @@ def _read_root(transaction: Transaction, run_id: str) -> RootRow | None:
     return RootRow._make([*row[:5], process is not None and process.is_alive()])
 
 
-def _read_tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
+def _read_tree(transaction: Transaction, run_id: str) -> list[port.StoredRun]:
     """Return a run and the branches below it, or an empty list if the run does not exist."""
     root = _read_root(transaction, run_id)
     if root is None:
@@ -535,7 +517,7 @@ def _read_tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
         if number in journals:
             journals[number].append(entry)
 
-    def status_of(row: sql.Row) -> Status:
+    def status_of(row: sql.Row) -> port.Status:
         return visible_status(row[3], root.cancel_requested, root.is_driven)
 
     return [sql.stored_run(row[1:], root.id, status_of(row), journals[row[0]]) for row in rows if row[0] in journals]
@@ -557,7 +539,7 @@ def _run_and_below(transaction: Transaction, run_id: str, root: RootRow) -> set[
 # The status of a run
 
 
-def status_after_cancel(status: Status) -> Status:
+def status_after_cancel(status: port.Status) -> port.Status:
     """Return the final status of a run that has a cancel request.
 
     `status` is the status without the cancel request. It stays the same if the run is already `done` or `failed`.
@@ -565,7 +547,7 @@ def status_after_cancel(status: Status) -> Status:
     return status if status in ("done", "failed") else "cancelled"
 
 
-def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> Status:
+def visible_status(status: port.Status, cancel_requested: bool, is_driven: bool) -> port.Status:
     """Convert the stored status of a run to the status that the store reports.
 
     A run that is stored as `running` but has no live process is reported as `stopped`, or as `cancelled` if it has a
@@ -579,7 +561,7 @@ def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> S
 # Commits
 
 
-def is_simple(commit: Commit) -> bool:
+def is_simple(commit: port.Commit) -> bool:
     """Return True if a commit only adds journal entries to a running root run, which is the most common kind."""
     if len(commit.changes) != 1 or commit.requests or commit.media:
         return False
@@ -587,14 +569,14 @@ def is_simple(commit: Commit) -> bool:
     return change.header is None and change.run_id == commit.root and change.status == "running"
 
 
-def _branches_of_commit(commit: Commit) -> list[str]:
+def _branches_of_commit(commit: port.Commit) -> list[str]:
     """Return the ids of all runs that a commit changes, and of the parents of its new runs, without the root run."""
     changed = [change.run_id for change in commit.changes]
     parents = [change.header.parent for change in commit.changes if change.header and change.header.parent]
     return [run_id for run_id in dict.fromkeys([*changed, *parents]) if run_id != commit.root]
 
 
-def _check_commit(commit: Commit, stored: Mapping[str, tuple[str, int]], store: str) -> None:
+def _check_commit(commit: port.Commit, stored: Mapping[str, tuple[str, int]], store: str) -> None:
     """Raise `StoreError` if a commit does not fit the stored runs.
 
     `stored` maps the ids of stored runs to the ids of their root runs and the lengths of their journals. It contains
@@ -629,13 +611,18 @@ def _check_commit(commit: Commit, stored: Mapping[str, tuple[str, int]], store: 
         lengths[run_id] = change.offset + len(change.entries)
 
 
-def _values(change: Change, status: Status) -> sql.Row:
+def _values(change: port.Change, status: port.Status) -> sql.Row:
     """Return the values of `CHANGE_COLUMNS`."""
     return (status, *sql.change_values(change), change.offset + len(change.entries))
 
 
 def insert_run(
-    transaction: Transaction, change: Change, header: RunHeader, root: str, status: Status, process: str | None
+    transaction: Transaction,
+    change: port.Change,
+    header: port.RunHeader,
+    root: str,
+    status: port.Status,
+    process: str | None,
 ) -> None:
     """Insert a new run with its header, state and journal entries."""
     values = (
@@ -645,7 +632,7 @@ def insert_run(
     transaction.store_run(sql.INSERT_RUN, values, change, header)
 
 
-def send_simple_commit(transaction: Transaction, commit: Commit) -> Callable[[], bool]:
+def send_simple_commit(transaction: Transaction, commit: port.Commit) -> Callable[[], bool]:
     """Store the most common kind of commit with as few statements as possible.
 
     Such a commit only adds journal entries to a running root run. Return a function that waits for the result and

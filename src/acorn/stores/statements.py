@@ -14,17 +14,8 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from acorn.stores import port
 from acorn.stores.lease import is_alive
-from acorn.stores.port import (
-    Change,
-    Process,
-    QueuedRun,
-    RunFacts,
-    RunHeader,
-    Status,
-    StoredAnswer,
-    StoredRun,
-)
 from acorn.types import Request, Usage
 
 Row = tuple[Any, ...]
@@ -103,7 +94,7 @@ FACTS_COLUMNS = (
 )
 HEADER_COLUMNS = "id, root, parent, agent, started, batch, item"
 CHANGE_COLUMNS = f"status, model, steps, {', '.join(_USAGE_COLUMNS)}, cost, seconds, stop_reason, error, entry_count"
-change_values: Callable[[Change], Row] = attrgetter(
+change_values: Callable[[port.Change], Row] = attrgetter(
     "model", "steps", *(f"usage.{name}" for name in _USAGE_COLUMNS), "cost", "seconds", "stop_reason", "error"
 )
 """Return the values of `CHANGE_COLUMNS` except the first and the last column."""
@@ -298,7 +289,7 @@ class RunRow(NamedTuple):
     """The columns of a run that the rules check before they change the run."""
 
     number: int
-    status: Status
+    status: port.Status
     process: str | None
     cancel_requested: bool
     open_requests: int
@@ -324,7 +315,7 @@ class ProcessRow(NamedTuple):
     The clock of the database measures these times, because the clocks of different machines may differ.
     """
 
-    process: Process
+    process: port.Process
     heartbeat_age: float
     """Seconds since the last heartbeat."""
     lease_left: float
@@ -341,7 +332,7 @@ class RootRow(NamedTuple):
     id: str
     cancel_requested: bool
     run: int
-    run_status: Status
+    run_status: port.Status
     is_driven: bool
     """Whether a live process drives the tree."""
 
@@ -359,29 +350,31 @@ def to_process(row: Sequence[Any]) -> ProcessRow | None:
     if row[0] is None:
         return None
     heartbeat, expires, now = map(to_datetime, row[5:8])
-    return ProcessRow(Process(*row[:5]), (now - heartbeat).total_seconds(), (expires - now).total_seconds())
+    return ProcessRow(port.Process(*row[:5]), (now - heartbeat).total_seconds(), (expires - now).total_seconds())
 
 
-def run_facts(row: Row, root: str, status: Status) -> RunFacts:
+def run_facts(row: Row, root: str, status: port.Status) -> port.RunFacts:
     """Convert a table row with the columns of `FACTS_COLUMNS` to a `RunFacts` object."""
     run_id, agent, _, model, steps, *more = row
     cost, started, updated, seconds, batch, stop_reason, error, parent, item = more[len(_USAGE_COLUMNS) :]
     usage = Usage(*more[: len(_USAGE_COLUMNS)])
-    return RunFacts(
+    return port.RunFacts(
         run_id, agent, status, model, steps, usage, cost, to_datetime(started), to_datetime(updated), seconds,
         batch, stop_reason, error, root, parent, item,
     )  # fmt: skip
 
 
-def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> StoredRun:
+def stored_run(row: Row, root: str, status: port.Status, entries: Sequence[str]) -> port.StoredRun:
     """Convert a table row to a `StoredRun` object.
 
     The row has the columns of `FACTS_COLUMNS`, and then branch, input, overrides, record and state.
     """
     *facts_row, branch, input_, overrides, record, state = row
     facts = run_facts(tuple(facts_row), root, status)
-    header = RunHeader(facts.agent, facts.parent, branch, input_, facts.started, overrides, facts.batch, facts.item)
-    return StoredRun(facts, header, entries, record, state)
+    header = port.RunHeader(
+        facts.agent, facts.parent, branch, input_, facts.started, overrides, facts.batch, facts.item
+    )
+    return port.StoredRun(facts, header, entries, record, state)
 
 
 def to_request(row: Row) -> Request:
@@ -393,13 +386,13 @@ def to_request(row: Row) -> Request:
     )  # fmt: skip
 
 
-def to_answer(row: Row) -> StoredAnswer:
+def to_answer(row: Row) -> port.StoredAnswer:
     """Convert a table row to a `StoredAnswer` object.
 
     The row has the columns of `REQUEST_COLUMNS`, and then the answer and the time of the answer.
     """
     *request, value, answered = row
-    return StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
+    return port.StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
 
 
 def encodable(values: Iterable[Any]) -> Row:
@@ -444,7 +437,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def store_run(
-        self, statement: str, values: Row, change: Change, header: RunHeader | None
+        self, statement: str, values: Row, change: port.Change, header: port.RunHeader | None
     ) -> Callable[[], Row | None]:
         """Execute a statement that changes the row of a run, and store the other parts of the run.
 
@@ -453,7 +446,7 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> Sequence[str]:
+    def insert_queued(self, runs: Sequence[port.QueuedRun], deliver: bool) -> Sequence[str]:
         """Insert runs with the status `queued`, and return the ids of the runs that were not stored before."""
 
     def delete_entries(self, root: int) -> None:

@@ -15,15 +15,8 @@ from psycopg import Connection, DataError, RawCursor
 from psycopg.rows import TupleRow
 
 from acorn.errors import StoreError
+from acorn.stores import port
 from acorn.stores import statements as sql
-from acorn.stores.port import (
-    NOT_STARTED,
-    Change,
-    PlaceAnswer,
-    PlaceOrder,
-    QueuedRun,
-    RunHeader,
-)
 from acorn.stores.statements import ADD_JOBS, APPLICATION_ID, SCHEMA_VERSION
 from acorn.types import is_json_list
 
@@ -140,7 +133,7 @@ def with_parts(statement: str, is_new: bool) -> str:
         parts = f"""
             header AS (INSERT INTO run_headers SELECT number, {", ".join(header)} FROM changed),
             stored AS (
-              INSERT INTO run_states SELECT number, coalesce({record}, '{{}}'), coalesce({state}, '{NOT_STARTED}')
+              INSERT INTO run_states SELECT number, coalesce({record}, '{{}}'), coalesce({state}, '{port.NOT_STARTED}')
               FROM changed
             )
         """
@@ -176,7 +169,7 @@ _INSERT_QUEUED = f"""
       FROM given ON CONFLICT (id) DO NOTHING RETURNING number, id
     ),
     headers AS (INSERT INTO run_headers SELECT number, NULL, input, overrides FROM inserted JOIN given USING (id)),
-    states AS (INSERT INTO run_states SELECT number, '{NOT_STARTED}', '{NOT_STARTED}' FROM inserted)
+    states AS (INSERT INTO run_states SELECT number, '{port.NOT_STARTED}', '{port.NOT_STARTED}' FROM inserted)
     SELECT id FROM inserted
 """
 # Runs that are already stored, but that workers did not drive before.
@@ -235,14 +228,14 @@ class PostgresTransaction(sql.Transaction):
         return cursor
 
     def store_run(
-        self, statement: str, values: sql.Row, change: Change, header: RunHeader | None
+        self, statement: str, values: sql.Row, change: port.Change, header: port.RunHeader | None
     ) -> Callable[[], sql.Row | None]:
         parts: tuple[Any, ...] = (change.record, change.state, list(change.entries))
         if header is not None:
             parts += (header.branch, header.input, header.overrides)
         return self.execute(with_parts(statement, header is not None), (*values, *parts)).fetchone
 
-    def insert_queued(self, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
+    def insert_queued(self, runs: Sequence[port.QueuedRun], deliver: bool) -> list[str]:
         rows = [
             (
                 run_id, header.agent, header.started, header.batch, header.item, header.input, header.overrides,
@@ -314,11 +307,11 @@ TAKE_PLACE = """
 """
 
 
-def take_place(connection: Connection[TupleRow], order: PlaceOrder) -> PlaceAnswer:
+def take_place(connection: Connection[TupleRow], order: port.PlaceOrder) -> port.PlaceAnswer:
     """Grant a place under a shared rate limit, or return the seconds to wait."""
     corrections: list[Any] = [[place[at] for place in order.corrections] for at in range(3)]
     while True:
         row = PostgresTransaction(connection).execute(TAKE_PLACE, [*order[:6], *corrections]).fetchone()
         assert row is not None
         if row[0] is not None:  # Otherwise the statement has inserted the row of a new rate limit.
-            return PlaceAnswer(*row)
+            return port.PlaceAnswer(*row)

@@ -24,6 +24,7 @@ from acorn._declare.tools.kinds import Tool
 from acorn._formats.json import PartCollector, copy_json
 from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields
+from acorn._machine.state import State
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
@@ -77,19 +78,13 @@ class Step(Generic[Deps]):
     _output: BaseModel | None = None
 
     def __init__(
-        self,
-        spec: Spec,
-        run: Run[Any, Deps],
-        response: ModelResponse,
-        tool_calls: list[ToolCall],
-        tool_results: list[ToolResult],
-        tools: tuple[Tool, ...],
-        branches: Collection[str],
-        before: Mapping[str, Any],
+        self, spec: Spec, run: Run[Any, Deps], state: State, tools: tuple[Tool, ...], branches: Collection[str]
     ) -> None:
-        # `__setattr__` would treat these assignments as changes by the hook.
-        vars(self).update(run=run, counter=run.steps, tool_calls=tool_calls, tool_results=tool_results)
-        vars(self).update(_spec=spec, _response=response, _before=before, _known=tools, _listed=tools)
+        response = state.response or ModelResponse(usage=Usage())  # `on_start` runs before the first response.
+        results = [state.results[call.id] for call in state.calls]
+        # The hook may change the lists. `__setattr__` would treat these assignments as changes by the hook.
+        vars(self).update(run=run, counter=run.steps, tool_calls=list(state.calls), tool_results=results)
+        vars(self).update(_spec=spec, _response=response, _before=state.settings, _known=tools, _listed=tools)
         self._branches = branches
 
     if not TYPE_CHECKING:  # With `__setattr__`, a type checker would accept any name.

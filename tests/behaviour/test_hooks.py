@@ -34,7 +34,8 @@ from acorn import (
     tool,
 )
 from acorn._declare.spec_cache import spec_of
-from acorn.models import ModelRequest, ModelResponse, Price
+from acorn._machine.state import State
+from acorn.models import ModelRequest, Price
 from acorn.step import changes_of
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -566,7 +567,7 @@ def test_step_changes_do_not_affect_next_run(call: Call, script: Script) -> None
 def test_step_model_dict_edit_affects_only_current_run() -> None:
     declared = {"model": "some/model", "timeout": 5}
     before = {"model": declared, "temperature": 0.7, "max_tokens": 100}
-    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), (), before)
+    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), State(settings=before), (), ())
     assert step.model == declared
     assert changes_of(step).settings == {}
     step.model["timeout"] = 9

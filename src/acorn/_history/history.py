@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
 from typing import Any, cast
 
@@ -53,12 +53,20 @@ def call_ids(message: object) -> list[str]:
 def history_of(entries: Iterable[Entry]) -> list[Message]:
     """Rebuild the history from journal entries. The entries share the messages, which must not change."""
     history: list[Message] = []
+    for _, changed, added in _changes(entries):
+        history[changed] = added
+    return history
+
+
+def _changes(entries: Iterable[Entry]) -> Iterator[tuple[Entry, slice, list[Message]]]:
+    """Yield each entry that changes the history, the range of messages that it replaces, and the new messages."""
+    length = 0
     for entry in entries:
-        change = change_of(entry, len(history))
+        change = change_of(entry, length)
         if change is not None:
             start, removed, added = change
-            history[start : start + removed] = added
-    return history
+            length += len(added) - removed
+            yield entry, slice(start, start + removed), added
 
 
 def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | None:
@@ -89,11 +97,8 @@ def steps_of(entries: Iterable[Entry]) -> list[int]:
     The number of a message is the step that added it, or 0 if the message was added before the first step.
     """
     steps: list[int] = []
-    for entry in entries:
-        change = change_of(entry, len(steps))
-        if change is not None:
-            start, removed, added = change
-            steps[start : start + removed] = [entry.step] * len(added)
+    for entry, changed, added in _changes(entries):
+        steps[changed] = [entry.step] * len(added)
     return steps
 
 
@@ -105,21 +110,16 @@ def own_messages(history: Sequence[Message], entries: Iterable[Entry]) -> list[M
     known: list[Message] = []
     is_own: list[bool] = []
     has_started = False
-    for entry in entries:
-        change = change_of(entry, len(known))
-        if change is None:
-            continue
-        start, removed, added = change
-        end = start + removed
+    for entry, changed, added in _changes(entries):
         if isinstance(entry, HistoryEdited | Compacted):
-            flags = _own_flags(known[start:end], is_own[start:end], added)
+            flags = _own_flags(known[changed], is_own[changed], added)
         elif isinstance(entry, MessagesAdded) and not has_started:
             # A branch inherits its first messages. Any other run adds only the last first message, its input.
             inherited, has_started = entry.inherited or len(added) - 1, True
             flags = [index >= inherited for index in range(len(added))]
         else:
             flags = [True] * len(added)
-        known[start:end], is_own[start:end] = added, flags
+        known[changed], is_own[changed] = added, flags
     flags = _own_flags(known, is_own, history)
     return [message for message, is_run_message in zip(history, flags, strict=True) if is_run_message]
 

@@ -74,10 +74,8 @@ class Meter:
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage
-        if usage.output_tokens > self.largest_output:
-            self.largest_output = usage.output_tokens
-        if seconds > self.longest_call:
-            self.longest_call = seconds
+        self.largest_output = max(self.largest_output, usage.output_tokens)
+        self.longest_call = max(self.longest_call, seconds)
 
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
         """Return the next requests that the budget covers, and the name of the limit that allows no more requests.

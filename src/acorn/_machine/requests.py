@@ -257,18 +257,9 @@ class StepHook:
 
     def open(self) -> Step:
         """Return the `Step` object for the next hook call. Create it if it does not exist yet."""
-        state, toolset = self.state, self.builder.toolset
         if self.step is None:
-            self.step = Step(
-                self.spec,
-                self.run,
-                state.response or ModelResponse(usage=Usage()),  # `on_start` runs before the first response.
-                list(state.calls),  # A copy, because the hook may change the list.
-                [state.results[call.id] for call in state.calls],
-                toolset.tools,
-                toolset.branches,
-                state.settings,
-            )
+            toolset = self.builder.toolset
+            self.step = Step(self.spec, self.run, self.state, toolset.tools, toolset.branches)
         return self.step
 
     def close(self, name: str, returned: object) -> Step | None:

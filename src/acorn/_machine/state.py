@@ -108,10 +108,7 @@ class BranchContext:
         return {
             **vars(self),
             "input": to_saved_data(self.input),
-            "history": list(self.history),
-            "openings": list(self.openings),
             "settings": settings_to_json(self.settings),
-            "tools": list(self.tools),
             "limits": vars(self.limits),
         }
 

@@ -203,8 +203,9 @@ def _agent_lookup(agents: Any) -> Lookup:
     if callable(agents) and not is_agent(agents):
         lookup: Lookup = agents
         return lookup
-    is_one = is_agent(agents) or isinstance(agents, str) or not isinstance(agents, Iterable)
-    listed: list[object] = [agents] if is_one else list(agents)
+    if is_agent(agents) or isinstance(agents, str) or not isinstance(agents, Iterable):
+        agents = [agents]
+    listed: list[Any] = [*agents]
     for agent in listed:
         if not is_agent(agent):
             raise DeclarationError(

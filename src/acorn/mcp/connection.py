@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, cast
 
 import httpx2
 from mcp import Client, MCPError, types
@@ -341,10 +341,6 @@ def _explain_problem(cause: BaseException, seconds: float) -> str:
 
 def innermost_error(error: BaseException) -> BaseException:
     """Return the first error inside nested exception groups, or the error itself if it is not a group."""
-    while _is_group(error):
-        error = error.exceptions[0]
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
-
-
-def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
-    return isinstance(error, BaseExceptionGroup)

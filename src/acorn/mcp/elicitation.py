@@ -83,14 +83,12 @@ class Caller:
         self.open_questions += 1
         self.timer.reschedule(None)
         try:
-            return await asyncio.create_task(self._ask(request), context=self.context.copy())
+            assert self.on_human is not None
+            answer = call_on_loop(self.owner_loop, self.on_human, request)
+            return await asyncio.create_task(answer, context=self.context.copy())
         finally:
             self.open_questions -= 1
             self.restart_timeout()
-
-    async def _ask(self, request: Request) -> Any:
-        assert self.on_human is not None
-        return await call_on_loop(self.owner_loop, self.on_human, request)
 
 
 def can_ask_here() -> bool:

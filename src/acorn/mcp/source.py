@@ -24,20 +24,10 @@ from acorn import tool
 from acorn._inside import Tool, excerpt, new_tool
 from acorn._inside.runs import LoopBoundCall, OwnerLoop, current_machine, is_async
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
+from acorn.mcp import tools as definitions
 from acorn.mcp.address import ServerAddress, loading_sdk
 from acorn.mcp.elicitation import Caller, Progress, can_ask_here
-from acorn.mcp.tools import (
-    Definition,
-    NotCalledError,
-    ServerError,
-    allowed_tools,
-    check_offered,
-    check_pinned,
-    safe_description,
-    safe_schema,
-    tool_names,
-    tool_output,
-)
+from acorn.mcp.tools import Definition, NotCalledError, ServerError
 from acorn.types import JsonObject
 
 if TYPE_CHECKING:
@@ -111,8 +101,7 @@ class MCPServer:
             "on_progress": on_progress, "max_description": max_description, "max_result": max_result,
         }  # fmt: skip
         self._options = checked = self._check_options(options)
-        folder = None if cwd is None else str(cwd)
-        self.address = ServerAddress(server, checked.args, checked.env, folder, checked.headers, auth)
+        self.address = ServerAddress(server, checked.args, checked.env, checked.cwd, checked.headers, auth)
         self._last_state = _ServerState()
 
     def __repr__(self) -> str:
@@ -253,14 +242,13 @@ class MCPServer:
                     raise
                 connection = await self._get_connection(can_ask)  # The session may have ended meanwhile.
         label, options = self.address.label, self._options
-        allowed = allowed_tools(connection.definitions, options.allow, label)
-        if not callable(options.approve):
-            check_offered(options.approve, allowed, "approve", label)
+        approve = () if callable(options.approve) else options.approve
+        allowed = definitions.allowed_tools(connection.definitions, options.allow, approve, label)
         if options.pin is not None:
-            check_pinned(options.pin, f"{options.prefix}{self.address.key}", allowed)
+            definitions.check_pinned(options.pin, f"{options.prefix}{self.address.key}", allowed)
         known_tools = self._state.tools
         tools: list[Tool] = []
-        for name, definition in tool_names(allowed, options.prefix, label).items():
+        for name, definition in definitions.tool_names(allowed, options.prefix, label).items():
             if definition.fingerprint not in known_tools:
                 known_tools[definition.fingerprint] = self._new_tool(name, definition)
             tools.append(known_tools[definition.fingerprint])
@@ -280,8 +268,8 @@ class MCPServer:
         call.is_loop_bound = True  # type: ignore[attr-defined]
         marked = tool(
             name=name,
-            description=safe_description(definition, self._options.max_description) or None,
-            schema=safe_schema(definition, self._options.max_description, label),
+            description=definitions.safe_description(definition, self._options.max_description) or None,
+            schema=definitions.safe_schema(definition, self._options.max_description, label),
             once=True,  # The effects of the tool are unknown, and the hints of the server cannot be trusted.
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
         )(call)
@@ -299,7 +287,7 @@ class MCPServer:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
-        return tool_output(result, definition, self._options.max_result, self.address.redact)
+        return definitions.tool_output(result, definition, self._options.max_result, self.address.redact)
 
     async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         connection = await self._get_connection(caller.on_human is not None)

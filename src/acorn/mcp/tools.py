@@ -221,15 +221,21 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
-    """Return the definitions of the tools in `allow`, or all definitions if `allow` is None."""
-    if allow is None:
-        return list(offered)
-    check_offered(allow, offered, "allow", server)
-    return [definition for definition in offered if definition.name in allow]
+def allowed_tools(
+    offered: Sequence[Definition], allow: Sequence[str] | None, approve: Sequence[str], server: str
+) -> Sequence[Definition]:
+    """Return the definitions of the tools in `allow`, or all definitions if `allow` is None.
+
+    Raise `AcornError` if `allow` or `approve` contains the name of another tool.
+    """
+    if allow is not None:
+        _check_offered(allow, offered, "allow", server)
+        offered = [definition for definition in offered if definition.name in allow]
+    _check_offered(approve, offered, "approve", server)
+    return offered
 
 
-def check_offered(names: Iterable[str], offered: Sequence[Definition], option: str, server: str) -> None:
+def _check_offered(names: Iterable[str], offered: Sequence[Definition], option: str, server: str) -> None:
     """Raise `AcornError` if an option contains the name of a tool that the server does not offer.
 
     Without this check, a misspelled name in `approve` would allow calls of the real tool without approval.

@@ -70,7 +70,7 @@ def secrets_of(agent: Agent) -> set[str]:
     agents: list[AgentOrClass] = [agent]
     for found in agents:  # The list grows during the loop.
         agents += [other for other in read_spec(found).startable if not any(other is known for known in agents)]
-    return set().union(*(find_secrets(read_spec(found).model) for found in agents))
+    return set[str]().union(*(find_secrets(read_spec(found).model) for found in agents))
 
 
 # Start runs

@@ -165,7 +165,7 @@ def _row_content(row: Row) -> Hashable:
 
 
 def _entry_content(entry: Entry) -> list[object]:
-    content = [getattr(entry, name, None) for name in _CONTENT_FIELDS]
+    content: list[object] = [getattr(entry, name, None) for name in _CONTENT_FIELDS]
     match entry:
         case MessagesAdded() | HistoryEdited():
             content += [[message.get("role"), message.get("content")] for message in entry.messages]

@@ -315,21 +315,19 @@ class _ServerCall(LoopBoundCall):
 
 
 def _check_inherited_names(tools: Sequence[Tool]) -> None:
-    """Raise `ToolConflictError` if a tool of the server has the same name as a tool or branch that a branch inherits.
+    """Raise `ToolConflictError` if a tool of the server has the same name as a tool that a branch inherits.
 
     A branch may replace inherited tools only with tools that it declares itself.
     """
-    machine = current_machine()
-    if machine is None:
+    if (machine := current_machine()) is None:
         return
     inherited = {tool.name: tool for tool in machine.plan.inherited}
     for listed in tools:
         other = inherited.get(listed.name)
-        if listed.name in machine.plan.branches or (other is not None and other.function is not listed.function):
-            where = f"as {other.where}" if other is not None else "as a branch"
+        if other is not None and other.function is not listed.function:
             raise ToolConflictError(
-                f"Tool '{listed.name}' of `{machine.spec.owner}` is defined twice: {where} and as {listed.where}. "
-                f"Set `prefix`, or use `allow=[...]` to leave the tool out."
+                f"Tool '{listed.name}' of `{machine.spec.owner}` is defined twice: as {other.where} and as "
+                f"{listed.where}. Set `prefix`, or use `allow=[...]` to leave the tool out."
             )
 
 

@@ -262,21 +262,13 @@ class Worker:
 
     def _fail(self, run_id: str, name: str, error: BaseException) -> bool:
         """Set a run to `failed` if delivering it again cannot help, and return True."""
-        if isinstance(error, MisfitError):
-            return self._fail_misfit(run_id, name, error)
-        if isinstance(error, Exception):
+        if not isinstance(error, Exception):  # A new delivery would repeat the call.
+            message = f"Run {run_id} tried to exit its worker ({describe_error(error)})."
+            return self.store.fail_undriven(run_id, message)
+        if not isinstance(error, MisfitError):
             return False
-        # A new delivery would repeat the call.
-        return self.store.fail_undriven(run_id, f"Run {run_id} tried to exit its worker ({describe_error(error)}).")
-
-    def _fail_misfit(self, run_id: str, name: str, error: MisfitError) -> bool:
-        """Set a run to `failed` if it does not fit its agent class, and return True.
-
-        Return False if this worker found the problem only a short time ago, because another worker with a matching
-        class may still drive the run.
-        """
         since = self._misfits.setdefault(run_id, time.monotonic())
-        if time.monotonic() - since < self._patience:
+        if time.monotonic() - since < self._patience:  # Another worker with a matching class may still drive the run.
             return False
         del self._misfits[run_id]
         return self.store.fail_undriven(

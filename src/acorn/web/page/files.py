@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from importlib.resources import files
+from itertools import takewhile
 from typing import NamedTuple
 
 from acorn._inside import Redactor, describe_blobs, find_secrets, to_json_data, to_json_text
@@ -139,9 +140,8 @@ def _sent_messages(tree: RunTree) -> JsonObject:
             continue
         messages, request = sent
         before, earlier = last.get(row.run) or (None, list[Message]())
-        pairs = enumerate(zip(earlier, messages, strict=False))
-        difference = next((index for index, (old, new) in pairs if old != new), None)
-        keep = min(len(earlier), len(messages)) if difference is None else difference
+        pairs = zip(earlier, messages, strict=False)
+        keep = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         requests[str(row.id)] = {"before": before, "keep": keep, **sent_json(messages, request, keep)}
         last[row.run] = (row.id, messages)
     return requests

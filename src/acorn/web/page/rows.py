@@ -141,16 +141,13 @@ def align(left: RunTree, right: RunTree) -> list[Pair]:
                 yield from ((row, None) for row in left_rows)
                 yield from ((None, row) for row in right_rows)
 
-    pairs: list[Pair] = []
-    top = match(left.root.rows, right.root.rows, content)
-    pending = [(*row_pair, 0) for row_pair in top][::-1]
-    while pending:
-        left_row, right_row, depth = pending.pop()
-        is_same = left_row is not None and right_row is not None and content(left_row) == content(right_row)
-        pairs.append(Pair(left_row, right_row, depth, is_same))
-        below = match(children[left_row], children[right_row], content)
-        pending += [(*row_pair, depth + 1) for row_pair in below][::-1]
-    return pairs
+    def align_rows(lefts: Sequence[Row], rights: Sequence[Row], depth: int) -> Iterator[Pair]:
+        for left_row, right_row in match(lefts, rights, content):
+            is_same = left_row is not None and right_row is not None and content(left_row) == content(right_row)
+            yield Pair(left_row, right_row, depth, is_same)
+            yield from align_rows(children[left_row], children[right_row], depth + 1)
+
+    return list(align_rows(left.root.rows, right.root.rows, 0))
 
 
 def _kind_and_name(row: Row) -> Hashable:

@@ -56,7 +56,6 @@ class RunView:
     """
 
     header: Header
-    status: str
     tree: RunTree = field(default_factory=RunTree)
     position: int = 0
     """The position of the last loaded entry in the store."""
@@ -66,18 +65,15 @@ class RunView:
 
     @property
     def is_active(self) -> bool:
-        return self.status in ACTIVE
+        return self.header["status"] in ACTIVE
 
     def current_header(self) -> Header:
-        """Return the header of the run with its current status.
-
-        While the run is in progress, the totals are computed from its journal entries.
-        """
+        """Return the header of the run. While the run is in progress, the totals are computed from its entries."""
         tree = self.tree
-        header = {**self.header, "status": self.status, "entries": len(tree.entries)}
+        header = {**self.header, "entries": len(tree.entries)}
         if (fork := tree.forked_from) is not None:
             header["forked_from"] = fork._asdict()
-        if self.is_active or header.get("usage") is None:
+        if self.is_active:
             usage = record_to_json(tree.usage)
             header |= {"usage": usage, "cost": tree.cost, "steps": tree.steps, "seconds": tree.seconds}
         return header
@@ -236,7 +232,7 @@ class StoreRunIndex:
             runs = self.store.read(run_id)
             if not runs or runs[0].facts.root not in ("", run_id):  # The view of the root run contains its branches.
                 return None
-            view = RunView(_stored_header(runs[0]), "unknown")
+            view = RunView(_stored_header(runs[0]))
         with self._lock:
             view = self._views[run_id] = self._views.pop(run_id, view)
             if len(self._views) > _MAX_VIEWS:
@@ -267,10 +263,10 @@ class StoreRunIndex:
                         f"of acorn may have written it. The run was not changed."
                     ) from error
                 view.position = journal_row.position
-            if status != view.status:
+            if status != view.header["status"]:
                 runs = self.store.read(run_id)
-                view.header = _stored_header(runs[0]) if runs else view.header
-                view.status = status
+                # A status that is newer than the entries of the view would end its streams too early.
+                view.header = {**(_stored_header(runs[0]) if runs else view.header), "status": status}
         return view
 
 
@@ -428,4 +424,4 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "input": describe_blobs(to_json_data(run.input)),
         "output": None if is_paused else describe_blobs(to_json_data(run.output)),
     }
-    return RunView(header, status, tree_of(entries))
+    return RunView(header, tree_of(entries))

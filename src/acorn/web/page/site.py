@@ -57,7 +57,6 @@ class LiveRun:
         self._responding: dict[str, int] = {}
         """Maps the id of each run that currently receives a response to the index of the request in the events."""
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
         self._has_failed = False
@@ -69,8 +68,8 @@ class LiveRun:
         """
         with self._lock:
             self._is_cancelled = True
-            if self._task is not None and self._loop is not None and not self.is_over:
-                self._loop.call_soon_threadsafe(self._task.cancel)
+            if self._task is not None and not self.is_over:
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def events_from(self, start: int, end: int | None = None) -> tuple[list[Event], int, bool]:
         """Return the events from the index `start` to `end`, the number of all events, and True if the run is over."""
@@ -91,7 +90,7 @@ class LiveRun:
 
     async def _main(self) -> None:
         with self._lock:
-            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            self._task = asyncio.current_task()
             if self._is_cancelled:
                 return
         with listen(self._on_entry):
@@ -252,7 +251,7 @@ class Site:
         Call this method in a thread, because it may wait for the store.
         """
         redactor = self.redactor()
-        requests = self.requests(view.header["id"]) if view.status == "waiting" else []
+        requests = self.requests(view.header["id"]) if view.header["status"] == "waiting" else []
         data = view.page_data(redactor, is_own=self.is_own(view), since=since)
         return {**data, "requests": redactor.data(requests)}
 

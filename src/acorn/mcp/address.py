@@ -15,6 +15,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -69,7 +70,8 @@ class ServerAddress:
     def _secrets(self) -> set[str]:
         """Return the texts to redact: values with secret names, header values, and values that look like API keys."""
         env, headers = dict(self.env or {}), dict(self.headers or {})
-        pairs = [*map(_assignment, self.args), *map(_option, self.args, self.args[1:])]
+        pairs = [{option: value} for option, value in pairwise(self.args) if option.startswith("-")]
+        pairs += map(_assignment, self.args)
         env_keys = {
             value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)
         }
@@ -91,14 +93,6 @@ def _assignment(argument: str) -> dict[str, str]:
     """
     name, mark, value = re.match(r"([^=:\s]*)([=:]?)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
     return {name: value.strip()} if mark else {}
-
-
-def _option(option: str, value: str) -> dict[str, str]:
-    """Return {name: value} for two arguments like `--token x`.
-
-    The result is an empty dict if the first argument does not start with a hyphen.
-    """
-    return {option: value} if option.startswith("-") else {}
 
 
 @contextmanager

@@ -189,8 +189,9 @@ async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], N
     loop, messages = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def on_entry(entry: Entry) -> None:
-        if (message := _progress_message(entry)) is not None:
-            loop.call_soon_threadsafe(messages.put_nowait, message)
+        if isinstance(entry, ModelRequested | ToolStarted):
+            work = "asking the model" if isinstance(entry, ModelRequested) else f"calling `{entry.name}`"
+            loop.call_soon_threadsafe(messages.put_nowait, f"step {entry.step}: {work}")
 
     async def send() -> None:
         done = 0
@@ -205,12 +206,6 @@ async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], N
         await sender
     finally:
         sender.cancel()
-
-
-def _progress_message(entry: Entry) -> str | None:
-    if isinstance(entry, ModelRequested):
-        return f"step {entry.step}: asking the model"
-    return f"step {entry.step}: calling `{entry.name}`" if isinstance(entry, ToolStarted) else None
 
 
 # Transports

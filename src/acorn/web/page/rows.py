@@ -136,7 +136,7 @@ def align(left: RunTree, right: RunTree) -> list[Pair]:
             if tag == "equal":
                 yield from zip(left_rows, right_rows, strict=True)
             elif tag == "replace" and key is content:
-                yield from match(left_rows, right_rows, _kind_and_name)
+                yield from match(left_rows, right_rows, lambda row: (row.kind, row.name))
             else:
                 yield from ((row, None) for row in left_rows)
                 yield from ((None, row) for row in right_rows)
@@ -148,10 +148,6 @@ def align(left: RunTree, right: RunTree) -> list[Pair]:
             yield from align_rows(children[left_row], children[right_row], depth + 1)
 
     return list(align_rows(left.root.rows, right.root.rows, 0))
-
-
-def _kind_and_name(row: Row) -> Hashable:
-    return row.kind, row.name
 
 
 def _row_content(row: Row) -> Hashable:

@@ -179,7 +179,8 @@ class Service:
         return self._json(self._document)
 
     async def _models(self, request: Request) -> Response:
-        return self._json(openai_api.model_list(self.name, self._created))
+        model = {"id": self.name, "object": "model", "created": self._created, "owned_by": "acorn"}
+        return self._json({"object": "list", "data": [model]})
 
     # Endpoints that run the agent
 

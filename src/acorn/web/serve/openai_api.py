@@ -173,11 +173,6 @@ def _invalid(param: str, message: str) -> RejectedRequestError:
 # Responses
 
 
-def model_list(name: str, created: int) -> JsonObject:
-    """Return the response of `/v1/models`, which lists the agent as the only model."""
-    return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "acorn"}]}
-
-
 def completion_response(run: Run, name: str, shape: Shape) -> JsonObject:
     """Return the response to a chat completion request without streaming."""
     message = {"role": "assistant", "content": answer_text(run, shape)}

@@ -1,4 +1,4 @@
-"""Waiting that Ctrl-C can interrupt, cancellation of work in OS threads, and the exception that stops user code.
+"""Waiting that Ctrl-C can interrupt, SIGTERM as Ctrl-C, cancellation of work in OS threads, and `StopSignal`.
 
 An OS thread waits for another OS thread with a `SimpleQueue`. With any other way of waiting, Ctrl-C can leave a lock
 acquired.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import queue
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from typing import Literal, TypeVar
@@ -72,6 +74,25 @@ def next_item(items: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
             if wait == left:
                 raise
         longest = min(2 * longest, _LONGEST_WAIT)
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Generator[list[int]]:
+    """Raise `KeyboardInterrupt` inside the `with` block if the process receives SIGTERM, the signal of `kill`.
+
+    The signal then has the same effect as Ctrl-C. The yielded list contains the received signals.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 class CancelToken:

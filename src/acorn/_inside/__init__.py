@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from acorn import Run, module
 from acorn._base.clock import current_clock as current_clock
 from acorn._base.interrupts import StopSignal as StopSignal
+from acorn._base.interrupts import interrupt_on_sigterm as interrupt_on_sigterm
 from acorn._declare import spec_cache as _specs
 from acorn._declare.module_base import BatchItem as _BatchItem
 from acorn._declare.module_base import set_call_options as _set_call_options

@@ -43,15 +43,11 @@ _FAILING_COMMANDS = ("demo", "pull", "mcp")
 """The commands whose errors are not wrong usage, because they depend on the network or on the server."""
 
 
-def _without_prefix(name: str) -> str:
-    return name.removeprefix(PREFIX)
-
-
 _SETTINGS: JsonObject = {"help_option_names": ["-h", "--help"]}
 _FREE_ARGUMENTS: JsonObject = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
-    "token_normalize_func": _without_prefix,
+    "token_normalize_func": lambda name: name.removeprefix(PREFIX),
 }
 """The parser settings of `run` and `explain`, which parse the words after their first argument themselves."""
 

@@ -119,9 +119,7 @@ def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure
             f"{user_code_line(error, loaded)}{failure}: the code ends the program. "
             f"Put the code below `if __name__ == '__main__':`."
         ) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # The user's code can raise any exception.
+    except Exception as error:  # The user's code can raise any exception.
         reason = error_message(error) if isinstance(error, AcornError) else error_text(error)
         if isinstance(error, SyntaxError) and error.lineno is not None:
             reason = f"{type(error).__name__}: {error.msg}"

@@ -7,17 +7,16 @@ command that resumes the run.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, StreamChunk, Unfinished, capture
-from acorn._inside import Redactor, find_secrets, record_to_json, to_json_data, tree_entries
+from acorn._inside import Redactor, find_secrets, interrupt_on_sigterm, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.errors import (
     CommandError,
@@ -56,7 +55,6 @@ class WatchedRun:
         """Whether to print an output that is text without JSON quotes, as in a chat."""
         self.secrets = find_secrets(agent.model)
         self.runs: Sequence[Run] = ()
-        self._is_terminated = False
         if options.save not in (None, STDOUT):
             _check_save_path(options.save)
         self.prints_run = options.save == STDOUT
@@ -86,10 +84,10 @@ class WatchedRun:
             past = [] if self.run is None else [*tree_entries(self.run)]
 
     def _perform_once(self, start: Start, past: Sequence[Entry]) -> int:
-        chunks = self._start(start)
+        chunks, opened = self._start(start), open_view(self.agent, self.out, self._redact)
         failure: BaseException | None = None
         try:
-            with capture() as self.runs, self._handle_sigterm(), open_view(self.agent, self.out, self._redact) as view:
+            with capture() as self.runs, interrupt_on_sigterm() as self._signals, opened as view:
                 view.add_past(past)
                 self._watch(chunks, view)
         except BaseException as error:  # The provider, the model, the user's code or a signal can cause any exception.
@@ -114,7 +112,6 @@ class WatchedRun:
             raise CommandError(line, ExitCode.FAILED, self.secrets) from error
 
     def _watch(self, chunks: Chunks, view: View) -> None:
-        outcome = "failed"
         try:
             # Closing the stream ends the run, so that its record and the saved file are complete.
             with closing(chunks):
@@ -122,21 +119,18 @@ class WatchedRun:
                     if chunk.run is not None and not self.runs:  # The stored run had ended before this command.
                         self.runs = [chunk.run]
                     view.add_chunk(chunk)
-            output = None if self.run is None else self.run.output
-            outcome = "finished"
-            if isinstance(output, Unfinished | Paused):
-                outcome = "waiting" if isinstance(output, Paused) else "unfinished"
-        except KeyboardInterrupt:
-            outcome = "interrupted"
+        except BaseException as error:
+            view.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
-        finally:
-            view.end(outcome)
+        output = None if self.run is None else self.run.output
+        outcome = "waiting" if isinstance(output, Paused) else "finished"
+        view.end("unfinished" if isinstance(output, Unfinished) else outcome)
 
     def _report_failure(self, error: BaseException) -> int:
         if isinstance(error, KeyboardInterrupt):
             self._print_resume_hint()
             self._print_report({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
-            return ExitCode.TERMINATED if self._is_terminated else ExitCode.INTERRUPTED
+            return ExitCode.TERMINATED if self._signals else ExitCode.INTERRUPTED
         message = error_message(error, self.secrets)
         line = message if isinstance(error, AcornError) else error_text(error, self.secrets)
         if not isinstance(error, Exception):  # The agent's code called `sys.exit()`, for example in a tool.
@@ -228,25 +222,6 @@ class WatchedRun:
         choices = f" ({', '.join(request.choices)})" if request.choices else ""
         write(sys.stderr, f"{question}{clean(choices)} ")
         return _read_line()
-
-    # Errors and signals
-
-    @contextmanager
-    def _handle_sigterm(self) -> Generator[None]:
-        """Raise `KeyboardInterrupt` inside the `with` block if the process receives SIGTERM, the signal of `kill`.
-
-        As after Ctrl-C, the run is then saved and the terminal is restored.
-        """
-
-        def end(*_: object) -> None:
-            self._is_terminated = True
-            raise KeyboardInterrupt
-
-        previous = signal.signal(signal.SIGTERM, end)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, previous)
 
     def _redact(self, text: str) -> str:
         return redactor(self.secrets).text(text)

@@ -6,7 +6,6 @@ server first ends all streams and runs.
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from acorn._inside import interrupt_on_sigterm
 
 _PORT_TRIES = 20
 GRACE = 1
@@ -67,20 +68,10 @@ def _listen(host: str, port: int) -> socket.socket:
 def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: int = GRACE) -> None:
     """Serve an application until the process receives Ctrl-C or SIGTERM."""
     server = Server(app, close, grace)
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        server.run(sockets=[on])
-    except KeyboardInterrupt:  # uvicorn sends the signal again after its shutdown.
-        return
+        # uvicorn sends the signal again after its shutdown. Without the handler, SIGTERM would kill the process.
+        with suppress(KeyboardInterrupt), interrupt_on_sigterm():
+            server.run(sockets=[on])
     finally:
-        signal.signal(signal.SIGTERM, previous)
         close()
         on.close()
-
-
-def _interrupt(sig: int, frame: FrameType | None) -> None:
-    """Raise `KeyboardInterrupt` when the process receives SIGTERM.
-
-    uvicorn sends the signal again after its shutdown. Without this handler, the signal would kill the process.
-    """
-    raise KeyboardInterrupt

@@ -55,14 +55,15 @@ def chat(
     acorn_options = AcornOptions(store=store, debug=debug)
     conversation = Chat(agent, opened_store, f"chat {id or secrets.token_hex(3)}", acorn_options, out)
     write_line(f"{conversation.name} (/help lists the commands)")
-    while (line := _read_line()) is not None:
-        try:
-            if not conversation.handle(line):
-                break
-        except (CommandError, AcornError) as error:
-            write_line(f"error: {one_line(error_message(error), 2000)}")
-        except KeyboardInterrupt:
-            write_line("")
+    try:
+        while (line := _read_line()) is not None:
+            try:
+                if not conversation.handle(line):
+                    break
+            except (CommandError, AcornError) as error:
+                write_line(f"error: {one_line(error_message(error), 2000)}")
+    except KeyboardInterrupt:
+        write_line("")
     write_line(f"To resume: acorn chat {target} --id {conversation.name.removeprefix('chat ')}")
 
 
@@ -154,9 +155,5 @@ def _text_field(agent: Agent) -> Option:
 def _read_line() -> str | None:
     if sys.stdin.isatty():
         write(sys.stderr, "> ")
-    try:
-        line = sys.stdin.readline()
-    except KeyboardInterrupt:
-        write_line("")
-        return None
+    line = sys.stdin.readline()
     return line.rstrip("\n") if line else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from shlex import quote
 from typing import TextIO
 
@@ -25,22 +24,39 @@ from acorn.cli.text import clean, one_line
 # Parsing
 
 
-@dataclass
 class ParsedArguments:
-    """The parsed command-line arguments that follow the target of a command.
+    """The parsed command-line words that follow the target of a command.
 
     They contain the options of acorn, and the texts of the options that set fields of the input.
     """
 
-    acorn_options: AcornOptions
-    options: dict[ValuePath, tuple[Option, list[str | bool]]] = field(
-        default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
-    )
-    """A dict that maps the path of each value to its option and to the texts of the option, in order."""
-    last: Option | None = None
-    """The last option. Error messages about an unexpected argument mention it."""
+    def __init__(self, words: Sequence[str], accepted: Options, acorn_options: AcornOptions) -> None:
+        """Parse command-line words. Raises a `CommandError` for an unknown word."""
+        self.accepted = accepted
+        """All options that the command accepts."""
+        self.acorn_options = acorn_options
+        """The options of acorn, of which some may precede the target."""
+        self.options: dict[ValuePath, tuple[Option, list[str | bool]]] = {}
+        """A dict that maps the path of each value to its option and to the texts of the option, in order."""
+        self._last: Option | None = None
+        """The last option. Error messages about an unexpected argument mention it."""
+        remaining = list(words)
+        while remaining:
+            word = remaining.pop(0)
+            if word == "--":
+                for text in remaining:
+                    self._add_positional(text)
+                break
+            if word == "-h":  # `-h` prints the help even if the input has a field `help`.
+                acorn_options.help = True
+            elif word.startswith("--"):
+                self._add_option(word, remaining)
+            elif word.startswith("-") and word[1:2].isalpha():
+                raise self._unknown_option(word)
+            else:
+                self._add_positional(word)
 
-    def add(self, option: Option, text: str | bool) -> None:
+    def _add(self, option: Option, text: str | bool) -> None:
         if option.acorn_name is None:
             texts = self.options.setdefault(option.path, (option, []))[1]
             is_repeated = bool(texts) and not option.node.is_repeatable
@@ -50,83 +66,56 @@ class ParsedArguments:
             setattr(self.acorn_options, option.acorn_name, text)
         if is_repeated:
             raise CommandError(f"`{option.flag}` occurs twice, but it accepts only one value. Remove one of them.")
-        self.last = option
+        self._last = option
 
+    def _unknown_option(self, word: str) -> CommandError:
+        return CommandError(f"There is no option `{word}`. {self.accepted.suggest(word)}")
 
-def parse_arguments(words: Sequence[str], options: Options, acorn_options: AcornOptions) -> ParsedArguments:
-    """Parse command-line words into options of acorn and options that set fields of the input.
+    def _add_positional(self, text: str) -> None:
+        option = self.accepted.positional
+        if option is None:
+            raise CommandError(self._explain_unexpected(text))
+        if option.path in self.options and not option.node.is_repeatable:
+            raise CommandError(
+                f"Unexpected argument `{shorten(text, 80)}`: the input accepts only one argument. If the argument "
+                f"contains spaces, put it in quotes."
+            )
+        self._add(option, text)
 
-    `acorn_options` contains the options of acorn that precede the target. Raises a `CommandError` for an unknown word.
-    """
-    parsed = ParsedArguments(acorn_options)
-    remaining = list(words)
-    while remaining:
-        word = remaining.pop(0)
-        if word == "--":
-            for text in remaining:
-                _add_positional(parsed, options, text)
-            break
-        if word == "-h":  # `-h` prints the help even if the input has a field `help`.
-            parsed.acorn_options.help = True
-        elif word.startswith("--"):
-            _add_option(parsed, options, word, remaining)
-        elif word.startswith("-") and word[1:2].isalpha():
-            raise _unknown_option(word, options)
+    def _explain_unexpected(self, text: str) -> str:
+        """Return the error message for an argument that is not the value of an option."""
+        start, last = f"Unexpected argument `{shorten(text, 80)}`", self._last
+        if last is not None and last.node.is_flag:
+            off = f" To set the field to false, use `--no-{last.name}`." if last.acorn_name is None else ""
+            return f"{start} after `{last.flag}`, which does not accept a value. Remove the argument.{off}"
+        if last is not None and last.acorn_name is None and last.node.accepts_any_text:
+            return f"{start}. If it is part of the value of `{last.flag}`, put the value in quotes."
+        first = next((option for option in self.accepted.all if not option.node.is_flag), None)
+        if first is None:
+            return f"{start}. The module has no input."
+        return f"{start}. Did you mean `{first.flag} {quote(shorten(text, 40))}`?"
+
+    def _add_option(self, word: str, remaining: list[str]) -> None:
+        flag, has_value, text = word.partition("=")
+        option, is_off = self.accepted.find(flag[2:]), False
+        if option is None and flag.startswith("--no-"):
+            option, is_off = self.accepted.find_field(flag[5:]), True
+        if option is None or (is_off and not option.node.is_flag):
+            raise self._unknown_option(flag)
+        if has_value and option.node.is_flag and (is_off or option.acorn_name is not None):
+            raise CommandError(f"`{flag}` does not accept a value. Remove `=` and the text after it.")
+        if has_value:
+            self._add(option, text)
+        elif option.node.is_flag:
+            self._add(option, not is_off)
+        elif not remaining:
+            raise CommandError(f"`{word}` needs a value. Add the value after the option.")
+        elif remaining[0].startswith("--") and self.accepted.find(remaining[0][2:].partition("=")[0]) is not None:
+            # The user probably forgot the value.
+            value = remaining[0]
+            raise CommandError(f"`{word}` needs a value. If the value is `{value}`, write `{word}={value}`.")
         else:
-            _add_positional(parsed, options, word)
-    return parsed
-
-
-def _unknown_option(word: str, options: Options) -> CommandError:
-    return CommandError(f"There is no option `{word}`. {options.suggest(word)}")
-
-
-def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> None:
-    option = options.positional
-    if option is None:
-        raise CommandError(_explain_unexpected(parsed.last, options, text))
-    if option.path in parsed.options and not option.node.is_repeatable:
-        raise CommandError(
-            f"Unexpected argument `{shorten(text, 80)}`: the input accepts only one argument. If the argument contains "
-            f"spaces, put it in quotes."
-        )
-    parsed.add(option, text)
-
-
-def _explain_unexpected(last: Option | None, options: Options, text: str) -> str:
-    """Return the error message for an argument that is not the value of an option."""
-    start = f"Unexpected argument `{shorten(text, 80)}`"
-    if last is not None and last.node.is_flag:
-        off = f" To set the field to false, use `--no-{last.name}`." if last.acorn_name is None else ""
-        return f"{start} after `{last.flag}`, which does not accept a value. Remove the argument.{off}"
-    if last is not None and last.acorn_name is None and last.node.accepts_any_text:
-        return f"{start}. If it is part of the value of `{last.flag}`, put the value in quotes."
-    first = next((option for option in options.all if not option.node.is_flag), None)
-    return f"{start}. " + (
-        f"Did you mean `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module has no input."
-    )
-
-
-def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining: list[str]) -> None:
-    flag, has_value, text = word.partition("=")
-    option, is_off = options.find(flag[2:]), False
-    if option is None and flag.startswith("--no-"):
-        option, is_off = options.find_field(flag[5:]), True
-    if option is None or (is_off and not option.node.is_flag):
-        raise _unknown_option(flag, options)
-    if has_value and option.node.is_flag and (is_off or option.acorn_name is not None):
-        raise CommandError(f"`{flag}` does not accept a value. Remove `=` and the text after it.")
-    if has_value:
-        parsed.add(option, text)
-    elif option.node.is_flag:
-        parsed.add(option, not is_off)
-    elif not remaining:
-        raise CommandError(f"`{word}` needs a value. Add the value after the option.")
-    elif remaining[0].startswith("--") and options.find(remaining[0][2:].partition("=")[0]) is not None:
-        # The user probably forgot the value.
-        raise CommandError(f"`{word}` needs a value. If the value is `{remaining[0]}`, write `{word}={remaining[0]}`.")
-    else:
-        parsed.add(option, remaining.pop(0))
+            self._add(option, remaining.pop(0))
 
 
 # The help

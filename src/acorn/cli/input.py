@@ -33,12 +33,13 @@ from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
 
-def make_input(arguments: ParsedArguments, options: Options) -> tuple[Any, ...]:
+def make_input(arguments: ParsedArguments) -> tuple[Any, ...]:
     """Return the positional arguments for a call of the agent: its input, or nothing if it has no input.
 
     Raises a `CommandError` that describes each wrong option.
     """
-    source, shape = arguments.acorn_options.input, options.shape
+    source, options = arguments.acorn_options.input, arguments.accepted
+    shape = options.shape
     values = {} if source is None else _read_input_file(source, options)
     names_in_file = set(values)
     # Set a value before the values inside it, and list items in the order of their indexes.

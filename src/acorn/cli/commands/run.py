@@ -23,28 +23,10 @@ import acorn
 from acorn import AcornError, Run
 from acorn._inside import FINISH, Spec, describe_blobs, parse_json, read_spec, read_stored_entries, to_json_text
 from acorn._inside.runs import Explanation, explain_agent, resume_stream
-from acorn.cli import targets
-from acorn.cli.arguments import ParsedArguments, parse_arguments, show_help
+from acorn.cli import options, targets
+from acorn.cli.arguments import ParsedArguments, show_help
 from acorn.cli.errors import CommandError, ExitCode, error_text, redactor, user_code_line
 from acorn.cli.input import make_input
-from acorn.cli.options import (
-    EXPLAIN_OPTIONS,
-    OPTION_HELP,
-    RUN_OPTIONS,
-    AcornOptions,
-    AgentOption,
-    DebugOption,
-    InputOption,
-    JsonOption,
-    ModelOption,
-    Options,
-    RunArgument,
-    SaveOption,
-    SourceArgument,
-    StoredRunsOption,
-    StoreOption,
-    Target,
-)
 from acorn.cli.output import make_table, print_json, rich_console, write_line
 from acorn.cli.targets import Agent, change_settings, choose_store
 from acorn.cli.text import clean, one_line, plural
@@ -58,13 +40,13 @@ from acorn.types import JsonObject, is_json_list
 
 def run(
     context: typer.Context,
-    target: Target,
-    model: ModelOption = None,
-    input: InputOption = None,
-    json: JsonOption = False,
-    save: SaveOption = None,
-    store: StoreOption = None,
-    debug: DebugOption = False,
+    target: options.Target,
+    model: options.ModelOption = None,
+    input: options.InputOption = None,
+    json: options.JsonOption = False,
+    save: options.SaveOption = None,
+    store: options.StoreOption = None,
+    debug: options.DebugOption = False,
 ) -> int:
     """Run a module from the command line.
 
@@ -73,11 +55,11 @@ def run(
     the option of acorn has a prefix, as in --acorn-model. Piped text becomes the value of the only text field that has
     no value. The command prints the output as JSON to standard output, and everything else to standard error.
     """
-    given = AcornOptions(model, input, json, save, store, debug=debug)
-    agent, options, arguments = _parse_words(context, target, RUN_OPTIONS, given)
+    given = options.AcornOptions(model, input, json, save, store, debug=debug)
+    agent, arguments = _parse_words(context, target, options.RUN_OPTIONS, given)
     acorn_options = arguments.acorn_options
     agent = change_settings(agent, model=acorn_options.model, store=choose_store(acorn_options.store, agent.store))
-    values = make_input(arguments, options)
+    values = make_input(arguments)
     spec = read_spec(agent)
     uses_tools = bool(spec.tools or spec.sources or spec.branches)
     if uses_tools and (name := too_small_for_tools(agent.model)) is not None:
@@ -88,44 +70,44 @@ def run(
 
 
 def _parse_words(
-    context: typer.Context, target: str, acorn_names: Sequence[str], given: AcornOptions
-) -> tuple[Agent, Options, ParsedArguments]:
+    context: typer.Context, target: str, acorn_names: Sequence[str], given: options.AcornOptions
+) -> tuple[Agent, ParsedArguments]:
     """Load the agent and parse the words after the target. If they ask for the help, print it and end the command."""
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agent = targets.load_agent(target)
     try:
-        options = Options(read_spec(agent).input, acorn_names)
+        accepted = options.Options(read_spec(agent).input, acorn_names)
     except (PydanticUserError, NameError) as error:
         reason = getattr(error, "message", str(error))
         raise CommandError(
             f"The input of `{type(agent).__name__}` uses a class that is not defined: {reason}"
         ) from error
-    arguments = parse_arguments(context.args, options, given)
+    arguments = ParsedArguments(context.args, accepted, given)
     if arguments.acorn_options.help:
-        show_help(agent, options, target, out)
+        show_help(agent, accepted, target, out)
         raise typer.Exit
-    return agent, options, arguments
+    return agent, arguments
 
 
 def explain(
     context: typer.Context,
-    target: Target,
-    input: InputOption = None,
+    target: options.Target,
+    input: options.InputOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as one JSON object.")] = False,
-    open: Annotated[bool, typer.Option("--open", help=OPTION_HELP["open"])] = False,
-    debug: DebugOption = False,
+    open: Annotated[bool, typer.Option("--open", help=options.OPTION_HELP["open"])] = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Print the first request of a module: the messages, the tools and their sizes.
 
     Pass the input after the module, as for "acorn run". Without an input, acorn creates an example. acorn sends no
     request and calls no tool. It opens tool sources only with --open.
     """
-    given = AcornOptions(input=input, json=json, open=open, debug=debug)
-    agent, options, arguments = _parse_words(context, target, EXPLAIN_OPTIONS, given)
+    given = options.AcornOptions(input=input, json=json, open=open, debug=debug)
+    agent, arguments = _parse_words(context, target, options.EXPLAIN_OPTIONS, given)
     acorn_options, out = arguments.acorn_options, context.obj.out
-    is_example = not arguments.options and acorn_options.input is None and not options.shape.is_empty
+    is_example = not arguments.options and acorn_options.input is None and not arguments.accepted.shape.is_empty
     try:
-        values = None if is_example else make_input(arguments, options)
+        values = None if is_example else make_input(arguments)
         explanation = explain_agent(agent, values, opens=acorn_options.open)
     except (AcornError, CommandError):
         raise
@@ -202,19 +184,19 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
 
 def resume(
     context: typer.Context,
-    run: RunArgument,
+    run: options.RunArgument,
     answer: Annotated[
         str | None,
         typer.Option(metavar="VALUE", help="The answer to the request that the run waits for, as JSON or as text."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
     no: Annotated[str | None, typer.Option(metavar="REASON", help="Reject the tool call, with a reason.")] = None,
-    agent: AgentOption = None,
-    model: ModelOption = None,
-    json: JsonOption = False,
-    save: SaveOption = None,
-    store: StoredRunsOption = None,
-    debug: DebugOption = False,
+    agent: options.AgentOption = None,
+    model: options.ModelOption = None,
+    json: options.JsonOption = False,
+    save: options.SaveOption = None,
+    store: options.StoredRunsOption = None,
+    debug: options.DebugOption = False,
 ) -> int:
     """Resume a run that was interrupted or that waits for human input.
 
@@ -233,7 +215,7 @@ def resume(
     past = read_stored_entries(row.entry for row in opened_store.follow(run_id)[1])
     answers = _answers(opened_store, run_id, given[0]) if given else {}
     stored_agent = change_settings(targets.load_stored_agent(root, opened_store, agent), model=model)
-    watched = WatchedRun(stored_agent, AcornOptions(model, None, json, save, store, debug=debug), out)
+    watched = WatchedRun(stored_agent, options.AcornOptions(model, None, json, save, store, debug=debug), out)
     return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
 
 
@@ -255,11 +237,11 @@ def _answers(store: Store, run_id: str, value: object) -> JsonObject:
 
 def fork(
     context: typer.Context,
-    source: SourceArgument,
+    source: options.SourceArgument,
     before: Annotated[
         int, typer.Option(metavar="STEP", help="The first step to run again. The new run keeps the earlier steps.")
     ],
-    model: ModelOption = None,
+    model: options.ModelOption = None,
     prompt: Annotated[str | None, typer.Option(metavar="FILE", help="A file with a new system prompt.")] = None,
     edit: Annotated[
         list[str] | None,
@@ -268,11 +250,11 @@ def fork(
             help="Replace the result of a kept tool call. CALL is its id or tool name. VALUE is JSON or text.",
         ),
     ] = None,
-    agent: AgentOption = None,
-    json: JsonOption = False,
-    save: SaveOption = None,
-    store: StoredRunsOption = None,
-    debug: DebugOption = False,
+    agent: options.AgentOption = None,
+    json: options.JsonOption = False,
+    save: options.SaveOption = None,
+    store: options.StoredRunsOption = None,
+    debug: options.DebugOption = False,
 ) -> int:
     """Start a new run with the first steps of another run.
 
@@ -287,7 +269,7 @@ def fork(
     _edit_results(events, edit or [], before)
     forked = changed.using(thread=events, before=before)
     _print_plan(targets.short_id(run.id), events, before, read_spec(forked))
-    watched = WatchedRun(forked, AcornOptions(model, None, json, save, store, debug=debug), out)
+    watched = WatchedRun(forked, options.AcornOptions(model, None, json, save, store, debug=debug), out)
     return watched.perform(forked.stream)
 
 

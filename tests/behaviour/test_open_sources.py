@@ -18,9 +18,14 @@ from tests.cases import each_case
 from tests.waiting import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
-from acorn._drive.sources import open_sources_of
+from acorn._drive.sources import OpenSource, sources_of
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
+
+
+def open_sources_of(agent: module[Any, Any], source: Any) -> OpenSource | None:
+    sources = sources_of(agent)
+    return None if sources is None else sources.find(source)
 
 
 class Worker(module[Any, str]):

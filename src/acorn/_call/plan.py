@@ -96,17 +96,13 @@ def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
         agent=agent,
         module=spec.module,
         prompt=spec_cache.prompt_within(overrides, agent) if spec.prompt.is_method else None,
-        on_start=hooks.get("on_start"),
-        on_step=hooks.get("on_step"),
-        on_finish=hooks.get("on_finish"),
-        on_stream=hooks.get("on_stream"),
-        on_human=hooks.get("on_human"),
         prior=options.prior,
         deps=options.deps,
         branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()}
         if spec.branches
         else {},
         start=partial(_start_agent_tool, overrides),
+        **hooks,
     )
 
 
@@ -166,19 +162,21 @@ def check_plan(plan: Plan) -> None:
     spec = plan.spec
     if spec.deps_type is not Any:
         check_deps(spec.owner, spec.deps_type, plan.deps)
+    if spec.rate_limit is not None:
+        _check_shared_limit(spec, spec.store)
     if spec.agent_tools or spec.branches:
-        _check_started_deps(spec, plan.deps, [])
-    if spec.agent_tools or spec.branches or spec.rate_limit is not None:
-        _check_shared_limits(spec, spec.store, [])
+        _check_startable(spec, plan.deps, spec.store, [])
 
 
-def _check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
-    """Raise an error if the deps have the wrong type for an agent or branch that an agent may start."""
+def _check_startable(spec: Spec, deps: Any, store: Any, seen: list[Branch]) -> None:
+    """Raise an error if the deps or the store do not fit an agent or branch that an agent may start."""
     for which, started in _new_startable(spec, seen):
         own_deps = None if isinstance(which, type) or get_origin(which) else which.__acorn_call_options__.deps
         passed_deps = deps if own_deps is None else own_deps
+        used_store = started.store if store is None else store
         check_deps(started.owner, started.deps_type, passed_deps, spec.owner)
-        _check_started_deps(started, passed_deps, seen)
+        _check_shared_limit(started, used_store)
+        _check_startable(started, passed_deps, used_store, seen)
 
 
 def _new_startable(spec: Spec, seen: list[Branch]) -> Iterator[tuple[Branch, Spec]]:
@@ -189,12 +187,10 @@ def _new_startable(spec: Spec, seen: list[Branch]) -> Iterator[tuple[Branch, Spe
             yield which, spec_cache.read_spec(which)
 
 
-def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
-    """Raise an error if an agent, or an agent that it may start, has a shared rate limit but no PostgreSQL store."""
+def _check_shared_limit(spec: Spec, store: Any) -> None:
+    """Raise an error if an agent has a shared rate limit but no PostgreSQL store."""
     if spec.rate_limit is not None and spec.rate_limit.limit.shared:
         _limit_store(spec.owner, store)
-    for _, started in _new_startable(spec, seen):
-        _check_shared_limits(started, started.store if store is None else store, seen)
 
 
 def _limit_store(owner: str, declared: Any) -> SharedLimits:

@@ -108,11 +108,11 @@ HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
 METHOD_NAMES = (*HOOKS, "system_prompt")
 
 
-def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
+def user_hooks(agent: AgentBase) -> dict[str, Any]:
     """Return a dict that maps hook names to the hooks that the user defined on a class or an instance."""
     cls, attributes = type(agent), vars(agent)
     base = cls.__acorn_module__
-    hooks: dict[str, Callable[[Any], Any]] = {}
+    hooks: dict[str, Any] = {}
     for name in HOOKS:
         if name in attributes or getattr(cls, name) is not getattr(base, name):
             method = getattr(agent, name)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, assert_never, cast
 
 from acorn._drive.bridge import Bridge, WorkerThread
 from acorn._drive.schedule import RunningAsk, Schedule
-from acorn._drive.sources import OpenSources
+from acorn._drive.sources import OpenSources, sources_of
 from acorn._drive.tree import Tree
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
@@ -209,7 +209,7 @@ class Driver(ABC):
             except ask.forgives as error:
                 return error
         elif isinstance(ask, AskSource):
-            sources = self._sources.setdefault(run_id, OpenSources(tree.machines[run_id].plan.agent))
+            sources = self._sources.setdefault(run_id, OpenSources(sources_of(tree.machines[run_id].plan.agent)))
             with CallSite(tree, run_id, ask.id):
                 return await sources.open(ask.source, self.bridge)
         elif isinstance(ask, AskBranch):

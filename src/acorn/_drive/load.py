@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from pydantic import BaseModel
 
+from acorn._drive.bridge import start_thread
 from acorn._drive.commit import Origin, RunCommitter, to_saved_run, translate_read_errors
 from acorn._drive.tree import Tree
 from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
@@ -124,31 +125,21 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
 
     If the caller is cancelled, release the claim on the run.
     """
-    lock, built, is_abandoned = threading.Lock(), list[tuple[Tree, str]](), False
-
-    def work() -> None:
-        if is_abandoned:  # The caller was cancelled before the thread started.
-            return
-        result = build()
-        with lock:
-            built.append(result)
-            if not is_abandoned:
-                return
-        result[0].release()
-
-    task = asyncio.ensure_future(asyncio.to_thread(work))
+    built = start_thread(build)
+    waiting = asyncio.wrap_future(built)
     # asyncio logs an exception that no code retrieves.
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(waiting)
     except asyncio.CancelledError:
-        with lock:
-            is_abandoned = True
-        for tree, _ in built:
-            tree.release()
-        await asyncio.wait([task], timeout=_SECONDS_TO_RELEASE)  # Otherwise the next call finds the run still claimed.
+        released = asyncio.wrap_future(start_thread(_release_when_built, built))
+        await asyncio.wait([released], timeout=_SECONDS_TO_RELEASE)  # Otherwise the next call finds the run claimed.
         raise
-    return built[0]
+
+
+def _release_when_built(built: Future[tuple[Tree, str]]) -> None:
+    if built.exception() is None:
+        built.result()[0].release()
 
 
 def is_final(stored: StoredRun) -> bool:

@@ -213,17 +213,30 @@ def _do_nothing() -> None:
 
 
 class OpenSources:
-    """The tool sources that one run or one `with` block has opened, and that it closes in reverse order."""
+    """The tool sources that one run or the `with agent:` blocks of one agent have opened.
 
-    def __init__(self, agent: AgentBase | None = None) -> None:
-        self._agent = agent
-        """The agent of the run. It may have opened sources with `with agent:`, which are not opened again."""
+    They are closed in reverse order.
+    """
+
+    def __init__(self, outer: OpenSources | None = None) -> None:
+        self._outer = outer
+        """Sources that are not opened again: those of the run's agent, or of the agent that `using` copied."""
         self._open: list[OpenSource] = []
+        self.depth = 0
+        """The number of nested `with` blocks of the agent."""
+        self.lock = threading.Lock()
+        """A lock for entering and leaving these blocks."""
+
+    def for_copy(self) -> OpenSources:
+        """Return a new collection for a copy of the agent that `agent.using(...)` creates.
+
+        The copy also uses the tool sources that the original agent has opened.
+        """
+        return OpenSources(self)
 
     async def open(self, source: AnySource, bridge: Bridge) -> Any:
-        """Open a tool source, unless `with agent:` has opened it, and return the list from its method `tools()`."""
-        shared = open_sources_of(self._agent, source)
-        return await (shared or await self.add(source, bridge)).list_tools(bridge)
+        """Open a tool source, unless it is already open, and return the list from its method `tools()`."""
+        return await (self.find(source) or await self.add(source, bridge)).list_tools(bridge)
 
     async def add(self, source: AnySource, bridge: Bridge) -> OpenSource:
         """Open a tool source, add it to this collection and return it."""
@@ -233,8 +246,11 @@ class OpenSources:
         return opened
 
     def find(self, source: AnySource) -> OpenSource | None:
-        """Return the `OpenSource` for a tool source, or None if this collection does not contain it."""
-        return next((opened for opened in self._open if opened.source is source and opened.is_usable), None)
+        """Return the `OpenSource` for a tool source, or None if the source is not open."""
+        for opened in self._open:
+            if opened.source is source and opened.is_usable:
+                return opened
+        return None if self._outer is None else self._outer.find(source)
 
     async def close(self, bridge: Bridge, on_error: OnCloseError) -> None:
         """Close all tool sources in reverse order, and pass each error to `on_error`."""
@@ -272,69 +288,37 @@ def raise_first(first: BaseException | None) -> OnCloseError:
 # The sources of an agent
 
 
-class AgentSources:
-    """The tool sources of an agent that are open inside its `with agent:` blocks."""
-
-    def __init__(self, outer: AgentSources | None = None) -> None:
-        self.outer = outer
-        """The open sources of the original agent, if `using` copied this agent."""
-        self.sources = OpenSources()
-        self.depth = 0
-        """The number of nested `with` blocks."""
-        self.lock = threading.Lock()
-        """A lock for opening and closing the sources."""
-
-    def for_copy(self) -> AgentSources:
-        """Return new `AgentSources` for a copy of the agent that `agent.using(...)` creates.
-
-        The copy also uses the tool sources that the original agent has opened.
-        """
-        return AgentSources(outer=self)
-
-
 _create_lock = threading.Lock()
 
 
-def _sources_of(agent: AgentBase) -> AgentSources | None:
-    sources = agent.__acorn_open_sources__
-    return sources if isinstance(sources, AgentSources) else None
+def sources_of(agent: AgentBase | None) -> OpenSources | None:
+    """Return the tool sources that an agent has opened with `with agent:`, or None if it never did."""
+    sources = None if agent is None else agent.__acorn_open_sources__
+    return sources if isinstance(sources, OpenSources) else None
 
 
-def _get_or_create_sources(agent: AgentBase) -> AgentSources:
+def _get_or_create_sources(agent: AgentBase) -> OpenSources:
     with _create_lock:
-        sources = _sources_of(agent) or AgentSources()
+        sources = sources_of(agent) or OpenSources()
         set_private(agent, "__acorn_open_sources__", sources)
     return sources
 
 
-def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | None:
-    """Return the `OpenSource` if the agent, or the agent that it was copied from, has opened a tool source.
-
-    Return None otherwise.
-    """
-    agent_sources = None if agent is None else _sources_of(agent)
-    while agent_sources is not None:
-        if (opened := agent_sources.sources.find(source)) is not None:
-            return opened
-        agent_sources = agent_sources.outer
-    return None
-
-
 async def open_sources(agent: AgentBase, bridge: Bridge) -> None:
     """Enter `with agent:`, and open the agent's tool sources if this is the outermost block."""
-    agent_sources = _get_or_create_sources(agent)
-    await _acquire(agent_sources.lock, bridge)
+    sources = _get_or_create_sources(agent)
+    await _acquire(sources.lock, bridge)
     try:
-        if not agent_sources.depth:
+        if not sources.depth:
             for source in spec_within(active_overrides.get(), agent).sources:
-                if open_sources_of(agent, source) is None:
-                    await agent_sources.sources.add(source, bridge)
-        agent_sources.depth += 1
+                if sources.find(source) is None:
+                    await sources.add(source, bridge)
+        sources.depth += 1
     except BaseException as error:
-        await agent_sources.sources.close(bridge, raise_first(error))
+        await sources.close(bridge, raise_first(error))
         raise
     finally:
-        agent_sources.lock.release()
+        sources.lock.release()
 
 
 async def close_sources(agent: AgentBase, bridge: Bridge, error: BaseException | None) -> None:
@@ -342,14 +326,14 @@ async def close_sources(agent: AgentBase, bridge: Bridge, error: BaseException |
 
     `error` is the exception that ended the block, or None.
     """
-    agent_sources = _get_or_create_sources(agent)
-    await _acquire(agent_sources.lock, bridge)
+    sources = _get_or_create_sources(agent)
+    await _acquire(sources.lock, bridge)
     try:
-        agent_sources.depth -= 1
-        if not agent_sources.depth:
-            await agent_sources.sources.close(bridge, raise_first(error))
+        sources.depth -= 1
+        if not sources.depth:
+            await sources.close(bridge, raise_first(error))
     finally:
-        agent_sources.lock.release()
+        sources.lock.release()
 
 
 async def _acquire(lock: threading.Lock, bridge: Bridge) -> None:

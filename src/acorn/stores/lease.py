@@ -223,8 +223,8 @@ class _Heartbeat:
     def beat(self) -> None:
         notifier = self.store if isinstance(self.store, NotifyingStore) else None
         unsubscribe: Callable[[], None] | None = None
-        pause = lease_seconds() / _BEATS_PER_LEASE
         while True:
+            pause = lease_seconds() / _BEATS_PER_LEASE
             self._wait(min(_SOON, pause) if notifier is not None and unsubscribe is None else pause)
             with _guard:
                 if not self.runs:
@@ -232,7 +232,6 @@ class _Heartbeat:
                     break
             if notifier is not None and unsubscribe is None:
                 unsubscribe = notifier.on_cancel_request(this_process(), self.wake.set)
-            pause = lease_seconds() / _BEATS_PER_LEASE
             try:
                 cancelled = self.store.renew_lease(this_process(), lease_seconds())
             except Exception as error:  # The next commit also raises the error in the caller.

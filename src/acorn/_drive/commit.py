@@ -27,7 +27,7 @@ from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores import port
 from acorn.stores.lease import shared_claim, start_heartbeat, stop_heartbeat
-from acorn.types import JsonObject, JsonValue, Request
+from acorn.types import JsonObject, Request
 
 _SECONDS_TO_NOTICE = 0.5
 """The seconds that the driver of a cancelled run needs at most to notice the cancellation."""
@@ -77,7 +77,8 @@ class RunCommitter:
         status = stored[0].facts.status if stored else "stopped"
         self._last_status: port.Status = "stopped" if status == "running" else status
         """The status that the store gets if the run stops without another commit."""
-        self.first_span: str | None = notes_of_run(stored[0].header).get("span") if stored else None
+        notes: JsonObject = json.loads(stored[0].header.overrides or "{}") if stored else {}
+        self.first_span: str | None = notes.get("span")
         """The first telemetry span of the run. The span of a resumed run links to this span."""
 
     def begin(self, on_cancel: Callable[[], None]) -> None:
@@ -105,7 +106,10 @@ class RunCommitter:
         commit = port.Commit(self._root, self._claim.process, changes, requests, media)
         with self._claim.lock:
             if self._generation != self._claim.generation:
-                raise port.claim_lost_error(self._root)
+                raise StoreError(
+                    f"Run {self._root} was stopped, and another call in this process resumed the run. The stopped call "
+                    f"writes nothing more to the run."
+                )
             pending = self.store.commit(commit)
         self._first = self._first or pending
         return pending
@@ -214,18 +218,6 @@ class RunCommitter:
         return port.RunHeader(origin.agent, None, None, input_text, started, start_text, origin.batch, origin.item)
 
 
-def notes_of_run(header: port.RunHeader) -> JsonObject:
-    """Return a dict with the agent's settings, file and telemetry span that a run header contains.
-
-    Return an empty dict if the JSON text in the header is damaged.
-    """
-    try:
-        notes: JsonValue = json.loads(header.overrides or "{}")
-    except ValueError:
-        return {}
-    return notes if isinstance(notes, dict) else {}
-
-
 def status_of(machine: Machine) -> port.Status:
     """Return the status that a store saves for a run, such as 'running', 'waiting' or 'done'."""
     run = machine.run
@@ -244,7 +236,12 @@ def status_of(machine: Machine) -> port.Status:
 
 def to_saved_run(stored: port.StoredRun, blobs: BlobReader) -> JsonObject:
     """Return a stored run in the JSON form that `load` in `_machine/saved_run.py` needs."""
-    record, facts = blobs.read(stored.record) if stored.has_started else _new_record(stored, blobs), stored.facts
+    facts = stored.facts
+    if stored.has_started:
+        record = blobs.read(stored.record)
+    else:
+        run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
+        record = encode_saved_record(run, facts.agent)
     if facts.stop_reason is None:  # The record was saved when the run started, or before it was resumed.
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
@@ -256,13 +253,6 @@ def to_saved_run(stored: port.StoredRun, blobs: BlobReader) -> JsonObject:
         "journal": [blobs.read(entry) for entry in stored.entries],
         "state": blobs.read(stored.state),
     }
-
-
-def _new_record(stored: port.StoredRun, blobs: BlobReader) -> JsonObject:
-    """Return the JSON form of the first record of a run that is queued and has not started."""
-    facts = stored.facts
-    run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
-    return encode_saved_record(run, facts.agent)
 
 
 @contextmanager

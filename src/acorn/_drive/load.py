@@ -98,6 +98,7 @@ def load_tree(
                 value = decode_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
                 machine = Machine(plan, Run(run_id, value, deps=plan.deps))
             saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
+            committer = RunCommitter(store, run_id, origin, stored)
         if machine.is_over and machine.run.error is not None:
             raise StoreError(
                 f"Run {run_id} cannot be resumed: it failed ({facts.error}). Start another run, or delete this one to "
@@ -110,7 +111,6 @@ def load_tree(
             return Tree(machine, saved)
         stored_answers = {each.request.id: each.value for each in store.answers(run_id)}
         # Stored answers are not checked again, because they cannot be corrected. The model receives an error instead.
-        committer = RunCommitter(store, run_id, origin, stored)
         tree = Tree(machine, saved, new_answers, committer, stored_answers)
         for request_id, answer in new_answers.items():  # `Tree` has checked the answers. Store them before their use.
             store.answer(request_id, answer)

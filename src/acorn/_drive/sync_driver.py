@@ -12,7 +12,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -206,7 +206,7 @@ class SyncDriver(Driver):
                     yield delta
             else:
                 deltas = iter(stream)
-                while (received := worker.call(_next_delta, deltas)) is not None:
+                while (received := worker.call(next, deltas, None)) is not None:
                     yield received
         finally:
             close: Callable[[], object] | None = getattr(stream, "close", None)
@@ -226,10 +226,6 @@ class SyncDriver(Driver):
         if self.schedule.running:
             time.sleep(0.001)  # A tool that returns at this moment needs time to report its outcome.
         self.schedule.start_ending()
-
-
-def _next_delta(deltas: Iterator[Delta]) -> Delta | None:
-    return next(deltas, None)
 
 
 def call_tool(ask: AskTool) -> ToolResult:

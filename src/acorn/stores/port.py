@@ -67,14 +67,6 @@ def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> Ru
     return error
 
 
-def claim_lost_error(run_id: str) -> StoreError:
-    """Return the error for a commit from a call that lost the run to a newer call in the same process."""
-    return StoreError(
-        f"Run {run_id} was stopped, and another call in this process resumed the run. The stopped call writes nothing "
-        f"more to the run."
-    )
-
-
 def run_cancelled_error(run_id: str) -> RunCancelledError:
     return RunCancelledError(f"Run {run_id} was cancelled. This process writes nothing more to the run.")
 

@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TypeVar
 
 from acorn.errors import StoreError
@@ -33,17 +34,11 @@ class SQLiteStore(DatabaseStore):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
         absolute = Path(os.path.realpath(os.path.expanduser(name)))
-        read, write = FileConnection(absolute, name), FileConnection(absolute, name)
-        self._use(name, read, write, SQLiteWriter(write, name))
+        self._use(name, FileConnection(absolute, name), FileConnection(absolute, name))
 
-    def _use(
-        self,
-        name: str,
-        read: SharedConnection[sqlite3.Connection],
-        write: SharedConnection[sqlite3.Connection],
-        writer: SQLiteWriter,
-    ) -> None:
+    def _use(self, name: str, read: SharedConnection[Connection], write: SharedConnection[Connection]) -> None:
         self._read_connection, self._write_connection = read, write
+        writer = SQLiteWriter(write, name)
         super().__init__(name, writer, writer, write, read)
 
     def read_transaction(self, operation: Callable[[Transaction], T]) -> T:
@@ -86,7 +81,7 @@ class MemoryStore(SQLiteStore):
 
     def __init__(self) -> None:
         connection = MemoryConnection()
-        self._use("memory", connection, connection, SQLiteWriter(connection, "memory"))
+        self._use("memory", connection, connection)
 
     def close(self) -> None:
         """Finish pending writes. The runs remain in memory."""

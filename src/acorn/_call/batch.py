@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import queue
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sized
@@ -327,13 +326,11 @@ class ThreadedBatch(_RunningBatch[Out]):
     def __init__(self, progress: BatchProgress[Out], start_row: StartRow) -> None:
         super().__init__(progress, start_row)
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-        self._trees: dict[int, tuple[Tree, str]] = {}
-        self._lock = threading.Lock()
-        self._starting: set[int] = set()
-        """The rows whose runs are being created or claimed."""
+        self._trees: dict[int, tuple[Tree, str] | None] = {}
+        """A dict that maps the indexes of rows to their runs, or to None while a run is being created or claimed."""
 
     def _start(self, job: RowJob) -> None:
-        self._starting.add(job.row_index)
+        self._trees[job.row_index] = None
         start_thread(self._work, job)
 
     async def _next_ended(self) -> Ended:
@@ -346,35 +343,30 @@ class ThreadedBatch(_RunningBatch[Out]):
             run = drive(*self._start_run(job))
         except BaseException as error:
             failure = error
-        with self._lock:
-            self._trees.pop(job.row_index, None)
+        del self._trees[job.row_index]
         self._ended.put((job, run, failure))
 
     def _start_run(self, job: RowJob) -> tuple[Tree, str]:
-        try:
-            tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
-            if self._progress.is_over:  # The run has not started here, so its stored state does not change.
-                tree.release()
-                raise GeneratorExit("the batch has ended")
-            with self._lock:
-                self._trees[job.row_index] = tree, run_id
-            return tree, run_id
-        finally:
-            self._starting.discard(job.row_index)
+        tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
+        if self._progress.is_over:  # The run has not started here, so its stored state does not change.
+            tree.release()
+            raise GeneratorExit("the batch has ended")
+        self._trees[job.row_index] = tree, run_id
+        return tree, run_id
 
     async def _stop(self, error: BaseException) -> None:
         self._progress.is_over = True
         deadline = time.monotonic() + _START_SECONDS
-        while self._starting and time.monotonic() < deadline:
+        while None in list(self._trees.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        with self._lock:
-            trees = list(self._trees.values())
         # An error of the batch, such as an error in the user's iterator of rows, does not fail these runs.
         stop = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
-        for tree, run_id in trees:
+        for started in list(self._trees.values()):
             with suppress(Exception):
-                tree.stop(run_id, stop)
-                tree.commit()
+                if started is not None:
+                    tree, run_id = started
+                    tree.stop(run_id, stop)
+                    tree.commit()
 
 
 class TaskBatch(_RunningBatch[Out]):

@@ -25,7 +25,7 @@ from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, set_ca
 from acorn._declare.settings import FLAG, Rule
 from acorn._declare.spec_cache import Branch, active_overrides, agent_name, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
-from acorn._drive.bridge import ASYNC, SYNC
+from acorn._drive.bridge import ASYNC, SYNC, Bridge
 from acorn._drive.commit import RunCommitter
 from acorn._drive.driver import iterate_inline, run_inline
 from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_tree, stored_failure
@@ -76,20 +76,11 @@ class AgentCaller(Generic[Out, Deps]):
         return AsyncHandle(self._agent, *await asyncio.to_thread(submit_run, self._agent, args, kwargs))
 
     def map(self, rows: Iterable[Any], *arguments: Any) -> batch.Batch[Out]:
-        options = batch.BatchOptions(*arguments)
-        progress, start_row = self._plan_batch(rows, options)
-        if options.queue:
-            items = QueuedBatch(self._agent, progress, retry=options.retry).items(SYNC)
-        else:
-            items = batch.ThreadedBatch(progress, start_row).items()
+        progress, items = self._plan_batch(rows, batch.BatchOptions(*arguments), SYNC)
         return batch.Batch(progress, iterate_inline(items))
 
     def amap(self, rows: Iterable[Any], *arguments: Any) -> batch.AsyncBatch[Out]:
-        options = batch.BatchOptions(*arguments)
-        progress, start_row = self._plan_batch(rows, options)
-        if options.queue:
-            return batch.AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=options.retry).items(ASYNC))
-        return batch.AsyncBatch(progress, batch.TaskBatch(progress, start_row).items())
+        return batch.AsyncBatch(*self._plan_batch(rows, batch.BatchOptions(*arguments), ASYNC))
 
     def branch(self, which: Branch, inputs: JsonObject) -> Any:
         return run_inline(run_branch(branch_site(self._agent), which, inputs, SYNC))
@@ -151,27 +142,29 @@ class AgentCaller(Generic[Out, Deps]):
         return partial(start_run, self._agent, plans.new_machine(self._agent, args, kwargs))
 
     def _plan_batch(
-        self, rows: Iterable[Any], options: batch.BatchOptions
-    ) -> tuple[batch.BatchProgress[Out], batch.StartRow]:
+        self, rows: Iterable[Any], options: batch.BatchOptions, bridge: Bridge
+    ) -> tuple[batch.BatchProgress[Out], AsyncGenerator[batch.Item[Out]]]:
         agent = self._agent
         spec = spec_within(active_overrides.get(), agent)
         progress: batch.BatchProgress[Out] = batch.BatchProgress(rows, spec.owner, options)
-        batch_id, retry = options.id, options.retry
         if self._has_run_id:
             raise DeclarationError(
                 f"`{spec.owner}.using(run_id=...)` names one run, but a batch starts many. Remove `run_id`, and name "
                 f"the batch with `map(..., id='nightly')`."
             )
-        if not options.queue:
-            plans.check_not_queued(agent, spec.owner)
-        if batch_id is None:
-            return progress, lambda row, index, run_id: start_run(
-                agent, plans.new_machine(agent, *batch.arguments_of(row, spec.input))
-            )
-        plans.store_of(spec)
-        return progress, lambda row, index, run_id: _start_stored_row(
-            agent, row, BatchItem(batch_id, index), str(run_id), retry=retry
-        )
+        if options.id is not None:
+            plans.store_of(spec)
+        if options.queue:
+            return progress, QueuedBatch(agent, progress, retry=options.retry).items(bridge)
+        plans.check_not_queued(agent, spec.owner)
+
+        def start_row(row: object, index: int, run_id: str | None) -> tuple[Tree, str]:
+            if run_id is None:
+                return start_run(agent, plans.new_machine(agent, *batch.arguments_of(row, spec.input)))
+            return _start_stored_row(agent, row, BatchItem(options.id, index), run_id, retry=options.retry)
+
+        running_batch = batch.ThreadedBatch[Out] if bridge is SYNC else batch.TaskBatch[Out]
+        return progress, running_batch(progress, start_row).items()
 
 
 # Starting and loading runs

@@ -62,22 +62,12 @@ class Explanation:
     """The warnings about the declaration of the agent."""
     notes: list[str]
     """Notes about the parts of the request that this explanation does not contain."""
-
-    @property
-    def characters(self) -> int:
-        return sum(part.characters for part in self.parts)
-
-    @property
-    def tokens(self) -> int:
-        return sum(part.tokens for part in self.parts)
+    characters: int
+    tokens: int
+    """The sums of the sizes of all parts."""
 
     def to_json(self) -> JsonObject:
-        return {
-            **vars(self),
-            "parts": [vars(part) for part in self.parts],
-            "characters": self.characters,
-            "tokens": self.tokens,
-        }
+        return {**vars(self), "parts": [vars(part) for part in self.parts]}
 
 
 class _CapturedRequest(Exception):  # noqa: N818 - not an error: the request was captured
@@ -98,6 +88,8 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
         raise AcornError(f"There is nothing to explain: `{spec.owner}` ended without a request to its model.")
     request, run = model.requests[0], probe.last
     first = spec.model[0] if is_list_or_tuple(spec.model) else spec.model
+    parts = [_part(f"{message['role']} message", text_of(message.get("content"))) for message in request.messages]
+    parts += [_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in request.tools]
     return Explanation(
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
         model=model_name(spec.model),
@@ -107,13 +99,12 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
         forced_tool=request.forced_tool,
         temperature=setting_in(first, "temperature", request.temperature),
         max_tokens=setting_in(first, "max_tokens", request.max_tokens),
-        parts=[
-            *[_part(f"{message['role']} message", text_of(message.get("content"))) for message in request.messages],
-            *[_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in request.tools],
-        ],
+        parts=parts,
         inherits=_inherited(type(agent)),
         warnings=list(_warnings(agent, spec, request.tools)),
         notes=notes,
+        characters=sum(part.characters for part in parts),
+        tokens=sum(part.tokens for part in parts),
     )
 
 

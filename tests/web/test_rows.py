@@ -123,6 +123,13 @@ def test_changed_rows_fetched_repeatedly_add_up_to_all_rows(written: list[Any], 
     assert known == {row.id: plain(row) for row in tree.rows}
 
 
+def test_answer_of_run_is_preview_of_its_last_model_turn_only() -> None:
+    request = journal.ModelRequested("root", 1, 0.0, "model 1", "model", 1, None)
+    start = journal.RunStarted("root", 0, 0.0, "desk:Desk", {}, None, None, None)
+    tree = tree_of([start, request, request, journal.RunFinished("root", 1, 0.0, "finish", "Done.", "text")])
+    assert [plain(row).get("p") for row in tree.rows] == ["{}", None, "Done."]
+
+
 def tree_after(question: str) -> RunTree:
     heard: list[Any] = []
     with acorn.listen(heard.append), suppress(acorn.ModelError):

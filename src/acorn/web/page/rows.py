@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from acorn._inside import Redactor, describe_blobs, parse_json, record_to_json, text_of, to_compact_json, to_json_data
 from acorn._inside.run_tree import Row, RunTree
-from acorn.journal import Entry, HistoryEdited, MessagesAdded, ModelResponded, RunStarted
+from acorn.journal import Entry, HistoryEdited, MessagesAdded, ModelResponded, RunFinished, RunStarted
 from acorn.types import JsonObject, is_json_object
 from acorn.web.page import PREVIEW_LIMIT, STREAM_LIMIT
 
@@ -55,7 +55,8 @@ def _preview(row: Row) -> str:
             return _invalid_fields_text(row.error or "") if row.has_failed else summary_line(parse_json(row.arguments))
         case "model" | "answer":
             names = ", ".join(call.name for call in row.calls if call.arguments is not None)
-            return row.error or row.text or names or ("" if row.run.end is None else row.run.end.content)
+            answer = next((entry.content for entry in row.entries if isinstance(entry, RunFinished)), "")
+            return row.error or row.text or names or answer
         case "person":
             return " — ".join(filter(None, (row.text, row.result)))
         case _:

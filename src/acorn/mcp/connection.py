@@ -118,11 +118,14 @@ class Connection:
             self._is_closed = True
 
     async def _cancel_session(self, session: asyncio.Task[None]) -> None:
+        """Cancel the session if it has not ended, and log its error."""
         self._is_closed = True
         session.cancel()
         await asyncio.wait({session})
-        if not session.cancelled():
-            session.exception()
+        if not session.cancelled() and (error := session.exception()) is not None:
+            _logger.debug(
+                "The session of the MCP server `%s` failed: %s", self.address.label, self._describe_error(error)
+            )
 
     async def close(self) -> None:
         """Cancel the unfinished tool calls, close the session, and stop the server process if acorn started one."""
@@ -134,13 +137,8 @@ class Connection:
         self._notifier.shutdown(wait=False)
         self._closing.set()
         if self._task is not None:
-            _, pending = await asyncio.wait(
-                {self._task}, timeout=_CANCEL_TIMEOUT if self.address.is_web else _CLOSE_TIMEOUT
-            )
-            if pending:
-                await self._cancel_session(self._task)
-            elif not self._task.cancelled() and (error := self._task.exception()) is not None:
-                _logger.debug("Closing the MCP server `%s` failed: %s", self.address.label, self._describe_error(error))
+            await asyncio.wait({self._task}, timeout=_CANCEL_TIMEOUT if self.address.is_web else _CLOSE_TIMEOUT)
+            await self._cancel_session(self._task)
 
     # Listing and calling tools
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -212,7 +212,7 @@ async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], N
 
 
 async def _serve_stdio(server: Any, out: TextIO | None) -> None:
-    lines: Any = _InputLines()
+    lines: Any = _input_lines()
     # The messages are in UTF-8 regardless of the locale.
     writer = None if out is None else anyio.wrap_file(open(os.dup(out.fileno()), "w", encoding="utf-8"))  # noqa: SIM115
     try:
@@ -222,41 +222,30 @@ async def _serve_stdio(server: Any, out: TextIO | None) -> None:
         pass
 
 
-class _InputLines:
-    """An async iterator over the lines of standard input, which an OS thread reads.
+async def _input_lines() -> AsyncGenerator[str]:
+    """Yield the lines of standard input, which an OS thread reads.
 
     The OS thread is a daemon, so it does not keep the process alive. File descriptor 0 is redirected to the null
     device, so that no other code can read MCP messages.
     """
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
+    try:
+        descriptor = os.dup(0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+    except OSError:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[str] = asyncio.Queue()
-        try:
-            source = os.dup(0)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            os.close(null)
-        except OSError:
-            source = os.open(os.devnull, os.O_RDONLY)
-        threading.Thread(target=self._read, args=(source,), name="acorn-mcp-stdin", daemon=True).start()
+    def read() -> None:
+        with suppress(RuntimeError, OSError), open(descriptor, encoding="utf-8", errors="replace") as source:
+            for line in source:
+                loop.call_soon_threadsafe(lines.put_nowait, line)  # Raises `RuntimeError` if the loop is closed.
+            loop.call_soon_threadsafe(lines.put_nowait, "")
 
-    def _read(self, descriptor: int) -> None:
-        try:
-            with open(descriptor, encoding="utf-8", errors="replace") as source:
-                for line in source:
-                    self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
-            self._loop.call_soon_threadsafe(self._lines.put_nowait, "")
-        except (RuntimeError, OSError):  # The event loop is closed.
-            return
-
-    def __aiter__(self) -> _InputLines:
-        return self
-
-    async def __anext__(self) -> str:
-        if line := await self._lines.get():
-            return line
-        raise StopAsyncIteration
+    threading.Thread(target=read, name="acorn-mcp-stdin", daemon=True).start()
+    while line := await lines.get():
+        yield line
 
 
 async def _serve_http(server: Any, port: int) -> None:

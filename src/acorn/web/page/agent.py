@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import BaseModel, Field
 
@@ -159,13 +159,12 @@ def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
     dropped = [event for event in events if event.branch is None and event.iteration >= step]
     calls = [event for event in dropped if isinstance(event, ToolCallEvent) and event.tool_name != FINISH]
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
-    fork_events = [(index, event) for index, event in enumerate(events) if _is_in_fork(event, step)]
-    prompt = next((_describe_event(event, names)[2] for _, event in fork_events if _is_prompt(event)), "")
+    copied = [(index, event) for index, event in enumerate(events) if _is_in_fork(event, step)]
     return {
         "before": step,
         "last_step": last_step,
-        "prompt": prompt,
-        "events": [_event_json(index, event, names) for index, event in fork_events if not _is_prompt(event)],
+        "prompt": next((event.content for _, event in copied if _is_prompt(event)), ""),
+        "events": [_event_json(index, event, names) for index, event in copied if not _is_prompt(event)],
         "tools": [*(tool.name for tool in spec.tools), *spec.branches],
         "sources": len(spec.sources),
         "called": dict(Counter(event.tool_name for event in calls)),
@@ -179,30 +178,27 @@ def _is_in_fork(event: AgentEvent, before: int) -> bool:
     return event.branch is None and event.iteration < before and isinstance(event, editable) and not is_run_error
 
 
-def _is_prompt(event: AgentEvent) -> bool:
+def _is_prompt(event: AgentEvent) -> TypeGuard[MessageEvent]:
     return isinstance(event, MessageEvent) and event.role == "system" and event.iteration == 0
 
 
 def _event_json(index: int, event: AgentEvent, names: Mapping[str, str]) -> JsonObject:
-    kind, name, text = _describe_event(event, names)
+    """Return an event as the page displays it. `names` maps the ids of tool calls to the names of the tools."""
+    kind, name, text = "note", "", ""
+    match event:
+        case MessageEvent():
+            kind, name, text = event.role if event.iteration else "input", event.role, event.content
+        case ToolCallEvent():
+            kind, name, text = "call", event.tool_name, _json(event.args)
+        case ToolResultEvent():
+            kind, name, text = "result", names.get(event.tool_call_id, ""), _text(event.result)
+        case ErrorEvent():
+            kind, name, text = "error", names.get(event.tool_call_id or "", ""), event.error
+        case _:
+            pass
     # The page has another form for the input. It cuts long texts, so an edit of a long text would lose its end.
     is_editable = kind not in ("input", "user") and len(text) <= TEXT_LIMIT
     return {"at": index, "step": event.iteration, "kind": kind, "name": name, "text": text, "editable": is_editable}
-
-
-def _describe_event(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the kind, the name and the text that the page displays for an event."""
-    match event:
-        case MessageEvent():
-            return event.role if event.iteration else "input", event.role, event.content
-        case ToolCallEvent():
-            return "call", event.tool_name, _json(event.args)
-        case ToolResultEvent():
-            return "result", names.get(event.tool_call_id, ""), _text(event.result)
-        case ErrorEvent():
-            return "error", names.get(event.tool_call_id or "", ""), event.error
-        case _:
-            return "note", "", ""
 
 
 def _edit(event: AgentEvent, text: str) -> AgentEvent:

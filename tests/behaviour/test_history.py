@@ -345,20 +345,21 @@ def test_trimmed_input_is_restored_after_system_message(call: Call) -> None:
     assert roles(run.history)[:2] == ["system", "assistant"]
 
 
-def test_trimmed_input_is_not_restored_before_other_user_message(call: Call) -> None:
+def test_trimmed_input_is_restored_before_other_user_message(call: Call) -> None:
     @at_step(2)
     def summarise(self: Looker, step: Step) -> None:
         self.history[1:-1] = [{"role": "user", "content": "So far: nothing in the attic."}]
 
     _, requests = walk(call, [LOOK, CELLAR, DONE], summarise)
     assert told(requests[2])[1:] == [
+        ("user", INPUT),
         ("user", "So far: nothing in the attic."),
         ("assistant", None),
         ("tool", "nothing in the cellar"),
     ]
 
 
-def test_user_message_added_after_restored_input_replaces_input(call: Call) -> None:
+def test_user_message_added_after_restored_input_follows_input(call: Call) -> None:
     def clear(self: Looker, step: Step) -> None:
         if step.counter == 1:
             self.history = []
@@ -366,7 +367,27 @@ def test_user_message_added_after_restored_input_replaces_input(call: Call) -> N
             self.history = [{"role": "user", "content": "Start again."}]
 
     _, requests = walk(call, [LOOK, CELLAR, DONE], clear)
-    assert [told(messages) for messages in requests[1:]] == [[("user", INPUT)], [("user", "Start again.")]]
+    assert [told(messages) for messages in requests[1:]] == [
+        [("user", INPUT)],
+        [("user", INPUT), ("user", "Start again.")],
+    ]
+
+
+def test_replaced_input_stays_after_history_was_trimmed(call: Call) -> None:
+    def edit(self: Looker, step: Step) -> None:
+        self.history[1]["content"] = f"Search {step.counter}."
+        self.history[:] = [*self.history[:2], *self.history[-1:]]
+
+    def replace(self: Looker, step: Step) -> None:
+        if step.counter == 1:
+            self.history[1] = {"role": "user", "content": "Search."}
+        else:
+            self.history[:] = [*self.history[:1], *self.history[-1:]]
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], edit)
+    assert [told(messages)[1] for messages in requests[1:]] == [("user", "Search 1."), ("user", "Search 2.")]
+    _, requests = walk(call, [LOOK, CELLAR, DONE], replace)
+    assert [told(messages)[1] for messages in requests[1:]] == [("user", "Search."), ("user", "Search.")]
 
 
 @pytest.mark.parametrize("text", ["", " "])

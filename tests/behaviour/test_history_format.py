@@ -172,6 +172,7 @@ def test_thread_format_document_contains_history_edits() -> None:
     assert lines(requests[1])[0] == ("human", "EDITED")
     assert lines(requests[2]) == [("human", "EDITED"), ("tool_input", '{"place":"b"}'), ("tool_output", "nothing in b")]
     assert lines(requests[3]) == [
+        ("human", "EDITED"),
         ("human", "In short."),
         ("tool_input", '{"place":"c"}'),
         ("tool_output", "nothing in c"),

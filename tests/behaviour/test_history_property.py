@@ -254,11 +254,11 @@ class Watch:
         self.model = RawModel(self.answer, forces=chance.random() < 0.8)
         self.snapshots: list[str] = []
         self.runs: list[Run[Any]] = []
-        self.opening: Message = {}
 
     def answer(self, request: ModelRequest) -> ModelResponse:
         # Not `history`, which would hand it out: a run may skip work while no code has it.
-        part = RequestMessages().prepare(History(self.runs[0]._history.messages), [self.opening])
+        history = self.runs[0]._history
+        part = RequestMessages().prepare(History(history.messages, history.openings))
         messages: list[Message] = part
         if self.is_threaded:
             messages = ThreadMessage().wrap(messages)
@@ -291,7 +291,6 @@ def check(seed: int) -> int:
     form = "thread" if watch.is_threaded else "messages"
     kind = Patient if seed % 2 else Meddler
     agent = kind(model=watch.model, history_format=form).using(deps=chance, history=prior)
-    watch.opening = {"role": "user", "content": _input(agent)}
     with suppress(AcornError), capture() as watch.runs:
         agent.run(place="here")
     assert repr(prior) == before, "the user's own list was changed"

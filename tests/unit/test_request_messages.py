@@ -19,7 +19,7 @@ Message = Any  # A message as a user may write it: any dict.
 
 SYSTEM: Message = {"role": "system", "content": "Do."}
 ASKED: Message = {"role": "user", "content": "Well?"}
-OPENINGS = [ASKED]
+OPENINGS = (ASKED,)
 
 
 def turn(*ids: str, text: str = "") -> Message:
@@ -72,7 +72,7 @@ TAILS: dict[str, list[Message]] = {
 
 def history_with(*messages: Message) -> History:
     """Return the history of a run whose user added the messages."""
-    history = History()
+    history = History(openings=OPENINGS)
     history.hand_out().extend(messages)
     history.take_edits()
     return history
@@ -86,7 +86,7 @@ def add(history: History, messages: list[Message]) -> None:
 
 def sent(wire: RequestMessages, history: History) -> list[Message]:
     """Return the sent messages, and check that their JSON is equal."""
-    part = wire.prepare(history, OPENINGS)
+    part = wire.prepare(history)
     said = [{key: value for key, value in message.items() if value is not None} for message in part]
     assert list(map(json.loads, part.encoded(message_json))) == said
     assert list(map(json.loads, part.encoded(message_json))) == said
@@ -94,7 +94,7 @@ def sent(wire: RequestMessages, history: History) -> list[Message]:
 
 
 def afresh(history: History) -> list[Message]:
-    return sent(RequestMessages(), History(history.messages))
+    return sent(RequestMessages(), History(history.messages, history.openings))
 
 
 PAIRS = list(itertools.product(BASES, TAILS))
@@ -131,7 +131,7 @@ def test_request_of_branch_equals_request_built_from_whole_history() -> None:
             wire, history = RequestMessages(), history_with(*BASES[base])
             before = sent(wire, history)
             inherited = list(history.messages)
-            own = History()
+            own = History(openings=OPENINGS)
             own.start([*inherited, *TAILS[tail]], len(inherited))
             assert sent(wire.fork(history, inherited), own) == afresh(own)
             assert sent(wire, history) == before
@@ -143,7 +143,7 @@ def test_request_of_branch_with_other_prompt_equals_request_built_from_whole_his
             wire, history = RequestMessages(), history_with(*BASES[base])
             sent(wire, history)
             inherited = list(history.messages)
-            branch, own = wire.fork(history, inherited), History()
+            branch, own = wire.fork(history, inherited), History(openings=OPENINGS)
             prompt: Message = {"role": "system", "content": "Do otherwise."}
             has_one = bool(inherited) and inherited[0]["role"] == "system"
             branch.change_first(prompt, inherited[0] if has_one else None)
@@ -180,14 +180,14 @@ def test_tool_result_belongs_to_nearest_preceding_call_with_its_id() -> None:
 
 @pytest.mark.parametrize("base", ["the model's turn", "a system message at the end"])
 def test_request_for_history_that_ends_with_assistant_ends_with_user_message(base: str) -> None:
-    made = afresh(History(BASES[base]))
+    made = afresh(History(BASES[base], OPENINGS))
     assert [message["role"] for message in made if message["role"] != "system"] == ["user", "assistant", "user"]
 
 
 def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
     call = {"id": "a", "function": {"name": "functions.search" + "x" * 80, "arguments": '{"x": NaN}'}}
     asked: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    made = afresh(History([ASKED, asked, said("a")]))
+    made = afresh(History([ASKED, asked, said("a")], OPENINGS))
     function = made[1]["tool_calls"][0]["function"]
     assert function["name"] == ("functions_search" + "x" * 80)[:64]
     assert function["arguments"] == "{}"
@@ -195,5 +195,5 @@ def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
 
 def test_input_message_missing_in_history_is_restored_in_request() -> None:
     other: Message = {"role": "user", "content": "And you?"}
-    part = RequestMessages().prepare(History([SYSTEM, turn("a"), said("a"), ASKED]), [ASKED, other])
+    part = RequestMessages().prepare(History([SYSTEM, turn("a"), said("a"), ASKED], (ASKED, other)))
     assert part[1] == other

@@ -139,6 +139,39 @@ def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequenc
     return [origin is None or is_own[origin] for origin in origins]
 
 
+# The input messages
+
+
+def current_openings(openings: tuple[Message, ...], entries: Iterable[Entry]) -> tuple[Message, ...]:
+    """Return the input messages of a run and its parents as the history contains them, with the edits of the user."""
+    known: list[Message] = []
+    for entry, changed, added in _changes(entries):
+        if isinstance(entry, HistoryEdited):
+            openings = tuple([_edited_opening(message, known[changed], added, entry.added) for message in openings])
+        elif isinstance(entry, MessagesAdded) and not known and openings[0] not in added and added[entry.inherited :]:
+            openings = (added[-1], *openings[1:])  # The class has changed since the run started, and so has the XML.
+        known[changed] = added
+    return openings
+
+
+def _edited_opening(
+    message: Message, before: Sequence[Message], after: Sequence[Message], added: Sequence[int]
+) -> Message:
+    """Return the user message that replaces an input message, or the input message if it stayed or was trimmed away.
+
+    The user has replaced the input if its message was edited, or if a new message is directly before the message that
+    followed the input. `added` contains the indexes of the new messages in `after`.
+    """
+    if message not in before or message in after:
+        return message
+    origins = [*_origins(before, after), len(before)]
+    for index, new in enumerate(after):
+        is_replacement = index not in added or origins[index + 1] == before.index(message) + 1
+        if is_replacement and origins[index] is None and new["role"] == "user" and str(new["content"] or "").strip():
+            return new
+    return message
+
+
 # The history of a run in progress
 
 Edit = tuple[int, int, tuple[Message, ...], tuple[int, ...]]
@@ -153,11 +186,13 @@ class History:
     messages before it uses them. While no user code has received the list, there is nothing to compare.
     """
 
-    __slots__ = ("_known", "_lock", "messages", "needs_repair", "shown", "turn", "unchanged")
+    __slots__ = ("_known", "_lock", "messages", "needs_repair", "openings", "shown", "turn", "unchanged")
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[Message] = (), openings: tuple[Message, ...] = ()) -> None:
         self.messages = list(messages)
         """acorn's messages, which contain the edits that `take_moves` and `take_edits` have found."""
+        self.openings = openings
+        """The input messages of the run and its parents, the message of the run first, or the user's replacements."""
         self.turn: Message | None = None
         """The last response of the model, which is one of the messages unless the user removed it."""
         self.unchanged = 0
@@ -239,6 +274,8 @@ class History:
         return edits
 
     def _apply(self, start: int, removed: int, messages: list[Message], added: list[int]) -> Edit:
+        before = self.messages[start : start + removed]
+        self.openings = tuple([_edited_opening(message, before, messages, added) for message in self.openings])
         self.messages[start : start + removed] = messages
         self.unchanged, self.needs_repair = min(self.unchanged, start), True
         return start, removed, tuple(messages), tuple(added)

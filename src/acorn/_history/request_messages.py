@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import filterfalse
 from operator import is_
 from typing import TypeVar, cast
 
@@ -54,8 +55,8 @@ class RequestMessages:
         self._stray_ids: set[str] = set()
         """The ids of tool results that do not follow their call."""
         self._call_ids: set[str] = set()
-        self._starts_with_user: bool = False
-        """Whether the first sent message after the system messages is a user message, as providers require."""
+        self._has_input: bool = False
+        """Whether the sent messages start with a user message, as providers require, and contain the input."""
 
     def fork(self, history: History, inherited: Sequence[Message]) -> RequestMessages:
         """Return the request messages for a branch, whose history starts with the messages in `inherited`.
@@ -83,26 +84,22 @@ class RequestMessages:
         self._count += before is None
         self._sent = self._sent.copy(repair_text_message(readable, content), replaced=0 if before is None else 1)
 
-    def prepare(self, history: History, openings: Sequence[Message]) -> SentPart:
-        """Return the repaired messages to send in the next request.
-
-        `openings` are the input messages of the run and its parents, of which one is sent if the history has lost its
-        first user message.
-        """
+    def prepare(self, history: History) -> SentPart:
+        """Return the repaired messages to send in the next request."""
         if history.unchanged < self._count:
             self.reset()
         messages, is_complete = history.messages, False
         if not history.needs_repair and self._append_sendable(messages):
-            is_complete = self._starts_with_user  # The new messages end with a tool result: no reminder is necessary.
+            is_complete = self._has_input  # The new messages end with a tool result: no reminder is necessary.
         elif not self._repair_new(messages):
             self.reset()
             self._repair_new(messages)
         self._count = history.unchanged = len(messages)
         history.needs_repair = False
-        return SentPart(self._sent) if is_complete else self._complete(openings)
+        return SentPart(self._sent) if is_complete else self._complete(history)
 
-    def _complete(self, openings: Sequence[Message]) -> SentPart:
-        """Return the messages to send. Add a first user message or a final reminder if one is missing.
+    def _complete(self, history: History) -> SentPart:
+        """Return the messages to send. Add the input, a first user message or a final reminder if it is missing.
 
         Providers require a user message at the start, and do not accept a model response at the end.
         """
@@ -111,11 +108,14 @@ class RequestMessages:
         first = 0
         while first < count and messages[first]["role"] == "system":
             first += 1
-        self._starts_with_user = first < count and messages[first]["role"] == "user"
-        inserted = None
-        if not self._starts_with_user:
-            trimmed = [opening for opening in openings if opening not in messages]
-            inserted = trimmed[0].copy() if trimmed else user_message(_OMITTED)
+        starts_with_user = first < count and messages[first]["role"] == "user"
+        # A branch does not need the inputs of its parents, unless the first user message is missing.
+        openings = history.openings[:1] if starts_with_user else history.openings
+        trimmed = list(filterfalse(history.messages.__contains__, openings))
+        self._has_input = starts_with_user and not trimmed
+        inserted = None if starts_with_user else user_message(_OMITTED)
+        if trimmed and (content := repair_content(_encodable(trimmed[0]["content"]))) is not None:
+            inserted = repair_text_message(_encodable(trimmed[0]), content)
         while last > first and messages[last - 1]["role"] == "system":
             last -= 1
         ends_with_response = last > first and messages[last - 1]["role"] == "assistant"

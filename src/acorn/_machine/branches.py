@@ -105,7 +105,7 @@ class Branches:
             has_input=has_input,
             inherits=inherits,
             history=tuple(history),
-            openings=self.builder.openings if inherits else (),
+            openings=self.transcript.history.openings if inherits else (),
             settings=dict(settings),
             tools=tuple([tool.name for tool in tools]) if inherits else (),
             limits=self.state.meter.limits_for_branches(self.budgets.limits, self.builder.model.price(), now),

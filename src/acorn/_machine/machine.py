@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten, to_json_text
-from acorn._history.history import history_of
+from acorn._history.history import current_openings, history_of
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.saved_form import decode_instance
 from acorn._history.transcript import Transcript, first_messages
@@ -274,7 +274,7 @@ class Machine:
         return partial(read_prompt_file, self.spec.prompt.file, self.spec.owner)
 
     def _add_first_messages(self, prompt: str, now: float) -> None:
-        context, opening = self.context, self.builder.openings[0]
+        context, opening = self.context, self.transcript.history.openings[0]
         if self.run.forked_from is not None:
             self._start_fork(prompt, now)
             return
@@ -304,7 +304,9 @@ class Machine:
             )
         entries = fork.entries(run.id, now, prompt)
         self.journal.entries += entries
-        self.transcript.history.start(history_of(entries))
+        history = self.transcript.history
+        history.start(history_of(entries))
+        history.openings = current_openings(history.openings, entries)
         run.steps = self.journal.step = fork.origin.before - 1
         self.state.turns = sum(isinstance(entry, ModelResponded) for entry in entries)
         self.state.meter.step_began = now

@@ -16,6 +16,7 @@ from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import HostedTool, Tool
 from acorn._formats.json import safe_repr, to_json_text
 from acorn._history.compaction import CompactedRange, estimate_tokens, range_to_compact, summary_messages, summary_text
+from acorn._history.history import current_openings
 from acorn._history.request_messages import RequestMessages, check_media, input_message
 from acorn._history.transcript import Transcript
 from acorn._machine import finish
@@ -91,10 +92,11 @@ class RequestBuilder:
         self._thread = _new_thread_message() if plan.spec.history_format == "thread" else None
         self.messages = messages or RequestMessages()
         context = plan.context
-        self.openings: tuple[Message, ...] = (input_message(plan.spec, run.input),)
-        """The input messages of this run and its parents, the message of this run first."""
+        openings: tuple[Message, ...] = (input_message(plan.spec, run.input),)
         if context is not None and context.inherits:
-            self.openings = (self.openings if context.has_input else ()) + context.openings
+            openings = (openings if context.has_input else ()) + context.openings
+        entries = run.journal.entries
+        transcript.history.openings = current_openings(openings, entries) if entries else openings
         self._use_model()
         self._use_tools(self._with_inherited(plan.tools) if plan.inherited else plan.tools)
 
@@ -193,13 +195,14 @@ class RequestBuilder:
 
     def _new_summary_request(self) -> ModelRequest:
         """Return the request for a summary of older steps. It uses the same model but offers no tools."""
-        history = self._transcript.history.messages
-        compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
-        messages = [] if compacted is None else summary_messages(history, compacted, self.openings[0])
+        history = self._transcript.history
+        compacted = range_to_compact(history.messages, history.openings, self._spec.compact_at or 1)
+        opening = history.openings[0]
+        messages = [] if compacted is None else summary_messages(history.messages, compacted, opening)
         return ModelRequest(messages, [], self.temperature, self.max_tokens, declared=self._declared)
 
     def _new_request(self) -> ModelRequest:
-        sent = self.messages.prepare(self._transcript.history, self.openings)
+        sent = self.messages.prepare(self._transcript.history)
         if media := sent.media:
             check_media(self._spec, media)
         messages = sent if self._thread is None else self._thread.wrap(sent)
@@ -225,7 +228,7 @@ class RequestBuilder:
         if size <= max_size:
             return False
         self._transcript.record_edits()
-        return range_to_compact(history.messages, self.openings, max_size) is not None
+        return range_to_compact(history.messages, history.openings, max_size) is not None
 
     def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
         """Replace older steps with the summary in a response. If the response has no summary, keep the steps."""
@@ -233,7 +236,7 @@ class RequestBuilder:
         self.request, state.compacted = None, state.turns
         self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
         transcript.record_edits()
-        compacted = range_to_compact(history.messages, self.openings, self._spec.compact_at or 1)
+        compacted = range_to_compact(history.messages, history.openings, self._spec.compact_at or 1)
         is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
         text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
         if compacted is None:  # User code changed the history meanwhile.

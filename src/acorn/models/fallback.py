@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn, cast
+from operator import is_not
+from typing import NamedTuple, NoReturn, cast
 from weakref import finalize, ref
 
 from pydantic_core import to_json
@@ -214,20 +215,14 @@ class ReasoningOwner:
         """
         if reader == first and self._writers <= {first}:
             return None
-        keys = tuple(self._keys)
-        changed: dict[int, Message] = {}
-        for at in {at for key in keys for at, message in enumerate(messages) if key in message}:
-            message = messages[at]
-            foreign = [key for key in keys if key in message and self._owner(key, message, first) != reader]
+        keys, filtered = frozenset(self._keys), list(messages)
+        for at, message in enumerate(messages):
+            values = {key: value for key, value in message.items() if key in keys}
+            foreign = {key for key in values if self._owners.get(_fingerprint(key, values[key]), first) != reader}
             if foreign:
                 kept = {key: value for key, value in message.items() if key not in foreign}
-                changed[at] = cast(Message, kept)
-        if not changed:
-            return None
-        return [changed.get(at, message) for at, message in enumerate(messages)]
-
-    def _owner(self, key: str, message: Mapping[str, Any], default: Hashable) -> Hashable:
-        return self._owners.get(_fingerprint(key, message[key]), default)
+                filtered[at] = cast(Message, kept)
+        return filtered if any(map(is_not, filtered, messages)) else None
 
 
 def reasoning_reader(declared: object) -> Hashable:
@@ -405,16 +400,16 @@ class _ChainAttempts:
             return attempt
         return None
 
-    def choose_next_model(self, at: int, error: ModelError, *, has_started: bool) -> bool:
-        """Choose the next model after the model at index `at` failed, and return True if there is one.
+    def choose_next_model(self, failed: _ChainAttempt, error: ModelError) -> bool:
+        """Choose the next model after an attempt failed, and return True if there is one.
 
         Without a next model, return False, so that the caller raises `error`. If other models failed or were skipped
         before, raise an error that describes all failures instead.
         """
         others = list(self._failed)
-        self._failed.append(_FailedLink(self.chain.links[at].name, error))
-        if (error.retryable or isinstance(error, RequestNotSupportedError)) and not has_started:
-            self._next = self._find(at + 1)
+        self._failed.append(_FailedLink(failed.link.name, error))
+        if (error.retryable or isinstance(error, RequestNotSupportedError)) and not failed.has_started:
+            self._next = self._find(failed.at + 1)
             if self._next is not None:
                 return True
         others += self._failed[len(others) + 1 :]
@@ -439,14 +434,14 @@ class _ChainAttempt(ModelAttempt):
     """An attempt to get a response from one model of the chain."""
 
     def __init__(self, attempts: _ChainAttempts, at: int) -> None:
-        self._attempts, self._at = attempts, at
-        self._link = attempts.chain.links[at]
-        self._has_started = False
-        self.model, self.circuit = self._link.model, self._link.circuit
+        self._attempts, self.at = attempts, at
+        self.link = attempts.chain.links[at]
+        self.has_started = False
+        self.model, self.circuit = self.link.model, self.link.circuit
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None:
-            self.circuit.report_success(self._link.name)
+            self.circuit.report_success(self.link.name)
             return False
         time_left = self._attempts.time.left
         # The end of the run's time is not a failure of the model.
@@ -454,14 +449,14 @@ class _ChainAttempt(ModelAttempt):
             self.circuit.release(self)
             return False
         if error.retryable:
-            self.circuit.report_failure(self, self._link.name)
+            self.circuit.report_failure(self, self.link.name)
         else:
             self.circuit.report_rejection(self)
-        return self._attempts.choose_next_model(self._at, error, has_started=self._has_started)
+        return self._attempts.choose_next_model(self, error)
 
     def request(self) -> ModelRequest:
         """Return a copy of the request with the settings of this model and without reasoning that it cannot read."""
-        request, link, chain = self._attempts.request, self._link, self._attempts.chain
+        request, link, chain = self._attempts.request, self.link, self._attempts.chain
         changes = dict(link.sampling)
         if changes:
             changes["declared"] = request.declared | changes.keys()
@@ -479,7 +474,7 @@ class _ChainAttempt(ModelAttempt):
 
     def add_first(self, outcome: Outcome) -> Outcome:
         """Return the outcome with its cost, the name of this model and the list of the models that failed earlier."""
-        self._has_started = True
+        self.has_started = True
         outcome, fallbacks = self.add(outcome), self._attempts.fallbacks
         if outcome.model and not fallbacks:
             return outcome
@@ -491,7 +486,7 @@ class _ChainAttempt(ModelAttempt):
         This method also records that this model wrote the reasoning of the response.
         """
         if outcome.extra and self._attempts.chain.is_mixed:
-            OWNERS.record(outcome.extra, self._link.reader)
+            OWNERS.record(outcome.extra, self.link.reader)
         usage: Usage | None = outcome.usage
         if outcome.cost is None and usage is not None and (price := self.model.price()) is not None:
             return replace(outcome, cost=price.of(usage))

@@ -35,7 +35,7 @@ BLOCKS_KEY, ITEMS_KEY = "content_blocks", "response_items"
 
 `content_blocks` contains Anthropic's blocks, and `response_items` contains OpenAI's items.
 """
-REASONING_KEYS = ("thinking_blocks", "reasoning_items", BLOCKS_KEY, ITEMS_KEY)
+REASONING_KEYS = frozenset(("thinking_blocks", "reasoning_items", BLOCKS_KEY, ITEMS_KEY))
 """Keys of an assistant message whose values only the provider that created them can read."""
 
 

@@ -19,7 +19,6 @@ from acorn.models.providers import find_api_key, listed_price
 from acorn.models.request import ModelRequest, SentMedium, message_json, unsupported_url, with_portable_ids
 from acorn.types import JsonObject, JsonValue, Usage, is_json_object
 
-_REASONING_KEYS = frozenset(lane.REASONING_KEYS)
 STOP_REASONS = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
@@ -162,7 +161,7 @@ class OpenAIChat(OpenAILane):
 
 def _message_json(message: Mapping[str, Any]) -> bytes:
     """Return the JSON text of a message without the reasoning of other providers."""
-    if _REASONING_KEYS.isdisjoint(message):
+    if lane.REASONING_KEYS.isdisjoint(message):
         return message_json(message)
     return message_json({key: value for key, value in message.items() if key not in lane.REASONING_KEYS})
 

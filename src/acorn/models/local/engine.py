@@ -16,6 +16,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -35,24 +36,18 @@ _CLOSE_SECONDS = 60.0
 file."""
 
 
+@dataclass(eq=False)
 class EngineJob:
-    """One request to an engine, with the callback that receives the response.
+    """One request to an engine, with the callback that receives the response."""
 
-    The thread of the engine calls `deliver` with each part of the response, and at the end with None. If the request
-    fails, it calls `deliver` with an error instead of None.
+    body: JsonObject
+    deliver: Callable[[JsonObject | ModelError | None], None]
+    """The function that the thread of the engine calls with each part of the response, and at the end with None.
+
+    If the request fails, the last argument is an error instead of None.
     """
-
-    def __init__(self, body: JsonObject, deliver: Callable[[JsonObject | ModelError | None], None]) -> None:
-        self.body = body
-        self.deliver = deliver
-        self.is_stopped = False
-
-    def stop(self) -> None:
-        """Stop the request.
-
-        After that, `deliver` receives no further part of the response.
-        """
-        self.is_stopped = True
+    is_stopped: bool = False
+    """Whether the caller has abandoned the request. `deliver` then receives no further part of the response."""
 
 
 class Engine:
@@ -129,7 +124,7 @@ class Engine:
 
     def _closed_error(self) -> ModelError:
         return local_error(
-            f"`{self.name}` was unloaded before it answered. Send the request again. acorn then loads the model again.",
+            f"`{self.name}` was unloaded before it answered. Send the request again. acorn then loads the model again."
         )
 
     def _load(self) -> Any:
@@ -163,7 +158,7 @@ class Engine:
             raise local_error(
                 f"`{self.name}` could not be loaded from {self.path}: {cause}. The file may be incomplete, or this "
                 f"version of xllamacpp may not support it. Download the file again, or run "
-                f"`pip install --upgrade xllamacpp`.",
+                f"`pip install --upgrade xllamacpp`."
             ) from error
         self.address = str(server.listening_address)
         return server
@@ -186,7 +181,7 @@ def _library() -> Any:
     except ImportError as error:
         raise local_error(
             "The embedded model needs the package `xllamacpp`, which is not installed. Install it with "
-            "`pip install 'acorn-agents[local]'`.",
+            "`pip install 'acorn-agents[local]'`."
         ) from error
 
 
@@ -195,8 +190,8 @@ def _library() -> Any:
 _lock = threading.Lock()
 _engines: dict[Path, Engine] = {}
 """A dict that maps the path of a model file to its engine."""
-_owner_pid = os.getpid()
-"""The id of the process that started the engines."""
+_are_of_parent = False
+"""Whether the parent process started the engines, and this process is a forked child, which cannot use them."""
 _is_ending = False
 """Whether the process is ending, so that no further engine may start."""
 
@@ -207,28 +202,26 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
     Raise `ModelError` if the engine was started in the parent process or with other settings, or if the process is
     ending.
     """
-    global _owner_pid
-    if _engines and os.getpid() != _owner_pid:
+    if _are_of_parent:
         raise local_error(
             f"`{name}` was loaded before this process was forked, so this child process cannot use it. Start processes "
-            f'with `multiprocessing.get_context("spawn")`, or use the model for the first time in the child.',
+            f'with `multiprocessing.get_context("spawn")`, or use the model for the first time in the child.'
         )
     with _lock:
         if _is_ending:
             raise local_error(
-                f"`{name}` cannot be used because the process is ending. Wait for all runs before the program ends.",
+                f"`{name}` cannot be used because the process is ending. Wait for all runs before the program ends."
             )
         file_engine = _engines.get(path)
         if file_engine is None:
             if not _engines:
-                _owner_pid = os.getpid()
                 atexit.register(_close_engines)
             file_engine = _engines[path] = Engine(name, path)
         differing = file_engine.check_settings(settings)
     if differing:
         raise local_error(
             f"`{name}` is already loaded with other settings ({', '.join(differing)}). A process loads a model file "
-            f"only once. Use the same settings for every agent, or start another process.",
+            f"only once. Use the same settings for every agent, or start another process."
         )
     return file_engine
 
@@ -236,7 +229,7 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
 def _close_engines() -> None:
     """Close all engines when the process ends, and do not let another thread start an engine after that."""
     global _is_ending
-    if os.getpid() != _owner_pid:
+    if _are_of_parent:
         return
     with _lock:
         _is_ending = True
@@ -251,11 +244,11 @@ def _abandon_engines() -> None:
 
     The child has a copy of the engines of its parent process, but not their threads.
     """
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _are_of_parent
+    _lock, _are_of_parent = threading.Lock(), bool(_engines)
     for file_engine in _engines.values():
         file_engine.abandon()
-    libc: Any = ctypes.CDLL(None) if _engines else None
+    libc: Any = ctypes.CDLL(None) if _are_of_parent else None
     if hasattr(libc, "on_exit"):
         # The destructors of llama.cpp's static objects would wait forever too. This function runs before them and ends
         # the process with its exit status. At that time, Python has already flushed its files.

@@ -20,6 +20,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -88,7 +89,7 @@ class LocalModel:
         limits = _SMALL if self._is_small else _LARGE
         max_string = self._settings.pop("max_string", limits.string)
         self._max_prompt = self._settings.pop("max_prompt", _SMALL_PROMPT if self._is_small else None)
-        self._limits = GrammarLimits(max_string, limits.items, limits.depth)
+        self._limits = replace(limits, string=max_string)
 
     def __repr__(self) -> str:
         return f"LocalModel({self.name!r})"
@@ -154,7 +155,7 @@ class LocalModel:
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
             except RuntimeError:  # The event loop is closed, so no caller waits any more.
-                job.stop()
+                job.is_stopped = True
 
         job = EngineJob(body, deliver)
         seconds = self._seconds_for(request)
@@ -178,7 +179,7 @@ class LocalModel:
         try:
             yield
         finally:
-            job.stop()
+            job.is_stopped = True
 
     def _prepare(self, request: ModelRequest) -> tuple[_ReplyReader, JsonObject]:
         """Return the decoder for the response, and the body of the request to the engine."""
@@ -214,7 +215,7 @@ class LocalModel:
         except (NoValidValueError, InvalidSchemaError) as error:
             raise local_error(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}. Change the schema, or "
-                f"use another model.",
+                f"use another model."
             ) from error
 
     def _check_length(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -224,7 +225,7 @@ class LocalModel:
                 f"The prompt is too long for `{self.name}`: the input, the history and the tools have {length} "
                 f"characters, and the limit is {self._max_prompt}. Shorten the input or the history (in `on_step`), "
                 f"use another model, or raise the limit and wait longer: "
-                f"`{{'model': '{self.name}', 'max_prompt': {length}}}`.",
+                f"`{{'model': '{self.name}', 'max_prompt': {length}}}`."
             )
         return messages
 
@@ -297,7 +298,7 @@ class _ReplyReader:
             return local_error(
                 f"The prompt is too long for `{self._model}`: it has {error.get('n_prompt_tokens')} tokens, and the "
                 f"context has {error.get('n_ctx')}. Shorten the input or the history (in `on_step`), or use a larger "
-                f"context if the model was trained for it: `{{'model': '{self._model}', 'n_ctx': ...}}`.",
+                f"context if the model was trained for it: `{{'model': '{self._model}', 'n_ctx': ...}}`."
             )
         return local_error(f"`{self._model}` failed: {error.get('message')}")
 
@@ -431,7 +432,7 @@ def _check_file(name: str, path: Path) -> Path:
         raise local_error(
             f"Cannot read `{name}`: the file {path.absolute()} cannot be opened "
             f"({getattr(error, 'strerror', None) or error}). A relative path starts at the working "
-            f"directory. For `local/smollm2`, run `acorn pull`.",
+            f"directory. For `local/smollm2`, run `acorn pull`."
         ) from error
     if magic != b"GGUF":
         raise local_error(f"Cannot read `{name}`: {path.absolute()} is not a GGUF file. Download the file again.")

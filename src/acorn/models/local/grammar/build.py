@@ -18,25 +18,8 @@ from typing import Any
 
 from acorn._formats.schema.generate import NAIVE_TIME
 from acorn._formats.schema.regex import UnsupportedPatternError
-from acorn.models.local.grammar.scalars import (
-    choice,
-    decimal,
-    json_literal,
-    literal,
-    number,
-    pattern,
-    repeat,
-    sequence,
-)
-from acorn.models.local.grammar.schema import (
-    FORMATS,
-    NOTES,
-    Definitions,
-    InvalidSchemaError,
-    Schema,
-    normalize,
-    without_zone,
-)
+from acorn.models.local.grammar.scalars import choice, decimal, json_literal, literal, number, pattern, repeat, sequence
+from acorn.models.local.grammar.schema import FORMATS, NOTES, ZONE, Definitions, InvalidSchemaError, Schema, normalize
 from acorn.types import JsonObject, JsonValue
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
@@ -114,7 +97,7 @@ class _Builder:
     """
 
     def __init__(self, limits: GrammarLimits) -> None:
-        self.rules: dict[str, str] = {}
+        self.rules = {"char": _CHARACTER}
         self._limits = limits
         self._names: dict[str, str] = {}
         self._reference_rules: dict[tuple[str, str, _Position], str | None] = {}
@@ -232,12 +215,14 @@ class _Builder:
 
     def _string(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minLength", 0), schema.get("maxLength")
-        high = min(most, max(_DECLARED_LENGTH, low)) if most is not None else max(low, self._max_length(at))
+        high = max(low, 40, self._limits.string >> 2 * at.level)
+        if most is not None:
+            high = min(most, max(_DECLARED_LENGTH, low))
         if low > high:
             return None
         format_rule = FORMATS.get(schema.get("format", ""))
         if (regex := schema.get("pattern")) == NAIVE_TIME and format_rule:
-            return self._quoted(without_zone(format_rule))
+            return self._quoted(format_rule.removesuffix(ZONE))
         if regex:
             try:
                 rule = pattern(regex, low, high, self._repeated, is_strict=most is not None)
@@ -246,14 +231,7 @@ class _Builder:
                 pass
         elif format_rule:
             return self._quoted(format_rule)
-        return self._quoted(self._repeated(self._character(), low, high))
-
-    def _max_length(self, at: _Position) -> int:
-        return max(40, self._limits.string >> 2 * at.level)
-
-    def _character(self) -> str:
-        self.rules["char"] = _CHARACTER
-        return "char"
+        return self._quoted(self._repeated("char", low, high))
 
     def _repeated(self, text: str, low: int, high: int) -> str:
         """Return the rule for a text that is repeated from `low` to `high` times.
@@ -427,7 +405,7 @@ class _Builder:
         options = [text, self._rule(number({}) or ""), '"true"', '"false"', '"null"']
         if nesting:
             inner = self._anything(replace(at, level=at.level + 1), nesting - 1)
-            key = self._quoted(repeat(self._character(), 1, _MAX_KEY))
+            key = self._quoted(repeat("char", 1, _MAX_KEY))
             pair = self._rule(sequence(key, '": "', inner))
             options += [
                 self._listed("[", inner, 0, self._limits.items, "]"),

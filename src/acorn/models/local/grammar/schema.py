@@ -8,8 +8,9 @@ types of keywords.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator
@@ -116,20 +117,13 @@ class Definitions:
     def is_recursive(self, reference: str) -> bool:
         """Return True if the schema to which a `$ref` points contains the same `$ref`, directly or indirectly."""
         if reference not in self._recursive:
-            self._recursive[reference] = self._leads_back(reference)
+            seen: set[str] = set()
+            pending = {reference}
+            while pending:
+                pending |= set(_references(self.target(pending.pop()))) - seen
+                seen |= pending
+            self._recursive[reference] = reference in seen
         return self._recursive[reference]
-
-    def _leads_back(self, reference: str) -> bool:
-        seen: set[str] = set()
-        pending = list(_references(self.target(reference)))
-        while pending:
-            current = pending.pop()
-            if current == reference:
-                return True
-            if current not in seen:
-                seen.add(current)
-                pending += _references(self.target(current))
-        return False
 
     def combine(self, one: Schema, other: Schema | bool, followed: set[str] | None = None) -> Schema | bool:
         """Return one schema that contains the keywords of both schemas.
@@ -151,15 +145,9 @@ class Definitions:
             followed.add(reference)
             return self.combine(combined, self.target(reference), followed)
         merged = {**one, **other}
-        if "allOf" in one and "allOf" in other:
-            merged["allOf"] = [*one["allOf"], *other["allOf"]]
-        if "properties" in one and "properties" in other:
-            merged["properties"] = {**one["properties"], **other["properties"]}
-        if "required" in one and "required" in other:
-            merged["required"] = [*one["required"], *other["required"]]
-        for key, choose in _NARROWER.items():
+        for key, merge in _MERGES.items():
             if key in one and key in other:
-                merged[key] = choose(one[key], other[key])
+                merged[key] = merge(one[key], other[key])
         return merged
 
     def add_shared(self, shared: Schema, option: Schema | bool) -> Schema | bool:
@@ -184,7 +172,9 @@ class Definitions:
         return combined
 
 
-_NARROWER: JsonObject = {
+_MERGES: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("allOf", "required"), operator.add),
+    "properties": operator.or_,
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }
@@ -223,12 +213,13 @@ def _uuid(version: str) -> str:
     return f'{_HEX}{{8,8}} "-" {_HEX}{{4,4}} "-" {version} {_HEX}{{3,3}} "-" [89ab] {_HEX}{{3,3}} "-" {_HEX}{{12,12}}'
 
 
-_ZONE = ' "Z"'
+ZONE = ' "Z"'
+"""The end of the rules for times: the time zone."""
 
 FORMATS = {
     "date": _DATE,
-    "time": f"{_TIME}{_ZONE}",
-    "date-time": f'{_DATE} "T" {_TIME}{_ZONE}',
+    "time": f"{_TIME}{ZONE}",
+    "date-time": f'{_DATE} "T" {_TIME}{ZONE}',
     "duration": '("P" [1-9] [0-9]{0,2} "D" | "PT" [1-9] [0-9]{0,2} [HMS])',
     "uuid": _uuid("[1-5]"),
     **{f"uuid{number}": _uuid(f'"{number}"') for number in range(1, 9)},
@@ -250,8 +241,3 @@ FORMATS = {
 
 Each rule allows only ASCII characters that JSON does not escape.
 """
-
-
-def without_zone(rule: str) -> str:
-    """Return the grammar rule of a time format, but without the time zone."""
-    return rule.removesuffix(_ZONE)

@@ -148,13 +148,8 @@ class QueuedRequest(ModelAttempt):
         left = None if self.deadline == inf else max(0.001, self.deadline - self.clock.monotonic())
         return replace(self.original_request, timeout=left)
 
-    def add_first(self, outcome: Outcome) -> Outcome:
-        self.on_response(outcome.usage)
-        return outcome
-
     def add(self, outcome: Outcome) -> Outcome:
-        if outcome.usage is not None:
-            self.on_response(outcome.usage)
+        self.on_response(outcome.usage)
         return outcome
 
     def on_response(self, usage: Usage | None) -> None:

@@ -111,7 +111,7 @@ class ModelAttempt:
 
     def add_first(self, outcome: Outcome) -> Outcome:
         """Return a complete response, or the first delta of a stream, with the facts that this attempt adds."""
-        return outcome
+        return self.add(outcome)
 
     def add(self, outcome: Outcome) -> Outcome:
         """Return a further delta of a stream with the facts that this attempt adds."""

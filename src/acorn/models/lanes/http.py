@@ -171,16 +171,14 @@ call_in_child(_close_idle_connections)
 
 
 def _take_connection(key: _PoolKey) -> HTTPConnection | None:
-    connections = _idle.get(key)
-    while connections:
-        try:
-            connection, idle_since = connections.pop()
-        except IndexError:  # Another thread removed the last connection.
-            return None
-        if time.monotonic() - idle_since < _IDLE_SECONDS and not _is_readable(connection.sock):
-            return connection
-        connection.close()
-    return None
+    try:
+        while True:
+            connection, idle_since = _idle[key].pop()
+            if time.monotonic() - idle_since < _IDLE_SECONDS and not _is_readable(connection.sock):
+                return connection
+            connection.close()
+    except LookupError:  # There is no idle connection, or another thread removed the last one.
+        return None
 
 
 def _return_connection(key: _PoolKey, connection: HTTPConnection) -> None:

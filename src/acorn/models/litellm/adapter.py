@@ -21,15 +21,8 @@ from pydantic_core import from_json
 from acorn._formats.json import copy_json
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import TIMED_OUT, Attempt, FailureDetails, RejectedSettings
+from acorn.models.lanes import lane
 from acorn.models.lanes.anthropic import tool_definition
-from acorn.models.lanes.lane import (
-    BLOCKS_KEY,
-    COMMON_KEYS,
-    ITEMS_KEY,
-    cache_marks,
-    is_anthropic_tool,
-    is_openai_tool,
-)
 from acorn.models.lanes.openai_chat import is_non_reasoning_model
 from acorn.models.litellm import library, translate
 from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
@@ -57,7 +50,7 @@ class LiteLLMModel:
         # A program that has imported LiteLLM may have registered models that are not in the list file.
         if not library.is_loaded() and library.is_unknown(self.name, config):
             raise DeclarationError(library.unknown_model_message(self.name))
-        self._arguments = {key: value for key, value in config.items() if key not in COMMON_KEYS}
+        self._arguments = {key: value for key, value in config.items() if key not in lane.COMMON_KEYS}
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # `api_base` works with every provider.
         self._config = config
@@ -86,11 +79,11 @@ class LiteLLMModel:
 
     def takes_tool(self, tool: JsonObject) -> bool:
         if self._known_provider == "anthropic":
-            return is_anthropic_tool(tool)
+            return lane.is_anthropic_tool(tool)
         # LiteLLM loses the results of the hosted tools of OpenAI's Responses API, and it does not send Gemini's hosted
         # tools together with functions. Other servers may run hosted tools.
         is_chat = self._known_provider == "openai" and "/responses/" not in self.name
-        return is_chat and is_openai_tool(tool) and custom_address("openai", self._config) is not None
+        return is_chat and lane.is_openai_tool(tool) and custom_address("openai", self._config) is not None
 
     @cached_property
     def provider(self) -> str:
@@ -250,7 +243,7 @@ class LiteLLMModel:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
         if request.is_auto_cached and self.provider == "anthropic" and "cache_control" not in left_out:
             call.setdefault("cache_control", {"type": "ephemeral"})
-        if marks := cache_marks(request):
+        if marks := lane.cache_marks(request):
             points = [{"location": "message", "index": at, "control": mark} for at, mark in marks.items()]
             call["cache_control_injection_points"] = points
         return call
@@ -277,11 +270,13 @@ class LiteLLMModel:
     @cached_property
     def _foreign_reasoning_keys(self) -> list[str]:
         """The message keys that may contain reasoning which the provider of this model cannot read."""
+        foreign = [lane.BLOCKS_KEY, lane.ITEMS_KEY]
         # Claude models accept their signed blocks at every provider. A model with an ARN may be a Claude model.
-        is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
-        foreign = [BLOCKS_KEY, ITEMS_KEY] if is_claude else ["thinking_blocks", BLOCKS_KEY, ITEMS_KEY]
-        supports_items = "/responses/" in self.name and not is_non_reasoning_model(self.name)
-        return foreign if supports_items else [*foreign, "reasoning_items"]
+        if self.provider != "anthropic" and "claude" not in self.name and "arn:" not in self.name:
+            foreign.append("thinking_blocks")
+        if "/responses/" not in self.name or is_non_reasoning_model(self.name):
+            foreign.append("reasoning_items")
+        return foreign
 
     def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:

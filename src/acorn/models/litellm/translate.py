@@ -70,9 +70,9 @@ def read_response(response: JsonObject) -> ModelResponse:
     result.refusal = result.refusal or specific.get("refusal")
     # Providers reject reasoning without a signature.
     reasoning = [block for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block]
-    uses = [_hosted_use(str(call.id), call.name, call.arguments) for call in result.tool_calls if _is_hosted(call.id)]
-    if uses:
-        result.extra[BLOCKS_KEY] = _guess_blocks(reasoning, uses, _hosted_results(specific), result.content)
+    hosted = [(str(call.id), call.name, call.arguments) for call in result.tool_calls if _is_hosted(call.id)]
+    if hosted:
+        result.extra[BLOCKS_KEY] = _guess_blocks(reasoning, hosted, specific, result.content)
     elif reasoning:
         result.extra["thinking_blocks"] = reasoning
     if items := _reasoning_items(message):
@@ -176,8 +176,8 @@ class LiteLLMStreamReader(ChatReader):
         if refusal:
             yield Delta(refusal=refusal)
         if self._hosted:
-            uses = [_hosted_use(id, name, "".join(pieces)) for id, name, *pieces in self._hosted]
-            blocks = _guess_blocks(self._blocks, uses, _hosted_results(self._specific), "".join(self._text))
+            hosted = [(id, name, "".join(pieces)) for id, name, *pieces in self._hosted]
+            blocks = _guess_blocks(self._blocks, hosted, self._specific, "".join(self._text))
             yield Delta(extra={BLOCKS_KEY: blocks})
         elif self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
@@ -189,29 +189,21 @@ def _is_hosted(call_id: object) -> bool:
     return isinstance(call_id, str) and call_id.startswith("srvtoolu_")
 
 
-def _hosted_use(call_id: str, name: str, arguments: str) -> JsonObject:
-    return {"type": "server_tool_use", "id": call_id, "name": name, "input": parse_tool_input(arguments)}
-
-
-def _hosted_results(specific: JsonObject) -> list[JsonObject]:
-    return [*(specific.get("web_search_results") or ()), *(specific.get("tool_results") or ())]
-
-
 def _guess_blocks(
-    reasoning: Sequence[JsonObject], uses: Sequence[JsonObject], results: Sequence[JsonObject], text: str
+    reasoning: Sequence[JsonObject], hosted: Sequence[tuple[str, str, str]], specific: JsonObject, text: str
 ) -> list[JsonObject]:
     """Return the blocks of a response in their most likely order.
 
     The real order is unknown because LiteLLM returns the reasoning, the tool uses and the results in separate lists.
+    `hosted` contains the id, the name and the arguments of each call of a hosted tool.
     """
-    result_by_use = {result.get("tool_use_id"): result for result in results}
+    results = [*(specific.get("web_search_results") or ()), *(specific.get("tool_results") or ())]
     blocks: list[JsonObject] = []
-    remaining = list(reasoning)
-    for use in uses:
-        blocks += remaining[:1]
-        del remaining[:1]
-        blocks += [use, result_by_use[use["id"]]] if use["id"] in result_by_use else [use]
-    return [*blocks, *remaining, *([{"type": "text", "text": text}] if text else [])]
+    for at, (use_id, name, arguments) in enumerate(hosted):
+        blocks += reasoning[at : at + 1]
+        blocks.append({"type": "server_tool_use", "id": use_id, "name": name, "input": parse_tool_input(arguments)})
+        blocks += [result for result in results if result.get("tool_use_id") == use_id][-1:]
+    return [*blocks, *reasoning[len(hosted) :], *([{"type": "text", "text": text}] if text else [])]
 
 
 def _reasoning_items(message: JsonObject) -> list[JsonObject]:

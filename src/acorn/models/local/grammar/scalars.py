@@ -20,17 +20,7 @@ from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import Any
 
-from acorn._formats.schema.regex import (
-    ANY,
-    ENDLESS,
-    Alternation,
-    CharacterSet,
-    Concatenation,
-    PatternNode,
-    Repetition,
-    UnsupportedPatternError,
-    read_pattern,
-)
+from acorn._formats.schema import regex
 from acorn.types import JsonObject
 
 
@@ -223,11 +213,11 @@ def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | N
     """
     if isinstance(bounds, bool) or isinstance(text, bool):
         return None
-    regex = str(text.get("pattern", ""))
-    if bounds.get("type") != "number" or text.get("type") != "string" or not regex.startswith("^-?"):
+    expression = str(text.get("pattern", ""))
+    if bounds.get("type") != "number" or text.get("type") != "string" or not expression.startswith("^-?"):
         return None
     rules: list[str | None] = []
-    for option in regex.removeprefix("^-?").split("|"):
+    for option in expression.removeprefix("^-?").split("|"):
         before, _, after = option.partition(r"\.")
         whole, places = _digit_limit(before), _digit_limit(after) or _EXACT if after else 0
         if whole is None:
@@ -241,12 +231,12 @@ def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | N
     return [rule for rule in rules if rule is not None]
 
 
-def _digit_limit(regex: str) -> int | None:
+def _digit_limit(expression: str) -> int | None:
     """Return the maximum number of digits in a part of the pattern of a `Decimal`, such as 3 for `\\d{1,3}`.
 
     Return None if the part does not limit the digits.
     """
-    counts = re.findall("[0-9]+", regex)
+    counts = re.findall("[0-9]+", expression)
     return min(int(counts[-1]), _EXACT) if counts else None
 
 
@@ -263,50 +253,49 @@ Its arguments are the rule of the part, the minimum count and the maximum count.
 
 
 def pattern(
-    regex: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
+    expression: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
 ) -> str | None:
     """Return the grammar rule for texts that match a regular expression, or None if no such text fits the lengths.
 
     The text should have at least `shortest` and at most `longest` characters. If `is_strict` is false, it may be
     longer. For some regular expressions, the rule also allows texts with other lengths.
     """
-    options: list[PatternNode] = []
-    for node, has_start, has_end in read_pattern(regex):
+    options: list[regex.PatternNode] = []
+    for node, has_start, has_end in regex.read_pattern(expression):
         least, most = _length(node)
         if most < shortest and not (has_start and has_end):
-            anything = Repetition(CharacterSet(ANY), 0, ENDLESS)
-            options.append(Concatenation((anything, node) if has_end else (node, anything)))
+            anything = regex.Repetition(regex.CharacterSet(regex.ANY), 0, regex.ENDLESS)
+            options.append(regex.Concatenation((anything, node) if has_end else (node, anything)))
         elif most >= shortest and (least <= longest or (not is_strict and least <= _MAX_SHORTEST)):
             options.append(node)
     if not options:
         return None
-    node = options[0] if len(options) == 1 else Alternation(tuple(options))
+    node = options[0] if len(options) == 1 else regex.Alternation(tuple(options))
     return _render(_fit(node, shortest, max(longest, _length(node)[0])), repeated)
 
 
-def _fit(node: PatternNode, shortest: int, longest: int) -> PatternNode:
+def _fit(node: regex.PatternNode, shortest: int, longest: int) -> regex.PatternNode:
     """Return a copy of a syntax tree with changed repetition counts, so that matching texts have the wanted length."""
     slack = longest
-    limited = _limit(node, slack)
-    while slack and _length(limited)[1] > longest:
+    while slack and _length(_limit(node, slack))[1] > longest:
         slack = slack * 2 // 3
-        limited = _limit(node, slack)
+    limited = _limit(node, slack)
     return _extend(limited, shortest - _length(limited)[0])
 
 
-def _limit(node: PatternNode, slack: int) -> PatternNode:
+def _limit(node: regex.PatternNode, slack: int) -> regex.PatternNode:
     match node:
-        case CharacterSet():
+        case regex.CharacterSet():
             return node
-        case Concatenation(parts):
-            return Concatenation(tuple(_limit(part, slack) for part in parts))
-        case Alternation(options):
-            return Alternation(tuple(_limit(option, slack) for option in options))
-        case Repetition(part, low, high):
-            return Repetition(_limit(part, slack), low, min(high, low + slack))
+        case regex.Concatenation(parts):
+            return regex.Concatenation(tuple(_limit(part, slack) for part in parts))
+        case regex.Alternation(options):
+            return regex.Alternation(tuple(_limit(option, slack) for option in options))
+        case regex.Repetition(part, low, high):
+            return regex.Repetition(_limit(part, slack), low, min(high, low + slack))
 
 
-def _extend(node: PatternNode, missing: int) -> PatternNode:
+def _extend(node: regex.PatternNode, missing: int) -> regex.PatternNode:
     """Return a copy of a syntax tree whose shortest matching text has `missing` more characters.
 
     If the repetitions in the tree do not allow that length, the shortest text becomes only as long as they allow.
@@ -314,46 +303,46 @@ def _extend(node: PatternNode, missing: int) -> PatternNode:
     if missing <= 0:
         return node
     match node:
-        case Repetition(part, low, high) if least := _length(part)[0]:
+        case regex.Repetition(part, low, high) if least := _length(part)[0]:
             more = min(high, low + -(-missing // least))
             missing -= (more - low) * least
             return replace(node, low=more, part=_extend(part, -(-missing // more) if more else 0))
-        case Concatenation(parts):
-            longer: list[PatternNode] = []
+        case regex.Concatenation(parts):
+            longer: list[regex.PatternNode] = []
             for part in parts:
                 longer.append(_extend(part, missing))
                 missing -= _length(longer[-1])[0] - _length(part)[0]
-            return Concatenation(tuple(longer))
-        case Alternation(options):
+            return regex.Concatenation(tuple(longer))
+        case regex.Alternation(options):
             least = _length(node)[0]
-            return Alternation(tuple(_extend(option, missing - _length(option)[0] + least) for option in options))
+            return regex.Alternation(tuple(_extend(option, missing - _length(option)[0] + least) for option in options))
         case _:
             return node
 
 
-def _length(node: PatternNode) -> tuple[int, int]:
+def _length(node: regex.PatternNode) -> tuple[int, int]:
     """Return the minimum and the maximum length of the texts that match a part of a regular expression."""
     match node:
-        case CharacterSet():
+        case regex.CharacterSet():
             return 1, 1
-        case Concatenation(parts):
+        case regex.Concatenation(parts):
             return sum(_length(part)[0] for part in parts), sum(_length(part)[1] for part in parts)
-        case Alternation(options):
+        case regex.Alternation(options):
             return min(_length(option)[0] for option in options), max(_length(option)[1] for option in options)
-        case Repetition(part, low, high):
+        case regex.Repetition(part, low, high):
             least, most = _length(part)
             return least * low, most * high
 
 
-def _render(node: PatternNode, repeated: Repeated) -> str:
+def _render(node: regex.PatternNode, repeated: Repeated) -> str:
     match node:
-        case CharacterSet(allowed):
+        case regex.CharacterSet(allowed):
             return _one_of(allowed)
-        case Concatenation(parts):
+        case regex.Concatenation(parts):
             return f"({sequence(*(_render(part, repeated) for part in parts))})" if parts else '""'
-        case Alternation(options):
+        case regex.Alternation(options):
             return choice(_render(option, repeated) for option in options)
-        case Repetition(part, low, high):
+        case regex.Repetition(part, low, high):
             return repeated(_render(part, repeated), low, high) if high else '""'
 
 
@@ -369,7 +358,7 @@ def _one_of(allowed: frozenset[str]) -> str:
         return f"[{''.join(map(_in_class, plain))}]"
     escaped = [literal(_ESCAPED[sign]) for sign in sorted(allowed) if sign in _ESCAPED]
     if not escaped:
-        raise UnsupportedPatternError("The pattern requires a character that JSON text cannot contain.")
+        raise regex.UnsupportedPatternError("The pattern requires a character that JSON text cannot contain.")
     return choice(escaped)
 
 

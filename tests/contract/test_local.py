@@ -381,7 +381,7 @@ def test_large_local_schema_does_not_block_event_loop() -> None:
 @pytest.mark.torture
 def test_local_engine_server_rejects_requests_without_key() -> None:
     Person()(text="Tom is 5.")
-    address = urlsplit(LocalModel({"model": MODEL}).engine.address)
+    address = urlsplit(LocalModel({"model": MODEL}).engine._server.listening_address)
     assert address.hostname == "127.0.0.1"
     for path in ("/v1/models", "/props", "/slots", "/metrics", "/v1/chat/completions", "/tokenize", "/completion"):
         for method, status in (("GET", 401), ("POST", 401), ("OPTIONS", 200)):

@@ -35,7 +35,12 @@ class Assembly:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
-        self._surrogates = _SplitSurrogates()
+        self._pending: dict[object, str] = {}
+        """A dict that maps a source, such as "content" or a call, to the first half of an incomplete character.
+
+        In UTF-16, some characters, such as emojis, consist of two halves, which are called surrogates. Some providers
+        send the halves in two deltas.
+        """
         self._response = ModelResponse(stop_reason="")
         self._usage: Usage | None = None
 
@@ -55,16 +60,16 @@ class Assembly:
             return None
         if delta.model:
             self._response.model = delta.model
-        if piece := self._surrogates.join(call, fragment.arguments):
+        if piece := self._complete(call, fragment.arguments):
             call.pieces.append(piece)
         return call
 
     def add(self, delta: Delta) -> tuple[str, str, list[PartialCall]]:
         """Add a delta, and return its new text, its new reasoning and the tool calls to which it added a fragment."""
         content, reasoning = delta.content, delta.reasoning
-        if content and (content := self._surrogates.join("content", content)):
+        if content and (content := self._complete("content", content)):
             self._content.append(content)
-        if reasoning and (reasoning := self._surrogates.join("reasoning", reasoning)):
+        if reasoning and (reasoning := self._complete("reasoning", reasoning)):
             self._reasoning.append(reasoning)
         if delta.refusal is not None:
             self._refusal.append(delta.refusal)
@@ -94,7 +99,7 @@ class Assembly:
         # If a fragment repeats the id of its call, it also repeats the complete name.
         if fragment.name and not (fragment.name == call.name and (call.pieces or id)):
             call.name += fragment.name
-        if piece := self._surrogates.join(call, fragment.arguments):
+        if piece := self._complete(call, fragment.arguments):
             call.pieces.append(piece)
         return call
 
@@ -109,8 +114,22 @@ class Assembly:
         response.usage = self._usage or Usage(requests=1)
         return response
 
+    def _complete(self, source: object, text: str) -> str:
+        """Return the next part of a streamed text, in which every character is complete.
+
+        If `text` ends with the first half of a character, this half is stored until the next part of the same text
+        arrives. `source` identifies the text, which is the content, the reasoning or the arguments of one call. A half
+        whose other half never arrives is returned unchanged.
+        """
+        if not text or (text.isascii() and not self._pending):
+            return text
+        text = self._pending.pop(source, "") + text
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._pending[source] = text[:-1], text[-1]
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
     def _join(self, source: object, pieces: list[str]) -> str:
-        return "".join(pieces) + self._surrogates.pending.get(source, "")
+        return "".join(pieces) + self._pending.get(source, "")
 
 
 def _starts_new_call(fragment: CallDelta, call: PartialCall) -> bool:
@@ -121,31 +140,6 @@ def _starts_new_call(fragment: CallDelta, call: PartialCall) -> bool:
     if fragment.id and call.id:
         return fragment.id != call.id
     return bool(fragment.name and call.pieces and fragment.name != call.name)
-
-
-class _SplitSurrogates:
-    """A buffer for characters that a provider split into two halves and sent in two deltas.
-
-    In UTF-16, some characters, such as emojis, consist of two halves, which are called surrogates.
-    """
-
-    def __init__(self) -> None:
-        self.pending: dict[object, str] = {}
-        """A dict that maps a source, such as "content" or a call, to the first surrogate of an incomplete character."""
-
-    def join(self, source: object, text: str) -> str:
-        """Return the next part of a streamed text, in which every character is complete.
-
-        If `text` ends with the first half of a character, this half stays in the buffer until the next part of the same
-        text arrives. `source` identifies the text, which is the content, the reasoning or the arguments of one call. A
-        half whose other half never arrives is returned unchanged.
-        """
-        if not text or (text.isascii() and not self.pending):
-            return text
-        text = self.pending.pop(source, "") + text
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self.pending[source] = text[:-1], text[-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def as_deltas(response: ModelResponse) -> list[Delta]:

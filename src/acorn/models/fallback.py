@@ -406,13 +406,13 @@ class _ChainAttempts:
         Without a next model, return False, so that the caller raises `error`. If other models failed or were skipped
         before, raise an error that describes all failures instead.
         """
-        others = list(self._failed)
-        self._failed.append(_FailedLink(failed.link.name, error))
+        failure = _FailedLink(failed.link.name, error)
+        self._failed.append(failure)
         if (error.retryable or isinstance(error, RequestNotSupportedError)) and not failed.has_started:
             self._next = self._find(failed.at + 1)
             if self._next is not None:
                 return True
-        others += self._failed[len(others) + 1 :]
+        others = [other for other in self._failed if other is not failure]
         if others:
             self._raise(error, others)
         return False

@@ -140,12 +140,9 @@ class ResendError(ModelError):
     """
 
 
-_TRANSIENT_STATUSES = (408, 409, 429)
-
-
 def is_retryable(status: int) -> bool:
     """Return True if a request that failed with this HTTP status may succeed later."""
-    return status in _TRANSIENT_STATUSES or status >= 500
+    return status in (408, 409, 429) or status >= 500
 
 
 class RetryEvent(NamedTuple):

@@ -42,7 +42,7 @@ class _Adapter(NamedTuple):
     def create(self, config: JsonObject, add_limits: LimitWrapper | None) -> Model:
         model = self._load()(config)
         if self.is_lane:
-            model = import_module("acorn.models.lanes.native").NativeModel(config, model)
+            model = import_module("acorn.models.lanes.native").NativeModel(model)
         model = apply_limits(model, add_limits)
         return RetryingModel(model, RetryPolicy.of(config)) if self.is_retried else model
 

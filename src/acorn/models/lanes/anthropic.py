@@ -308,12 +308,12 @@ def blocks_to_send(
     """
     stored: list[JsonObject] = message[lane.BLOCKS_KEY]
     stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
-    is_same_text = stored_text == (message.get("content") or "")
+    texts = None if stored_text == (message.get("content") or "") else text_blocks
     with_result = {block.get("tool_use_id") for block in stored}
     # Anthropic would reject an empty text, and a hosted tool call without a result.
     blocks = [
         block
-        for block in lane.merge_stored(stored, text_blocks, uses, "id", is_same_text=is_same_text)
+        for block in lane.merge_stored(stored, texts, uses, "id")
         if (block["type"] != "text" or block["text"].strip())
         and (not block["type"].endswith("_tool_use") or block.get("id") in with_result)
     ]

@@ -177,7 +177,7 @@ def _take_connection(key: _PoolKey) -> HTTPConnection | None:
             if time.monotonic() - idle_since < _IDLE_SECONDS and not _is_readable(connection.sock):
                 return connection
             connection.close()
-    except LookupError:  # There is no idle connection, or another thread removed the last one.
+    except LookupError:  # The pool is empty, or another thread removed the last connection.
         return None
 
 

@@ -278,27 +278,23 @@ def drop_trailing_reasoning(parts: list[JsonObject]) -> list[JsonObject]:
 
 
 def merge_stored(
-    stored: Sequence[JsonObject],
-    texts: list[JsonObject],
-    calls: Iterable[JsonObject],
-    call_key: str,
-    *,
-    is_same_text: bool,
+    stored: Sequence[JsonObject], texts: list[JsonObject] | None, calls: Iterable[JsonObject], call_key: str
 ) -> list[JsonObject]:
     """Return the stored blocks or items of a response, but with the current text and tool calls of the message.
 
-    The user may have edited the message. `call_key` is the key that contains the id of a call.
+    The user may have edited the message. `texts` contains its text, or is None if the text is still the stored text.
+    `call_key` is the key that contains the id of a call.
     """
     new_calls = {call[call_key]: call for call in calls}
     merged: list[JsonObject] = []
     for part in stored:
-        if part["type"] in ("text", "message") and not is_same_text:
+        if part["type"] in ("text", "message") and texts is not None:
             merged, texts = [*merged, *texts], []
         elif part["type"] in ("tool_use", "function_call"):
             merged += [new_calls.pop(part[call_key])] if part[call_key] in new_calls else []
         else:
             merged.append(part)
-    return [*merged, *([] if is_same_text else texts), *new_calls.values()]
+    return [*merged, *(texts or ()), *new_calls.values()]
 
 
 # Cache marks

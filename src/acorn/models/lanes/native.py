@@ -22,7 +22,6 @@ from acorn.models.lanes.http_async import AsyncIncomingResponse, asend
 from acorn.models.lanes.http_response import EventParser
 from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, UnsupportedContentError
 from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError
-from acorn.models.providers import custom_address
 from acorn.models.request import ModelRequest
 from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_timeout
 from acorn.types import JsonObject, JsonValue
@@ -34,11 +33,11 @@ _READ_ERRORS = (ProviderError, ValueError, LookupError, TypeError, AttributeErro
 class NativeModel:
     """A model that acorn reaches through a native lane."""
 
-    def __init__(self, config: JsonObject, lane: Lane) -> None:
+    def __init__(self, lane: Lane) -> None:
+        config = lane.config
         self.name: str = config.get("model") or config["id"]
         self.provider = lane.provider
         self.lane = lane
-        self._config = config
         settings = {key: value for key, value in config.items() if key not in COMMON_KEYS}
         self.rejected = RejectedSettings(self.name, settings)
         self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
@@ -55,7 +54,7 @@ class NativeModel:
 
     @property
     def takes_strict(self) -> bool:
-        return self.provider == "openai" and custom_address(self.provider, self._config) is None
+        return self.provider == "openai" and not self.lane.has_custom_address
 
     def takes_tool(self, tool: JsonObject) -> bool:
         return self.lane.takes_tool(tool)
@@ -132,7 +131,7 @@ class NativeModel:
             yield delta
 
     def _attempt(self, request: ModelRequest) -> Attempt:
-        return Attempt(request, self.rejected, self._config)
+        return Attempt(request, self.rejected, self.lane.config)
 
     def _post(self, attempt: Attempt, *, is_stream: bool) -> Post:
         try:
@@ -140,7 +139,7 @@ class NativeModel:
             request, left_out = attempt.to_send()
             body = self.lane.body(request, left_out, is_stream=is_stream)
         except ProviderError as error:
-            self.raise_failure(FailureDetails(), str(error), error, attempt, is_rejected=True)
+            self.raise_failure(FailureDetails(), str(error), error, attempt)
         deadline = None if request.timeout is None else current_clock().monotonic() + request.timeout
         return Post(url, headers, body, self._connect_timeout, self._timeout, deadline)
 
@@ -186,18 +185,11 @@ class NativeModel:
         message = f"The response was {text!r}." if text else "The response was empty."
         self.raise_failure(FailureDetails(problem=UNREADABLE), message, error, attempt)
 
-    def raise_failure(
-        self,
-        failure: FailureDetails,
-        message: str,
-        cause: BaseException,
-        attempt: Attempt,
-        *,
-        is_rejected: bool = False,
-    ) -> NoReturn:
+    def raise_failure(self, failure: FailureDetails, message: str, cause: BaseException, attempt: Attempt) -> NoReturn:
         _, redactor = attempt.redact_causes(cause)
         message = redactor.text(message)
-        is_bad_request = is_rejected or failure.status in (400, 422)
+        # A failure without a label comes from acorn, which rejected the request before it was sent.
+        is_bad_request = failure.status in (400, 422) or not failure.label
         suggestion = attempt.suggest_fix(failure, message, is_bad_request=is_bad_request)
         error_class = RequestNotSupportedError if isinstance(cause, UnsupportedContentError) else ModelError
         raise attempt.error(self.provider, failure, message, suggestion, error_class=error_class) from cause

@@ -81,19 +81,21 @@ def sampling_settings(request: ModelRequest, left_out: Collection[str], name: st
     return settings
 
 
+def organization_header(config: JsonObject) -> dict[str, str]:
+    """Return the header for the organization that the user set, or {} if the user set none."""
+    variables = map(os.environ.get, ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID"))
+    organization = config.get("organization") or next(filter(None, variables), None)
+    return {"OpenAI-Organization": organization} if organization else {}
+
+
 class OpenAILane(lane.Lane):
     """The part that both lanes of OpenAI have in common."""
 
     provider = "openai"
 
     def headers(self) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        if key := find_api_key(self.config, "OPENAI_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
-        variables = map(os.environ.get, ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID"))
-        if organization := self.config.get("organization") or next(filter(None, variables), None):
-            headers["OpenAI-Organization"] = organization
-        return headers
+        key = find_api_key(self.config, "OPENAI_API_KEY")
+        return {**({"Authorization": f"Bearer {key}"} if key else {}), **organization_header(self.config)}
 
 
 class OpenAIChat(OpenAILane):

@@ -325,9 +325,9 @@ def items_to_send(
     stored: list[JsonObject] = message[lane.ITEMS_KEY]
     parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
     is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
-    texts = [] if text_item is None else [text_item]
+    texts = None if is_same_text else [] if text_item is None else [text_item]
     sendable = [item for item in stored if item["type"] != "reasoning" or is_stored or item.get("encrypted_content")]
-    return lane.drop_trailing_reasoning(lane.merge_stored(sendable, texts, calls, "call_id", is_same_text=is_same_text))
+    return lane.drop_trailing_reasoning(lane.merge_stored(sendable, texts, calls, "call_id"))
 
 
 # Conversion of the items of a response

@@ -7,14 +7,13 @@ provider supports the media of a request, and find the error message of the prov
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 
 from acorn.models.failures import CHECK_MODEL_ID, Attempt, FailureDetails
 from acorn.models.lanes.anthropic import blocks_to_send, parse_tool_input, to_block
 from acorn.models.lanes.lane import BLOCKS_KEY
-from acorn.models.lanes.openai_chat import STOP_REASONS, ChatReader, read_completion
+from acorn.models.lanes.openai_chat import STOP_REASONS, ChatReader, organization_header, read_completion
 from acorn.models.litellm.library import litellm
 from acorn.models.port import Delta, ModelResponse, RawCall
 from acorn.models.request import SentMedium, unsupported_kind, unsupported_url
@@ -28,9 +27,8 @@ def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
     adapted = dict(arguments)
     headers: dict[str, str] = {}
     if provider == "openai":
-        variables = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
-        organization = adapted.pop("organization", None) or next(filter(None, map(os.environ.get, variables)), None)
-        headers = {"OpenAI-Organization": organization} if organization else {}
+        headers = organization_header(adapted)
+        adapted.pop("organization", None)
     # Some versions of LiteLLM also copy `extra_headers`, which may contain the API key, to the request body.
     headers |= (adapted.pop("headers", None) or {}) | (adapted.pop("extra_headers", None) or {})
     if headers:

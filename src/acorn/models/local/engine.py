@@ -58,8 +58,6 @@ class Engine:
         self.path = path
         self.settings: dict[str, int] | None = None
         """The settings for loading, or None before the first request and after a failed load."""
-        self.address = ""
-        """The address of the engine's HTTP port, which rejects all requests, or "" before the file was loaded."""
         self._jobs: SimpleQueue[EngineJob | None] = SimpleQueue()
         self._server: Any = None
         self._is_closed = False
@@ -151,7 +149,7 @@ class Engine:
         params.ui = False
         params.endpoint_slots = False
         try:
-            server = library.Server(params)
+            return library.Server(params)
         except Exception as error:
             self.settings = None
             cause = str(error).rstrip(".")
@@ -160,8 +158,6 @@ class Engine:
                 f"version of xllamacpp may not support it. Download the file again, or run "
                 f"`pip install --upgrade xllamacpp`."
             ) from error
-        self.address = str(server.listening_address)
-        return server
 
 
 def _default_threads() -> int:

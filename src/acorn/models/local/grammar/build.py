@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -189,13 +190,11 @@ class _Builder:
         return self._one_of([*(text for numbers in decimals.values() for text in numbers), *values])
 
     def _is_expressible(self, schema: Schema | bool) -> bool:
-        if isinstance(schema, bool) or not isinstance(schema.get("pattern"), str):
+        with suppress(UnsupportedPatternError):
+            if not isinstance(schema, bool) and "pattern" in schema:
+                pattern(schema["pattern"], 0, 1)
             return True
-        try:
-            pattern(schema["pattern"], 0, 1)
-        except UnsupportedPatternError:
-            return False
-        return True
+        return False
 
     def _reference(self, schema: Schema, at: _Position) -> str | None:
         reference = str(schema["$ref"])
@@ -224,11 +223,9 @@ class _Builder:
         if (regex := schema.get("pattern")) == NAIVE_TIME and format_rule:
             return self._quoted(format_rule.removesuffix(ZONE))
         if regex:
-            try:
+            with suppress(UnsupportedPatternError):
                 rule = pattern(regex, low, high, self._repeated, is_strict=most is not None)
                 return None if rule is None else self._quoted(rule)
-            except UnsupportedPatternError:
-                pass
         elif format_rule:
             return self._quoted(format_rule)
         return self._quoted(self._repeated("char", low, high))

@@ -205,6 +205,7 @@ _OCTET = '("25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9])'
 _LABEL = "[a-z0-9]{1,20}"
 _DOMAIN = f'{_LABEL} ("-" {_LABEL})? ("." {_LABEL})? "." [a-z]{{2,3}}'
 """The rule for a domain name. Its last part has at most 3 letters, since `.test` and `.local` are not valid."""
+_IPV4 = f'{_OCTET} "." {_OCTET} "." {_OCTET} "." {_OCTET}'
 _PATH = '("/" [A-Za-z0-9._-]{1,30}){0,4}'
 _GROUP = f"{_HEX}{{1,4}}"
 
@@ -227,10 +228,7 @@ FORMATS = {
     "name-email": f'[A-Z] [a-z]{{1,20}} " <" [a-z0-9]{{1,20}} "@" {_DOMAIN} ">"',
     "hostname": _DOMAIN,
     **dict.fromkeys(("uri", "url"), f'"http" "s"? "://" {_DOMAIN} {_PATH}'),
-    **dict.fromkeys(
-        ("ipv4", "ipvanyaddress", "ipvanyinterface", "ipv4interface"),
-        f'{_OCTET} "." {_OCTET} "." {_OCTET} "." {_OCTET}',
-    ),
+    **dict.fromkeys(("ipv4", "ipvanyaddress", "ipvanyinterface", "ipv4interface"), _IPV4),
     **dict.fromkeys(("ipv6", "ipv6interface"), " ".join([f'{_GROUP} ":"'] * 7 + [_GROUP])),
     **dict.fromkeys(("ipv4network", "ipvanynetwork"), f'{_OCTET} "." {_OCTET} "." {_OCTET} ".0/24"'),
     "ipv6network": f'{_GROUP} ":" {_GROUP} ":" {_GROUP} ":" {_GROUP} "::/64"',

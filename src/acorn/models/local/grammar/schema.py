@@ -174,7 +174,7 @@ class Definitions:
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("allOf", "required"), operator.add),
-    "properties": operator.or_,
+    "properties": lambda one, other: {**one, **other},
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }

@@ -202,9 +202,6 @@ class Media(ContentPart):
     def __hash__(self) -> int:
         return hash((type(self), *self._values()))
 
-    def __copy__(self) -> Self:
-        return self
-
     def __deepcopy__(self, memo: Any) -> Self:
         return self
 

@@ -74,9 +74,6 @@ class Blob(str):
         kind = self.head.removeprefix("data:").partition(";")[0]
         return f"<{kind or 'data'}, {format_size(self.size)}, {self.sha256[:12]}>"
 
-    def __copy__(self) -> Blob:
-        return self
-
     def __deepcopy__(self, memo: object) -> Blob:
         return self
 

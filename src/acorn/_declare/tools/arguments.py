@@ -29,13 +29,8 @@ from pydantic_core import from_json
 from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._formats.json import describe_error, excerpt, shorten
+from acorn._formats.schema import problems
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.problems import (
-    describe_errors,
-    describe_unknown_property,
-    find_problems,
-    required_properties,
-)
 from acorn._formats.schema.shape import require_no_media
 from acorn.errors import DeclarationError
 from acorn.record import Run
@@ -174,7 +169,7 @@ def _describe(error: ValidationError, schema: JsonSchema, arguments: str) -> str
         f"argument `{problem['path']}` is missing, expected {problem['expected']}"
         if problem["received"] == "missing"
         else f"argument `{problem['path']}`: expected {problem['expected']}, got {problem['received']}"
-        for problem in find_problems(error, schema, from_json(arguments))
+        for problem in problems.find_problems(error, schema, from_json(arguments))
     )
 
 
@@ -364,7 +359,7 @@ def schema_binding(
     """
     validator = _make_validator(schema, label)
     inner, filled, parameters = _read_signature(function, label, drop_first)
-    named = [*schema.get("properties", {}), *required_properties(schema)]
+    named = [*schema.get("properties", {}), *problems.required_properties(schema)]
     others = [p for p in parameters if p.name not in named and p.annotation is not _P.empty]
     hints = _read_hints(inner, others, label, local_names)  # The schema replaces the type hints of the arguments.
     injected = tuple(p.name for p in others if p.kind in _BY_NAME and _is_run_hint(hints[p.name]))
@@ -394,12 +389,12 @@ def _read_by_schema(
         raise ArgumentError(_not_an_object(arguments))
     _check_filled(received, filled)
     try:
-        errors = dict.fromkeys(describe_errors(validator.iter_errors(received), schema))
+        errors = dict.fromkeys(problems.describe_errors(validator.iter_errors(received), schema))
     except Exception as error:  # The user's schema may raise any error, and deeply nested arguments too.
         raise ArgumentError(f"The arguments cannot be checked: {shorten(describe_error(error))}") from error
     if known is not None:  # A schema that allows other properties does not report them.
         unknown = [name for name in received if name not in known]
-        errors |= dict.fromkeys(describe_unknown_property([], name, received, schema) for name in unknown)
+        errors |= dict.fromkeys(problems.describe_unknown_property([], name, received, schema) for name in unknown)
     if errors:
         raise ArgumentError("; ".join(errors))
     return received
@@ -483,7 +478,7 @@ def _check_call(schema: JsonSchema, parameters: Sequence[inspect.Parameter], lab
                 f"The tool `{label}` takes `{stars}{parameter.name}` by position, but the arguments of a schema are "
                 f"passed by name. Take `**arguments`, or parameters with the names of the properties."
             )
-    required = required_properties(schema)
+    required = problems.required_properties(schema)
     by_name = {p.name: p for p in parameters if p.kind in _BY_NAME}
     takes_any = any(p.kind is _P.VAR_KEYWORD for p in parameters)
     for name in () if takes_any else (*schema.get("properties", {}), *required):

@@ -22,21 +22,9 @@ from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 from acorn._formats.json import is_root_class, replace_surrogates
+from acorn._formats.partial import expectations
 from acorn._formats.partial.classes import DICTS, LISTS, has_readable_hints, partial_class, resolve_self
-from acorn._formats.partial.expectations import (
-    ANYTHING,
-    NOT_READY,
-    DictExpectation,
-    Expectation,
-    Frame,
-    GrowingText,
-    LeafExpectation,
-    ListExpectation,
-    ModelExpectation,
-    RootModelExpectation,
-    TextExpectation,
-    UnionExpectation,
-)
+from acorn._formats.partial.expectations import NOT_READY, Expectation, Frame, GrowingText
 from acorn._formats.schema.shape import aliases_of, fields_of, has_fields, required_keys
 
 _HEX = "[0-9a-fA-F]"
@@ -270,32 +258,33 @@ class _Compiler:
     """
 
     def __init__(self) -> None:
-        self.models: dict[Any, ModelExpectation | RootModelExpectation] = {}
+        self.models: dict[Any, expectations.ModelExpectation | expectations.RootModelExpectation] = {}
 
     def compile(self, kind: Any, config: ConfigDict | None) -> Expectation:
         """Return the expectation for a type. `config` is the `model_config` of the class that contains the value."""
         if kind in (Any, object, JsonValue):
-            return ANYTHING
+            return expectations.ANYTHING
         if kind is str:
-            return TextExpectation(str, config)
+            return expectations.TextExpectation(str, config)
         if isinstance(kind, NewType):
             return self.compile(kind.__supertype__, config)
         origin, arguments = get_origin(kind) or kind, get_args(kind)
         if origin is typing.Annotated:
             return self._annotated(kind, arguments[0], config)
         if origin in (Union, types.UnionType):
-            return UnionExpectation(kind, config, [self.compile(member, config) for member in arguments])
+            return expectations.UnionExpectation(kind, config, [self.compile(member, config) for member in arguments])
         if origin in LISTS:
-            return ListExpectation(kind, config, self.compile(arguments[0], config) if arguments else ANYTHING)
+            item = self.compile(arguments[0], config) if arguments else expectations.ANYTHING
+            return expectations.ListExpectation(kind, config, item)
         if origin in DICTS:
             name, value = arguments or (str, Any)
-            keys = None if name is str else LeafExpectation(name, config)
-            return DictExpectation(kind, config, self.compile(value, config), keys)
+            keys = None if name is str else expectations.LeafExpectation(name, config)
+            return expectations.DictExpectation(kind, config, self.compile(value, config), keys)
         if is_root_class(kind):
             return self.models.get(kind) or self._root(kind)
         if has_fields(kind) and has_readable_hints(kind):
             return self.models.get(kind) or self._object(kind, origin, config)
-        return LeafExpectation(kind, config)
+        return expectations.LeafExpectation(kind, config)
 
     def _annotated(self, kind: Any, inner: Any, config: ConfigDict | None) -> Expectation:
         """Return the expectation for a type with metadata, such as limits and validators.
@@ -303,15 +292,15 @@ class _Compiler:
         The parser applies the metadata only to complete values.
         """
         expectation = self.compile(inner, config)
-        if isinstance(expectation, ModelExpectation | RootModelExpectation):
+        if isinstance(expectation, expectations.ModelExpectation | expectations.RootModelExpectation):
             return expectation
-        if not isinstance(expectation, LeafExpectation):
-            return LeafExpectation(kind, config)
+        if not isinstance(expectation, expectations.LeafExpectation):
+            return expectations.LeafExpectation(kind, config)
         expectation.kind = kind
         return expectation
 
     def _root(self, kind: type[RootModel[Any]]) -> Expectation:
-        expectation = self.models[kind] = RootModelExpectation(kind, None)
+        expectation = self.models[kind] = expectations.RootModelExpectation(kind, None)
         expectation.partial = partial_class(kind)
         expectation.inner = self.compile(_field_type(kind.model_fields["root"], kind), kind.model_config or None)
         expectation.grows = expectation.inner.grows
@@ -319,7 +308,7 @@ class _Compiler:
 
     def _object(self, kind: Any, cls: Any, config: ConfigDict | None) -> Expectation:
         is_model = issubclass(cls, BaseModel)
-        expectation = self.models[kind] = ModelExpectation(kind, None if is_model else config)
+        expectation = self.models[kind] = expectations.ModelExpectation(kind, None if is_model else config)
         expectation.is_validated = not is_model
         if is_typeddict(cls):
             expectation.required = required_keys(kind)
@@ -328,11 +317,11 @@ class _Compiler:
         # For a class without a configuration, Pydantic uses the configuration of the class that contains it.
         own = (cls.model_config if is_model else getattr(cls, "__pydantic_config__", config)) or None
         fields = {name: field for name, field in fields_of(kind).items() if field.init is not False}
-        expectations = {name: self.compile(_field_type(field, kind), own) for name, field in fields.items()}
-        expectation.fields = {name: (name, inner) for name, inner in expectations.items()}
+        members = {name: self.compile(_field_type(field, kind), own) for name, field in fields.items()}
+        expectation.fields = {name: (name, inner) for name, inner in members.items()}
         # Add the aliases last: if an alias is also the name of another field, the alias has priority.
         for name, field in fields.items():
-            expectation.fields.update(dict.fromkeys(aliases_of(field), (name, expectations[name])))
+            expectation.fields.update(dict.fromkeys(aliases_of(field), (name, members[name])))
         return expectation
 
 

@@ -107,9 +107,6 @@ class _Generator(GenerateJsonSchema):
     # Pydantic omits a default value that JSON cannot represent. The tool function still uses this default value.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
-    def build_schema_type_to_method(self) -> Any:
-        return _LazyMethods(self)
-
     def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
         # Do not sort: a model generates the fields in the order of the schema, which is the declared order.
         return value
@@ -179,19 +176,6 @@ class _Generator(GenerateJsonSchema):
         except ValueError as error:  # JSON has no infinity, and Pydantic would replace it with null.
             raise PydanticSerializationError(str(error)) from error
         return super().encode_default(dft)
-
-
-class _LazyMethods(JsonObject):
-    """A dict from the type of a core schema to the method that generates its JSON Schema, filled on first use.
-
-    Pydantic would look up all methods in advance, but most schemas need only a few of them.
-    """
-
-    def __init__(self, generator: _Generator) -> None:
-        self._generator = generator
-
-    def __missing__(self, kind: str) -> object:
-        return getattr(self._generator, f"{kind.replace('-', '_')}_schema")
 
 
 def _drop_title(schema: JsonSchemaValue, cls: object) -> None:

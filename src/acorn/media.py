@@ -30,17 +30,16 @@ from acorn.types import JsonObject, is_mapping
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _WEB_URL = re.compile(r"https?://[^\s\x00-\x1f/?#:][^\s\x00-\x1f]*", re.IGNORECASE)
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-    (b"ID3", "audio/mpeg"),
-    (b"\xff\xfb", "audio/mpeg"),
-    (b"\xff\xf3", "audio/mpeg"),
-    (b"fLaC", "audio/flac"),
-    (b"OggS", "audio/ogg"),
-)
+_SIGNATURES: dict[str, bytes | tuple[bytes, ...]] = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF8",
+    "application/pdf": b"%PDF-",
+    "audio/mpeg": (b"ID3", b"\xff\xfb", b"\xff\xf3"),
+    "audio/flac": b"fLaC",
+    "audio/ogg": b"OggS",
+}
+"""The bytes with which a file of a media type begins."""
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _SUFFIXES = {
     ".webp": "image/webp",
@@ -326,7 +325,7 @@ def _signature_type(raw: bytes) -> str | None:
     """Return the media type that the first bytes of the data indicate, or None if they are not known."""
     if raw[:4] == b"RIFF":
         return _RIFF.get(raw[8:12])
-    return next((media_type for start, media_type in _SIGNATURES if raw.startswith(start)), None)
+    return next((media_type for media_type, start in _SIGNATURES.items() if raw.startswith(start)), None)
 
 
 def _parse_data_url(url: str) -> tuple[str, bytes]:

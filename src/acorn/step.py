@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._declare.settings import (
-    check_set_once,
-    check_setting,
-    effective_setting,
-    merge_settings,
-    settings_in,
-    without_overridden,
-)
+from acorn._declare.settings import check_set_once, check_setting, merge_settings, settings_in, without_overridden
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
@@ -288,10 +281,10 @@ class Step(Generic[Deps]):
 
     @property
     def _model_before(self) -> Any:
-        return effective_setting("model", self._before, self._spec)
+        return self._spec.effective("model", self._before)
 
     def _setting(self, name: str) -> Any:
-        return effective_setting(name, merge_settings(self._before, self._changed_settings()), self._spec)
+        return self._spec.effective(name, merge_settings(self._before, self._changed_settings()))
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from operator import is_
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from acorn._formats.json import excerpt
 from acorn._formats.xml.encode import is_xml_name
@@ -76,18 +76,6 @@ MODEL_KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max
 """A dict that maps setting names to the model dict keys with the same meaning."""
 
 
-class HasSettings(Protocol):
-    """The interface of a spec that the functions below use.
-
-    A spec also has one attribute for each setting.
-    """
-
-    @property
-    def model(self) -> Any: ...
-    @property
-    def declared(self) -> frozenset[str]: ...
-
-
 def settings_in(model: JsonValue) -> Iterator[tuple[str, str]]:
     """Yield the settings in a model dict as pairs: the name of the setting, and its key in the dict."""
     if isinstance(model, dict):
@@ -139,21 +127,6 @@ def _check_set_once(owner: str, where: str, model: JsonValue, attributes: Collec
         seen[attribute] = key
 
 
-def effective_setting(attribute: str, settings: Mapping[str, Any], spec: HasSettings) -> Any:
-    """Return the value of a setting that applies in a run.
-
-    `settings` contains the values that `on_step` has changed so far.
-    """
-    if attribute in settings:
-        return settings[attribute]
-    if attribute not in MODEL_KEYS:
-        value = getattr(spec, attribute)
-        if attribute == "model" and isinstance(value, list | tuple):
-            return without_overridden(value, settings)
-        return value
-    return setting_in(settings.get("model", spec.model), attribute, getattr(spec, attribute))
-
-
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
     """Return a copy of `settings` with later changes.
 
@@ -164,30 +137,6 @@ def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> J
     if isinstance(merged.get("model"), list | tuple):
         merged["model"] = without_overridden(merged["model"], changes)
     return merged | dict(changes)
-
-
-class Sampling(NamedTuple):
-    """The settings that every request of a run uses until a hook changes them."""
-
-    model: Any
-    temperature: float
-    max_tokens: int
-    explicit: frozenset[str]
-    """The names of the settings that the user set as attributes, in a model dict or in `on_step`."""
-
-
-def read_sampling(settings: Mapping[str, Any], spec: HasSettings) -> Sampling:
-    """Return the settings for requests. `settings` contains the values that `on_step` has changed so far."""
-    in_model = [attribute for attribute, _ in settings_in(settings.get("model", spec.model))]
-    explicit = spec.declared.union(settings, in_model)
-    if effective_setting("strict", settings, spec) is None:
-        explicit -= {"strict"}
-    return Sampling(
-        effective_setting("model", settings, spec),
-        effective_setting("temperature", settings, spec),
-        effective_setting("max_tokens", settings, spec),
-        explicit,
-    )
 
 
 # The table.
@@ -345,9 +294,7 @@ SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
         Rule(
-            _is_model,
-            f"{_MODEL.expected}, or a list of these, of which the next is used if one fails",
-            _describe_model,
+            _is_model, f"{_MODEL.expected}, or a list of these, of which the next is used if one fails", _describe_model
         ),
     ),
     "temperature": Setting(0.7, Rule(lambda value: _is_number(value, 0, 2), "a number from 0 to 2")),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from acorn._declare import settings
 from acorn._declare.generics import deps_type
@@ -24,7 +24,7 @@ from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
 from acorn.models.request import AUTO_CACHE
-from acorn.types import JsonObject, is_mapping
+from acorn.types import JsonObject, is_list_or_tuple, is_mapping
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,16 @@ class Prompt:
     """The resolved path of the prompt file. Each run loads the file again."""
     is_method: bool = False
     """Whether the prompt is a method, which each run calls on its instance."""
+
+
+class Sampling(NamedTuple):
+    """The settings that every request of a run uses until a hook changes them."""
+
+    model: Any
+    temperature: float
+    max_tokens: int
+    explicit: frozenset[str]
+    """The names of the settings that the user set as attributes, in a model dict or in `on_step`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +107,32 @@ class Spec:
         _ = self.sampling, self.xml  # Compute them with the spec, so that the first call does not.
 
     @cached_property
-    def sampling(self) -> settings.Sampling:
+    def sampling(self) -> Sampling:
         """The settings for requests of a run whose hooks have not changed them."""
-        return settings.read_sampling({}, self)
+        return self.changed_sampling({})
+
+    def changed_sampling(self, changed: Mapping[str, Any]) -> Sampling:
+        """Return the settings for requests. `changed` contains the values that `on_step` has changed so far."""
+        in_model = [attribute for attribute, _ in settings.settings_in(changed.get("model", self.model))]
+        explicit = self.declared.union(changed, in_model)
+        if self.effective("strict", changed) is None:
+            explicit -= {"strict"}
+        names = ("model", "temperature", "max_tokens")
+        model, temperature, max_tokens = (self.effective(name, changed) for name in names)
+        return Sampling(model, temperature, max_tokens, explicit)
+
+    def effective(self, attribute: str, changed: Mapping[str, Any]) -> Any:
+        """Return the value of a setting that applies in a run.
+
+        `changed` contains the values that `on_step` has changed so far.
+        """
+        if attribute in changed:
+            return changed[attribute]
+        value = getattr(self, attribute)
+        if attribute in settings.MODEL_KEYS:
+            return settings.setting_in(changed.get("model", self.model), attribute, value)
+        is_model_list = attribute == "model" and is_list_or_tuple(value)
+        return settings.without_overridden(value, changed) if is_model_list else value
 
     @property
     def startable(self) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from acorn._declare.settings import merge_settings, read_sampling
+from acorn._declare.settings import merge_settings
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import HostedTool, Tool
@@ -105,7 +105,7 @@ class RequestBuilder:
     def _read_settings(self) -> None:
         """Store the current settings, which every request uses until a hook changes them."""
         changed, spec = self._state.settings, self._spec
-        sampling = read_sampling(changed, spec) if changed else spec.sampling
+        sampling = spec.changed_sampling(changed) if changed else spec.sampling
         self.model_setting, self.temperature, self.max_tokens, self._declared = sampling
 
     def _use_model(self) -> None:

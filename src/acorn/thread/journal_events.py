@@ -14,24 +14,14 @@ from acorn import journal, thread
 from acorn._formats.json import copy_json, parse_json, text_of
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import assistant_message, change_of
+from acorn.thread import messages
 from acorn.thread.events import ConversationEvent, ThreadEvents, to_finite_json
-from acorn.thread.messages import (
-    DatedMessage,
-    attach_remainder,
-    events_of,
-    is_turn,
-    join_events,
-    make_call_event,
-    message_groups,
-    messages_of,
-    outcome_event,
-    parse_call,
-    summary_change,
-)
 from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
 
 _ASK_HUMAN = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
+_Here = tuple[str, int, float]
+"""The first fields of each journal entry: the run id, the step and the time."""
 
 
 # From the journal to events
@@ -67,20 +57,20 @@ class _JournalReader:
         step = entry.step
         match entry:
             case journal.MessagesAdded():
-                messages = entry.messages if self._is_root else entry.messages[entry.inherited :]
-                self._append(entry, _message_events(messages, step))
+                added = entry.messages if self._is_root else entry.messages[entry.inherited :]
+                self._append(entry, _message_events(added, step))
             case journal.ModelResponded():
                 if entry.refusal is None:
-                    self._append(entry, events_of(assistant_message(entry), step))
+                    self._append(entry, messages.events_of(assistant_message(entry), step))
                     self._is_open = bool(entry.calls)
             case journal.ToolResultsAdded():
                 self._append_results(entry, entry.results)
                 if entry.context is not None:
-                    self._append(entry, events_of({"role": "user", "content": entry.context}, step))
+                    self._append(entry, messages.events_of({"role": "user", "content": entry.context}, step))
                 self._append_waiting()
             case journal.HistoryEdited():
-                added = _message_events([entry.messages[index] for index in entry.added], step)
-                self._append(entry, added, waits=self._is_open)
+                edited = _message_events([entry.messages[index] for index in entry.added], step)
+                self._append(entry, edited, waits=self._is_open)
             case journal.BranchStarted():
                 for child in list(self._run.branches):
                     if child.id == entry.child_id:
@@ -130,11 +120,11 @@ class _JournalReader:
         (self._waiting if waits else self.events).extend(events)
 
 
-def _message_events(messages: Iterable[Message], iteration: int) -> list[thread.AgentEvent]:
+def _message_events(history: Iterable[Message], iteration: int) -> list[thread.AgentEvent]:
     """Convert messages that the model did not write in this step to events with the same iteration."""
     events: list[thread.AgentEvent] = []
-    for message in messages:
-        added = events_of(message, iteration)
+    for message in history:
+        added = messages.events_of(message, iteration)
         if isinstance(added[0], thread.ToolCallEvent) and added[0].rest is None:
             added[0].rest = {}  # An empty `rest` makes this message a separate turn, even after another turn.
         events += added
@@ -150,13 +140,13 @@ def _result_event(result: journal.ResultMessage, iteration: int) -> thread.ToolR
         is_recoverable = result.form == "skipped"
         event = thread.ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
     elif result.form == "error":
-        event = outcome_event(call_id, text, iteration)
+        event = messages.outcome_event(call_id, text, iteration)
     else:
         output = parse_json(text) if result.form == "json" else text
         event = thread.ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=output)
     seconds: Any = result.seconds
     event.seconds = seconds if isinstance(seconds, int | float) else None
-    attach_remainder([event], message)
+    messages.attach_remainder([event], message)
     return event
 
 
@@ -182,13 +172,13 @@ class _ForkWriter:
     def __init__(self, events: Sequence[thread.AgentEvent], run_id: str, at: float) -> None:
         self.entries: list[journal.Entry] = []
         self._run_id, self._at = run_id, at
-        self._history: list[DatedMessage] = []
+        self._history: list[messages.DatedMessage] = []
         self._called_tools: dict[str, tuple[str, str]] = {}
         """A dict that maps call ids to the tool name and the arguments of the call."""
         self._results: list[thread.ToolResultEvent | thread.ErrorEvent] = []
         first = next((index for index, event in enumerate(events) if event.iteration > 0), len(events))
         self._append(journal.MessagesAdded(run_id, 0, at, tuple(thread.to_messages(events[:first]))))
-        for group in message_groups(events[first:]):
+        for group in messages.message_groups(events[first:]):
             self._add(group)
         self._append_results()
 
@@ -201,10 +191,10 @@ class _ForkWriter:
             return
         self._append_results()
         here = (self._run_id, event.iteration, self._at)
-        if is_turn(event):
-            self._append(self._turn_entry(messages_of(group)[0], event.iteration))
+        if messages.is_turn(event):
+            self._append(self._turn_entry(here, messages.messages_of(group)[0]))
         elif isinstance(event, thread.SummaryEvent):
-            self._apply_summary(event)
+            self._apply_summary(here, event)
         elif isinstance(event, thread.HumanInputRequestedEvent) and event.tool_call_id is not None:
             call_id, (name, arguments) = event.tool_call_id, self._called_tools.get(event.tool_call_id, ("", ""))
             kind: Any = "question" if name == _ASK_HUMAN else "approval"
@@ -212,8 +202,8 @@ class _ForkWriter:
             self._append(journal.InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
         elif isinstance(event, thread.HumanInputReceivedEvent) and event.tool_call_id is not None:
             self._append(journal.InputReceived(*here, event.request_id or "", event.tool_call_id, event.response))
-        elif messages := messages_of(group):
-            self._append(journal.MessagesAdded(*here, tuple(messages)))
+        elif added := messages.messages_of(group):
+            self._append(journal.MessagesAdded(*here, tuple(added)))
 
     def _append(self, entry: journal.Entry) -> None:
         self.entries.append(entry)
@@ -229,8 +219,7 @@ class _ForkWriter:
             self._append(journal.ToolResultsAdded(*here, results, None, len(self._history)))
             self._results = []
 
-    def _turn_entry(self, message: Message, step: int) -> journal.Entry:
-        here = (self._run_id, step, self._at)
+    def _turn_entry(self, here: _Here, message: Message) -> journal.Entry:
         calls = _parse_calls(message.get("tool_calls") or ())
         extra: JsonObject = {key: value for key, value in message.items() if key not in _TURN_KEYS}
         for call in calls or ():
@@ -243,14 +232,13 @@ class _ForkWriter:
             *here, self._at, "", message["content"], None, calls, copy_json(extra), stop, None, Usage(), None, 0, ()
         )
 
-    def _apply_summary(self, event: thread.SummaryEvent) -> None:
+    def _apply_summary(self, here: _Here, event: thread.SummaryEvent) -> None:
         """Append a `Compacted` entry, which replaces a part of the message history with a summary."""
-        start, stop, added = summary_change(event, self._history)
-        messages = tuple(copy_json([message for message, _ in added]))
+        start, stop, added = messages.summary_change(event, self._history)
+        copies = tuple(copy_json([message for message, _ in added]))
         steps = tuple(event.summarized_iterations)
-        here = (self._run_id, event.iteration, self._at)
         self._append(
-            journal.Compacted(*here, self._at, "", event.summary, start, stop - start, messages, steps, Usage(), None)
+            journal.Compacted(*here, self._at, "", event.summary, start, stop - start, copies, steps, Usage(), None)
         )
         self._history[start : start + len(added)] = added
 
@@ -270,7 +258,7 @@ def _parse_calls(calls: Iterable[Any]) -> tuple[journal.CalledTool, ...] | None:
 
 
 def _result_message(event: thread.ToolResultEvent | thread.ErrorEvent) -> journal.ResultMessage:
-    content = join_events([event])["content"]
+    content = messages.join_events([event])["content"]
     form: journal.Form
     if isinstance(event, thread.ToolResultEvent):
         form = "text" if isinstance(event.result, str) else "json"
@@ -290,7 +278,7 @@ def discard_outdated_extras(events: Sequence[thread.AgentEvent]) -> None:
     They disagree if the user edited the visible fields. The originals are `raw_arguments`, and the keys `content` and
     `tool_calls` in `rest`.
     """
-    for group in message_groups(events):
+    for group in messages.message_groups(events):
         for event in group:
             if isinstance(event, thread.ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
                 event.raw_arguments = None
@@ -306,7 +294,7 @@ def discard_outdated_extras(events: Sequence[thread.AgentEvent]) -> None:
 
 
 def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
-    return raw is None or bool(make_call_event("", "", raw, 0).args == to_finite_json(args))
+    return raw is None or bool(messages.make_call_event("", "", raw, 0).args == to_finite_json(args))
 
 
 def _content_agrees(event: ConversationEvent, text: str) -> bool:
@@ -314,14 +302,14 @@ def _content_agrees(event: ConversationEvent, text: str) -> bool:
     if isinstance(event, thread.ToolResultEvent):
         return bool(event.result == text or to_finite_json(event.result) == to_finite_json(parse_json(text)))
     if isinstance(event, thread.ErrorEvent):
-        parsed = outcome_event("", text, 0)
+        parsed = messages.outcome_event("", text, 0)
         return event.error in (text, parsed.error if isinstance(parsed, thread.ErrorEvent) else text)
     return text == event.content if isinstance(event, thread.MessageEvent) else True
 
 
 def _calls_agree(group: Sequence[thread.AgentEvent], stored: object) -> bool:
     """Return True if the events of a message have the same tool calls as the stored message."""
-    stored_calls = [parse_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
+    stored_calls = [messages.parse_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
     calls = [event for event in group if isinstance(event, thread.ToolCallEvent)]
     return [_call_key(call) for call in stored_calls] == [_call_key(call) for call in calls]
 

@@ -16,19 +16,8 @@ from typing import assert_never
 from acorn._formats.json import excerpt, shorten, to_json_text
 from acorn._formats.xml.encode import FORBIDDEN_CHARACTER, escape_xml
 from acorn.errors import InputError
-from acorn.thread.events import (
-    AgentEvent,
-    CompletionEvent,
-    ErrorEvent,
-    HumanInputReceivedEvent,
-    HumanInputRequestedEvent,
-    MessageEvent,
-    SummaryEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    as_events,
-    to_finite_json,
-)
+from acorn.thread import events as event_types
+from acorn.thread.events import AgentEvent, as_events, to_finite_json
 from acorn.thread.messages import events_of
 from acorn.types import Content, JsonObject, JsonValue, Message, is_json_object
 
@@ -89,7 +78,7 @@ def event_lines(events: Sequence[AgentEvent], first: int, names: Names) -> list[
     return [_event_line(event, index, names) for index, event in enumerate(events, start=first)]
 
 
-def _call_key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
+def _call_key(event: event_types.ToolCallEvent | event_types.ToolResultEvent) -> tuple[str, str | None]:
     """Return a dict key that identifies a tool call: its id, and the run or branch that made the call.
 
     The id is not enough, because a branch may use the same call ids as its parent.
@@ -127,7 +116,7 @@ def _event_line(event: AgentEvent, index: int, names: Names) -> str:
     return f'  <event type="{kind}" id="{index}"{attributes}>{body}</event>\n'
 
 
-def _id_attributes(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
+def _id_attributes(event: event_types.HumanInputRequestedEvent | event_types.HumanInputReceivedEvent) -> str:
     """Return the XML attributes for the tool call id and the request id of a human input event."""
     ids = (("toolCallId", event.tool_call_id), ("requestId", event.request_id))
     return "".join([f' {name}="{escape_xml(value)}"' for name, value in ids if value is not None])
@@ -202,40 +191,41 @@ class _ThreadParser:
         ids: JsonObject = {"tool_call_id": values.get("toolCallId"), "request_id": values.get("requestId")}
         match kind:
             case "human" | "ai" | "system":
-                return MessageEvent(iteration=iteration, role=_ROLES[kind], content=body)
+                return event_types.MessageEvent(iteration=iteration, role=_ROLES[kind], content=body)
             case "tool_input":
                 return self._call_event(name, body, number, iteration)
             case "tool_output":
                 return self._result_event(name, body, number, iteration)
             case "error":
                 recoverable = values.get("recoverable") == "true"
-                call_id = self._take_open_call(None, iteration) if recoverable else None
-                return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
+                ids = {"tool_call_id": self._take_open_call(None, iteration) if recoverable else None}
+                return event_types.ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, **ids)
             case "human_input_requested":
-                return HumanInputRequestedEvent(iteration=iteration, question=body, **ids)
+                return event_types.HumanInputRequestedEvent(iteration=iteration, question=body, **ids)
             case "human_input_received":
-                return HumanInputReceivedEvent(iteration=iteration, response=body, **ids)
+                return event_types.HumanInputReceivedEvent(iteration=iteration, response=body, **ids)
             case "completion":
-                return CompletionEvent(iteration=iteration, result=body)
+                return event_types.CompletionEvent(iteration=iteration, result=body)
             case "summary":
                 steps = [int(step) for step in values.get("summarizedIterations", "").split(",") if step]
-                return SummaryEvent(iteration=iteration, summary=body, summarized_iterations=steps)
+                return event_types.SummaryEvent(iteration=iteration, summary=body, summarized_iterations=steps)
             case _:
                 return None
 
-    def _call_event(self, name: str, body: str, number: int, iteration: int) -> ToolCallEvent:
+    def _call_event(self, name: str, body: str, number: int, iteration: int) -> event_types.ToolCallEvent:
         args = json.loads(body)
         if not is_json_object(args):
             raise ValueError("the arguments are not a JSON object")
         call_id = f"call_{number}"
         self._open_calls[call_id] = name, iteration
-        return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
+        return event_types.ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
 
-    def _result_event(self, name: str, body: str, number: int, iteration: int) -> ToolResultEvent:
+    def _result_event(self, name: str, body: str, number: int, iteration: int) -> event_types.ToolResultEvent:
         call_id = self._take_open_call(name, iteration) or self._take_open_call(name, None)
-        if call_id is not None:
-            return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=body)
-        return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{number}", tool_name=name, result=body)
+        ids: JsonObject = {"tool_call_id": call_id}
+        if call_id is None:
+            ids = {"tool_call_id": f"output_{number}", "tool_name": name}
+        return event_types.ToolResultEvent(iteration=iteration, result=body, **ids)
 
     def _take_open_call(self, name: str | None, iteration: int | None) -> str | None:
         """Return the id of the first tool call without a result that has the name and the iteration, or None.

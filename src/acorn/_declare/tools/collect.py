@@ -131,7 +131,7 @@ def collect_methods(cls: type, owner: str, local_names: Mapping[str, object]) ->
 
     A method that overrides a tool stays a tool without the decorator, at the position of the overridden method.
     """
-    marked: dict[str, tuple[Any, ToolOptions]] = {}
+    marked: dict[str, tuple[object, ToolOptions]] = {}
     for base in reversed(cls.__mro__):
         for attribute, value in vars(base).items():
             inherited = marked[attribute][1] if attribute in marked else None
@@ -140,20 +140,14 @@ def collect_methods(cls: type, owner: str, local_names: Mapping[str, object]) ->
                 marked[attribute] = (value, options)
             else:
                 marked.pop(attribute, None)
-    return [
-        _method_tool(attribute, value, options, owner, local_names) for attribute, (value, options) in marked.items()
-    ]
-
-
-def _method_tool(
-    attribute: str, value: object, options: ToolOptions, owner: str, local_names: Mapping[str, object]
-) -> FunctionTool:
-    function = unwrap_method(value)
-    # An object from a decorator, such as `functools.lru_cache`, may receive `self` like a function.
-    is_bound_later = hasattr(type(value), "__get__") and not isinstance(value, _NEVER_BOUND)
-    name = options.name or attribute
-    tool = FunctionTool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
-    return _check_tool(tool, owner)
+    tools: list[FunctionTool] = []
+    for attribute, (value, options) in marked.items():
+        name, function, where = options.name or attribute, unwrap_method(value), f"method `{attribute}`"
+        # An object from a decorator, such as `functools.lru_cache`, may receive `self` like a function.
+        is_bound_later = hasattr(type(value), "__get__") and not isinstance(value, _NEVER_BOUND)
+        tool = FunctionTool(name, function, options, where, attribute, is_bound_later, local_names)
+        tools.append(_check_tool(tool, owner))
+    return tools
 
 
 def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> tuple[Tool, ...]:

@@ -16,7 +16,6 @@ A run uses a tool only through the interface `Tool`: its name, its schema and it
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import json
@@ -188,8 +187,7 @@ def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
             f"`@tool`."
         )
     try:
-        json.dumps(entry, allow_nan=False)
-        definition = copy.deepcopy(entry)
+        definition = json.loads(json.dumps(entry, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise DeclarationError(f"{place} must be JSON data: {shorten(str(error))}.") from error
     return HostedTool(name, entry, ToolOptions(), f"{where} (`{kind}`)", definition)

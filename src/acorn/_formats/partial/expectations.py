@@ -302,16 +302,13 @@ class LeafExpectation(Expectation):
         except Exception:  # The value is invalid, a user's validator raised, or Pydantic does not support the type.
             return NOT_READY
 
-    def validate_data(self, value: object) -> object:
+    def validate_data(self, value: Any) -> object:
+        """Validate complete JSON data, and return the value or `NOT_READY`."""
         try:
             json = to_json(value, inf_nan_mode="constants")
         except ValueError:  # The value contains a lone surrogate, which UTF-8 cannot encode.
             return NOT_READY
         return self.validate(json)
-
-    def validate_container(self, value: object) -> object:
-        """Validate the plain JSON data of a complete object or list, and return the value or `NOT_READY`."""
-        return self.validate_data(value)
 
     def wrap(self, value: object) -> Any:
         """Convert the current content of an object or list to a snapshot."""
@@ -482,9 +479,9 @@ class UnionExpectation(LeafExpectation):
     def text(self, value: str) -> object:
         return value if self.is_text else super().text(value)
 
-    def validate_container(self, value: Any) -> object:
-        complete = self.validate_data(value)
-        if complete is not NOT_READY:
+    def validate_data(self, value: Any) -> object:
+        complete = super().validate_data(value)
+        if complete is not NOT_READY and not isinstance(value, str):
             # Convert the value by the matching member, so that it contains partial instances as in other unions.
             for member in self.members:
                 if (
@@ -535,7 +532,7 @@ class CompleteFrame(ValidatedFrame):
     __slots__ = ()
 
     def close(self) -> object:
-        return self.leaf.validate_container(self.inner.close())
+        return self.leaf.validate_data(self.inner.close())
 
     def snapshot(self, child: object) -> object:
         return NOT_READY
@@ -596,7 +593,7 @@ class UnionFrame(Frame):
         return True
 
     def close(self) -> object:
-        return self.choice.validate_container(self.raw) if self.chosen is None else self.chosen.close()
+        return self.choice.validate_data(self.raw) if self.chosen is None else self.chosen.close()
 
     def snapshot(self, child: object) -> object:
         return NOT_READY if self.chosen is None else self.chosen.snapshot(child)

@@ -264,11 +264,9 @@ def is_strict(schema: JsonSchema) -> bool:
     if schema.get("type") != "object" or "anyOf" in schema:
         return False
     nodes = list(_nested_schemas(schema, 0))
-    count = sum(len(node.get("properties", ())) for node, _ in nodes)
-    deepest = max(depth for _, depth in nodes)
     return (
-        count <= _MAX_STRICT_PROPERTIES
-        and deepest <= _MAX_STRICT_DEPTH
+        sum(len(node.get("properties", ())) for node, _ in nodes) <= _MAX_STRICT_PROPERTIES
+        and max(depth for _, depth in nodes) <= _MAX_STRICT_DEPTH
         and all(_is_strict_node(node) for node, _ in nodes)
     )
 

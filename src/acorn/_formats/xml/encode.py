@@ -383,8 +383,5 @@ def error_document(problems: Sequence[Problem], message: str = "Output validatio
                 "    </field>",
             ]
         lines.append("  </details>")
-    lines += [
-        "  <instruction>Please provide the output again in the correct format.</instruction>",
-        "</error>",
-    ]
+    lines += ["  <instruction>Please provide the output again in the correct format.</instruction>", "</error>"]
     return "\n".join(lines)

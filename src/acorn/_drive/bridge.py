@@ -28,6 +28,8 @@ from acorn._base.interrupts import CancelToken, cancel_token, next_item
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Outcome = tuple[T | None, BaseException | None]
+"""The result and the error of a call. The error is a value here, because futures reject or change some exceptions."""
 NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
 """The result types of most calls. These types are never awaitable, so a faster check is possible."""
 
@@ -110,20 +112,18 @@ def run_concurrently(functions: Sequence[Callable[[], T]], concurrency: int | No
     If a function raises an exception, raise it immediately. The other functions continue.
     """
     slots = threading.Semaphore(concurrency or max(1, len(functions)))
-    events: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
+    events: queue.SimpleQueue[tuple[int, Outcome[T]]] = queue.SimpleQueue()
 
     def work(index: int, function: Callable[[], T]) -> None:
         with slots:
-            events.put((index, *_outcome(function)))
+            events.put((index, _outcome(function)))
 
     for index, function in enumerate(functions):
         start_thread(work, index, function)
     results: dict[int, T] = {}
     while len(results) < len(functions):
-        index, returned, error = next_item(events)
-        if error is not None:
-            raise error
-        results[index] = cast(T, returned)
+        index, outcome = next_item(events)
+        results[index] = unpack(outcome)
     return [results[index] for index in range(len(functions))]
 
 
@@ -137,10 +137,7 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
     """
     if is_async(function):
         return await function(*args, **kwargs)
-    # The error is a value here, because an asyncio future rejects a StopIteration and changes some exceptions.
-    returned, error = await asyncio.wrap_future(start_thread(_outcome, function, *args, **kwargs))
-    if error is not None:
-        raise error
+    returned: Any = unpack(await asyncio.wrap_future(start_thread(_outcome, function, *args, **kwargs)))
     return await returned if inspect.isawaitable(returned) else returned
 
 
@@ -220,11 +217,19 @@ def _start(thread: threading.Thread) -> None:
         raise
 
 
-def _outcome(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, BaseException | None]:
+def _outcome(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
     try:
         return function(*args, **kwargs), None
     except BaseException as error:
         return None, error
+
+
+def unpack(outcome: Outcome[T]) -> T:
+    """Return the result of a call, or raise its error."""
+    returned, error = outcome
+    if error is not None:
+        raise error
+    return cast(T, returned)
 
 
 def _resolve(future: Future[T], returned: T | None, error: BaseException | None) -> None:
@@ -246,7 +251,7 @@ class WorkerThread:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] | None = None
-        self._events: queue.SimpleQueue[tuple[Any, BaseException | None] | BaseException] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Outcome[Any] | BaseException] = queue.SimpleQueue()
         self._is_abandoned = False
 
     def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -268,7 +273,7 @@ class WorkerThread:
             self._is_abandoned = True
             token.cancel()
             raise
-        returned, error = outcome
+        returned, error = outcome  # Every step uses this code, so it does not call `unpack`.
         if error is not None:
             raise error
         return cast(T, returned)

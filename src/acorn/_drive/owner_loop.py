@@ -11,15 +11,13 @@ import contextvars
 import queue
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from acorn._base.interrupts import next_item
-from acorn._drive.bridge import SYNC, Bridge, private_loop
+from acorn._drive.bridge import SYNC, Bridge, Outcome, private_loop, unpack
 from acorn.errors import AcornError
 
 T = TypeVar("T")
-Outcome = tuple[T | None, BaseException | None]
-"""The result and the error of a call. The error is a value here, because futures change some exceptions."""
 
 _SECONDS_TO_CLEAN_UP = 2.0
 """The seconds that cancelled work may use to clean up before Ctrl-C is raised."""
@@ -98,7 +96,7 @@ class OwnerLoop:
         except BaseException:
             call.cancel()
             raise
-        return _unpack(outcome)
+        return unpack(outcome)
 
     def wait(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run async work on this loop, for a caller in sync code, and return the result.
@@ -116,7 +114,7 @@ class OwnerLoop:
                 with suppress(queue.Empty):
                     next_item(done, _SECONDS_TO_CLEAN_UP)
             raise
-        return _unpack(outcome)
+        return unpack(outcome)
 
 
 class _LoopCall(Generic[T]):
@@ -180,10 +178,3 @@ class _LoopCall(Generic[T]):
         # source was closed. The caller gets an error, because its run was not cancelled.
         if not self._has_ended:
             self._on_end((None, AcornError(_CLOSED)))
-
-
-def _unpack(outcome: Outcome[T]) -> T:
-    returned, error = outcome
-    if error is not None:
-        raise error
-    return cast(T, returned)

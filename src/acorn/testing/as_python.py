@@ -228,7 +228,7 @@ class _TestWriter:
             yield from (f"{_INDENT}{self._literal(event)}," for event in self._events_before(fork.before))
             yield "]"
         agent = f"{self.agent}({', '.join(self._keywords(self.settings))})"
-        options = ", ".join(self._options())
+        options = self._history() if fork is None else f"thread=events, before={int(fork.before)!r}"
         configured = f"{agent}.using({options})" if options else agent
         store = ", store=store" if self.needs_store else ""
         contexts = [] if self.is_concurrent else ["model"]
@@ -253,18 +253,12 @@ class _TestWriter:
             yield from self._resume(agent)
             yield from self._assertions()
 
-    def _options(self) -> Iterator[str]:
-        """Yield the code of the arguments for `agent.using(...)`: the earlier messages, or the thread of a fork."""
-        fork = self.run.forked_from
-        if fork is not None:
-            yield "thread=events"
-            yield f"before={int(fork.before)!r}"
-            return
+    def _history(self) -> str:
+        """Return the code of the argument for `agent.using(...)` that contains the earlier messages, or ""."""
         messages = list(_first_messages(self.run)[:-1])
         if messages and messages[0].get("role") in ("system", "developer"):
             del messages[0]
-        if messages:
-            yield f"history={self._literal(to_json_data(messages))}"
+        return f"history={self._literal(to_json_data(messages))}" if messages else ""
 
     def _events_before(self, step: int) -> list[JsonObject]:
         """Return the events before a step as JSON data. Times are omitted, because they differ in each run."""

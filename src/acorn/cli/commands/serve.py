@@ -27,19 +27,11 @@ from urllib.parse import quote
 
 import typer
 
+from acorn.cli import targets
 from acorn.cli.errors import CommandError, ExitCode, error_message, os_errors
 from acorn.cli.options import ConcurrencyOption, DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
 from acorn.cli.output import write_line
-from acorn.cli.targets import (
-    Agent,
-    change_settings,
-    choose_store,
-    create_default_store,
-    load_agent,
-    open_checked_store,
-    open_chosen_store,
-    short_id,
-)
+from acorn.cli.targets import Agent, change_settings, choose_store, short_id
 from acorn.cli.text import one_line, plural, seconds_text
 from acorn.stores import MemoryStore
 from acorn.stores.port import Store
@@ -91,9 +83,9 @@ def serve(
 
     configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=_url_host(host) in guard.LOOPBACK)
     keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
-    agent = load_agent(target)
+    agent = targets.load_agent(target)
     chosen_store = choose_store(store, agent.store)
-    opened_store = None if chosen_store is None else open_checked_store(chosen_store)
+    opened_store = None if chosen_store is None else targets.open_checked_store(chosen_store)
     served = app.Service(change_settings(agent, model=model, store=opened_store), keys, timeout, concurrency)
     socket, address, names = _listen(host, port, SERVICE_PORT, allow_host)
     write_line(f"acorn serve: {address}")
@@ -124,7 +116,7 @@ def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> li
 
 
 def web(
-    targets: Annotated[
+    sources: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[FILE_OR_MODULE[:CLASS]|RUN.json...]",
@@ -151,8 +143,8 @@ def web(
 
     if store is not None and no_store:
         raise CommandError("`--store` and `--no-store` cannot be combined. Remove one of them.")
-    files = _run_files(targets or [])
-    agent = change_settings(load_agent(targets[0]), model=model) if targets and not files else None
+    files = _run_files(sources or [])
+    agent = change_settings(targets.load_agent(sources[0]), model=model) if sources and not files else None
     try:
         if len(files) == 1:
             run_index.load_saved_run(files[0])  # Report an error in a single file before the server starts.
@@ -174,15 +166,15 @@ def web(
             redirect.unlink(missing_ok=True)
 
 
-def _run_files(targets: Sequence[str]) -> list[Path]:
+def _run_files(sources: Sequence[str]) -> list[Path]:
     """Return the files with saved runs, including the JSON files in directories.
 
     The list is empty if the target is an agent.
     """
-    saved = [Path(target) for target in targets if target.endswith(".json") or Path(target).is_dir()]
-    if not saved and len(targets) > 1:
+    saved = [Path(target) for target in sources if target.endswith(".json") or Path(target).is_dir()]
+    if not saved and len(sources) > 1:
         raise CommandError("`acorn web` accepts only one agent. Start the command once for each agent.")
-    if saved and len(saved) < len(targets):
+    if saved and len(saved) < len(sources):
         raise CommandError("`acorn web` accepts either an agent or files with runs, but not both.")
     files = [file for path in saved for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     for file in files:
@@ -196,8 +188,9 @@ def _run_files(targets: Sequence[str]) -> list[Path]:
 def _page_store(option: str | None, agent: Agent | None) -> Store:
     """Open the store that the page uses. Without an agent, the page starts no runs, so a chosen store must exist."""
     if agent is None and choose_store(option) is not None:
-        return open_chosen_store(option)
-    return open_checked_store(choose_store(option, None if agent is None else agent.store) or create_default_store())
+        return targets.open_chosen_store(option)
+    chosen = choose_store(option, None if agent is None else agent.store)
+    return targets.open_checked_store(chosen or targets.create_default_store())
 
 
 def _open_in_browser(address: str) -> Path:
@@ -216,7 +209,7 @@ def _open_in_browser(address: str) -> Path:
 
 def mcp(
     context: typer.Context,
-    targets: Annotated[
+    sources: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE[:CLASS] ...", help="Python files or modules. Add `:CLASS` if a file has several agents."
@@ -242,7 +235,7 @@ def mcp(
     from acorn.mcp import serve_to
 
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
-    agents = [load_agent(target, once=True) for target in targets]
+    agents = [targets.load_agent(target, once=True) for target in sources]
     serve_to(agents, http, out)
 
 
@@ -284,7 +277,7 @@ def _url_host(host: str) -> str:
 
 
 def work(
-    targets: Annotated[
+    sources: Annotated[
         list[str],
         typer.Argument(metavar="FILE_OR_MODULE[:CLASS]...", help="The Python files or modules with the agents."),
     ],
@@ -305,8 +298,8 @@ def work(
     return to the queue. A second signal, or a database that does not respond, stops the worker immediately.
     """
     address = None if health is None else _parse_address(health)
-    opened_store = open_chosen_store(store)
-    agents = [load_agent(target, once=True) for target in targets]
+    opened_store = targets.open_chosen_store(store)
+    agents = [targets.load_agent(target, once=True) for target in sources]
     with os_errors(f"Cannot serve `--health {health}`"):
         _work(agents, opened_store, concurrency, address)
 

@@ -173,10 +173,9 @@ class Trace:
                 return
             request.span.add_event("acorn.fallback", attributes | {"acorn.to": retry.to})
             # The metrics must count the request for the model that responds.
-            provider, model = conventions.provider_and_model(retry.to)
-            changed: Attributes = {"gen_ai.provider.name": provider, "gen_ai.request.model": model}
+            changed = self._chat_attributes(retry.to)
             request.attributes.update(changed)
-            request.span.update_name(f"chat {model}")
+            request.span.update_name(f"chat {changed['gen_ai.request.model']}")
             request.span.set_attributes(changed)
 
     # Journal entries

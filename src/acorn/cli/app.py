@@ -79,14 +79,13 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run_command(words: Sequence[str], streams: Streams) -> int:
     debug = "--debug" in words or f"--{PREFIX}debug" in words
     try:
-        try:
-            code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
-            return code if isinstance(code, int) else ExitCode.SUCCESS
-        except AcornError as error:
-            code = ExitCode.FAILED if words[0] in _FAILING_COMMANDS else ExitCode.USAGE_ERROR
-            raise CommandError(error_message(error), code) from error
+        code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
+        return code if isinstance(code, int) else ExitCode.SUCCESS
     except CommandError as error:
         return print_error(error, debug=debug)
+    except AcornError as error:
+        code = ExitCode.FAILED if words[0] in _FAILING_COMMANDS else ExitCode.USAGE_ERROR
+        return print_error(CommandError(error_message(error), code), debug=debug, cause=error)
     except _ClickError as error:
         return print_error(CommandError(_usage_text(error, words)), debug=False)
     except SystemExit as error:

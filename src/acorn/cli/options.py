@@ -254,14 +254,10 @@ def _list_options(
     `parents` are the schemas above this one, so that recursive schemas end.
     """
     for name, child in node.fields.items():
-        option = Option(
-            prefix + option_name(name),
-            (*path, name),
-            child,
-            name in node.required,
-            child.schema.get("default"),
-            child.schema.get("description") or child.class_description,
-        )
+        schema, name_of_option = child.schema, prefix + option_name(name)
+        description = schema.get("description") or child.class_description
+        is_required = name in node.required
+        option = Option(name_of_option, (*path, name), child, is_required, schema.get("default"), description)
         yield option
         is_recursive = any(child.members == parent.members for parent in parents)
         if len(parents) < _MAX_DEPTH and not is_recursive:

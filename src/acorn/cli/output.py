@@ -232,12 +232,13 @@ def write_error_text(error: OSError) -> str:
     return f"Cannot write the output: {error.strerror or error}"
 
 
-def print_error(error: CommandError, *, debug: bool) -> int:
+def print_error(error: CommandError, *, debug: bool, cause: BaseException | None = None) -> int:
     """Print the error that ended a command, and return the exit code of the command.
 
     If `debug` is true, print the traceback of its cause too.
     """
-    if debug and error.__cause__ is not None:
-        write_line(format_traceback(error.__cause__, error.secrets))
+    cause = cause or error.__cause__
+    if debug and cause is not None:
+        write_line(format_traceback(cause, error.secrets))
     write_line(f"error: {shorten(' '.join(clean(str(error)).split()), 2000)}")
     return error.code

@@ -233,10 +233,6 @@ class Pen:
             line.no_wrap, line.overflow = True, "ellipsis"
         return line
 
-    @property
-    def indented(self) -> Pen:
-        return replace(self, width=max(20, self.width - 4))
-
 
 def draw_run(run: TreeRun, tree: Tree, pen: Pen, *, last: int | None = None, answers: bool = True) -> None:
     """Add the rows of a run to a tree of the library rich.
@@ -317,7 +313,7 @@ def _draw_growing_call(chunk: StreamChunk, tree: Tree, pen: Pen) -> None:
 def _draw_task(task: Row, tree: Tree, pen: Pen, last: int | None) -> None:
     """Draw a tool call or a branch. A branch that the model started is drawn as a tool call."""
     mark, style = pen.mark(task)
-    time, inner = pen.time(task), pen.indented
+    time, inner = pen.time(task), replace(pen, width=max(20, pen.width - 4))
     title = task_title(task, _MAX_TEXT if pen.is_full else max(8, pen.width - len(time) - 2))
     node = tree.add(pen.line((f"{mark} ", style), (title, "bold"), (time, "dim")))
     if task.child is not None:

@@ -166,10 +166,9 @@ class WatchedRun:
     def _fail(self, message: str, report: JsonObject, cause: BaseException | None = None) -> int:
         """Print the error of the run, also in the report for `--json`, and return the exit code."""
         error = CommandError(message, ExitCode.FAILED, self.secrets)
-        error.__cause__ = cause
-        print_error(error, debug=self.options.debug)
+        code = print_error(error, debug=self.options.debug, cause=cause)
         self._print_report(report)
-        return ExitCode.FAILED
+        return code
 
     def _print_report(self, error: JsonObject | None = None) -> None:
         if self.options.json and not self.prints_run:

@@ -79,7 +79,10 @@ def batch(
             for item in _show_progress(items):
                 write(file, f"{json_text(_result_line(item))}\n")
         except KeyboardInterrupt:
-            _print_resume_hint(items, id)
+            hint = "To be able to resume a batch, use `--id` and a store."
+            if id is not None:
+                hint = "To resume the batch, repeat the command."
+            write_line(f"Stopped after {plural(items.progress.ended, 'item')}. {hint}")
             return ExitCode.INTERRUPTED
     progress = items.progress
     write_line(
@@ -141,11 +144,3 @@ def _show_progress(batch: Batch[Any]) -> Iterator[Item[Any]]:
             totals = f"{progress.failed} failed · {progress.waiting} waiting · {tokens}{cost}"
             bar.update(task, completed=progress.ended, total=progress.total, totals=totals)
             yield item
-
-
-def _print_resume_hint(batch: Batch[Any], id: str | None) -> None:
-    stopped = f"Stopped after {plural(batch.progress.ended, 'item')}."
-    if id is None:
-        write_line(f"{stopped} To be able to resume a batch, use `--id` and a store.")
-    else:
-        write_line(f"{stopped} To resume the batch, repeat the command.")

@@ -301,31 +301,29 @@ def work(
     opened_store = targets.open_chosen_store(store)
     agents = [targets.load_agent(target, once=True) for target in sources]
     with os_errors(f"Cannot serve `--health {health}`"):
-        _work(agents, opened_store, concurrency, address)
+        asyncio.run(_work(agents, opened_store, concurrency, address))
 
 
-def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None) -> None:
+async def _work(
+    agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None
+) -> None:
     from acorn.durable.worker import StuckWorkerError, Worker, serve_health
 
     worker = Worker(agents, store, concurrency, report_line=write_line, report_run=_report_run)
-
-    async def run_worker() -> None:
-        _handle_signals(worker)
-        health = None if address is None else serve_health(*address, lambda: (worker.is_healthy, _health(worker)))
-        async with health or nullcontext() as port:
-            if port is not None:
-                write_line(f"health on port {port}")
-            try:
-                await worker.run()
-            except StuckWorkerError as error:
-                write_line(
-                    f"error: {error_message(error)} Stopped with {plural(len(worker.running), 'run')} in progress. "
-                    f"Another worker resumes its runs from their last commit when the database responds again."
-                )
-                os._exit(ExitCode.FAILED)  # Threads that wait for the database would keep the process alive.
-        write_line("stopped")
-
-    asyncio.run(run_worker())
+    _handle_signals(worker)
+    health = None if address is None else serve_health(*address, lambda: (worker.is_healthy, _health(worker)))
+    async with health or nullcontext() as port:
+        if port is not None:
+            write_line(f"health on port {port}")
+        try:
+            await worker.run()
+        except StuckWorkerError as error:
+            write_line(
+                f"error: {error_message(error)} Stopped with {plural(len(worker.running), 'run')} in progress. "
+                f"Another worker resumes its runs from their last commit when the database responds again."
+            )
+            os._exit(ExitCode.FAILED)  # Threads that wait for the database would keep the process alive.
+    write_line("stopped")
 
 
 def _handle_signals(worker: Worker) -> None:

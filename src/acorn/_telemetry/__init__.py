@@ -57,9 +57,10 @@ def start_trace(machines: Mapping[str, Machine], root: str, first_span: str | No
             meter_provider = None
             if not _is_set(tracer_provider):
                 return None
-        from acorn._telemetry.trace import Trace  # This imports OpenTelemetry, which the program has already loaded.
+        from acorn._telemetry import conventions, trace  # OpenTelemetry is loaded already.
 
-        return Trace(machines, root, tracer_provider, meter_provider, first_span, has_content=_wants_content())
+        instruments = conventions.instruments_of(tracer_provider, meter_provider)
+        return trace.Trace(machines, root, instruments, first_span, has_content=_wants_content())
     except Exception as error:  # The program's provider may fail, or the API may be incomplete.
         logger.error("Telemetry could not start, so run %s is not traced: %s", root, type(error).__name__)
         logger.debug("This error stopped the telemetry:", exc_info=error)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from acorn._formats.json import to_json_data
+from acorn._formats.json import parse_json, to_json_data
 from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.journal import ModelResponded
 from acorn.models.request import strip_signature
@@ -165,12 +165,8 @@ class ContentWriter:
         return data if isinstance(data, str) else _json(data)
 
     def _load(self, text: str) -> object:
-        if text[:1] in ("{", "["):
-            try:
-                return self._redactor.data(redact_by_name(json.loads(text)))
-            except (ValueError, RecursionError):
-                pass
-        return self.text(text)
+        data = parse_json(text) if text[:1] in ("{", "[") else text
+        return self.text(text) if isinstance(data, str) else self._redactor.data(redact_by_name(data))
 
     def _parts(self, message: Mapping[str, Any]) -> list[Part]:
         content = message.get("content")

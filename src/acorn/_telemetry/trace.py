@@ -16,11 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
-from opentelemetry.trace import Span, TracerProvider
+from opentelemetry.trace import Span
 
 from acorn import journal
 from acorn._base.log import logger
@@ -31,9 +31,6 @@ from acorn.journal import Entry
 from acorn.models.port import RetryEvent, retry_listener
 from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject, Message
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
 
 Attributes = JsonObject
 
@@ -55,14 +52,13 @@ class Trace:
         self,
         machines: Mapping[str, Machine],
         root: str,
-        tracer_provider: TracerProvider,
-        meter_provider: MeterProvider | None,
+        instruments: conventions.Instruments,
         first_span: str | None,
         *,
         has_content: bool,
     ) -> None:
         self._machines, self._root, self._first_span = machines, root, first_span
-        self._instruments = conventions.instruments_of(tracer_provider, meter_provider)
+        self._instruments = instruments
         self._writer = conventions.ContentWriter() if has_content else None
         self._runs: dict[str, Span] = {}
         self._tools: dict[tuple[str, str], Span] = {}

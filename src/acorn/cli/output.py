@@ -2,7 +2,7 @@
 
 While the user's code runs, text that it or its child processes print to standard output goes to standard error. If
 standard error cannot be written, because its reader has closed it or its disk is full, the command continues without
-it. During the live view, text of child processes and of C code would damage the drawing. `StreamCapture` therefore
+it. During the live view, text of child processes and of C code would damage the drawing. `capture_lines` therefore
 captures the text and prints it above the view.
 
 All other files of the command line write with the functions of this file.
@@ -81,32 +81,29 @@ class Streams:
             self.out.close()
 
 
-class StreamCapture:
-    """A capture of the text that child processes and C code write to standard output and standard error.
+def open_terminal(encoding: str) -> TextIO:
+    """Return a stream for the terminal that `capture_lines` does not capture. The live view is drawn on this stream."""
+    return open_forgiving(os.dup(_ERR), encoding)
 
-    A thread passes the captured text to a function, line by line.
+
+@contextmanager
+def capture_lines(terminal: TextIO, show: Callable[[str], None]) -> Generator[None]:
+    """Capture the text that child processes and C code write to standard output and standard error.
+
+    A thread passes each complete line to `show`. When the `with` block ends, both streams lead to the terminal again.
     """
-
-    def __init__(self, encoding: str) -> None:
-        self._descriptor = os.dup(_ERR)
-        self.terminal: TextIO = open_forgiving(self._descriptor, encoding)
-        """The stream to draw the view on."""
-
-    @contextmanager
-    def pass_lines_to(self, show: Callable[[str], None]) -> Generator[None]:
-        """Capture text until the `with` block ends, and pass each complete line to `show`."""
-        reading, writing = os.pipe()
-        os.dup2(writing, _OUT)
-        os.dup2(writing, _ERR)
-        os.close(writing)
-        thread = threading.Thread(target=_pass_lines, args=(reading, show), name="acorn-capture", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            os.dup2(self._descriptor, _ERR)
-            os.dup2(self._descriptor, _OUT)
-            thread.join(_LAST_LINES_TIMEOUT)
+    reading, writing = os.pipe()
+    os.dup2(writing, _OUT)
+    os.dup2(writing, _ERR)
+    os.close(writing)
+    thread = threading.Thread(target=_pass_lines, args=(reading, show), name="acorn-capture", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.dup2(terminal.fileno(), _ERR)
+        os.dup2(terminal.fileno(), _OUT)
+        thread.join(_LAST_LINES_TIMEOUT)
 
 
 def _pass_lines(reading: int, show: Callable[[str], None]) -> None:

@@ -58,9 +58,7 @@ def _split_target(target: str) -> tuple[str, str | None]:
     if target.endswith(":"):
         raise CommandError(f"`{target}` has no class name. Add one after the colon, or remove the colon.")
     match = _TARGET.fullmatch(target)
-    if match is None:
-        return target, None
-    return match["source"], match["name"]
+    return (match["source"], match["name"]) if match else (target, None)
 
 
 def _load_file(file: Path, once: bool) -> ModuleType:

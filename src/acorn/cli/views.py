@@ -28,7 +28,7 @@ from rich.tree import Tree
 from acorn import StreamChunk, listen
 from acorn._inside import FINISH, text_of, to_compact_json
 from acorn._inside.run_tree import GrowingResponse, Row, RunTree, TreeRun
-from acorn.cli.output import StreamCapture, write_line
+from acorn.cli.output import capture_lines, open_terminal, write_line
 from acorn.cli.targets import Agent
 from acorn.cli.text import call_text, clean, end_of, one_line, seconds_text, totals_text
 from acorn.journal import Entry, MessagesAdded
@@ -50,9 +50,9 @@ def open_view(agent: Agent, out: TextIO, redact: Callable[[str], str]) -> Genera
         with listen(plain.add_entry):
             yield plain
         return
-    capture = StreamCapture(sys.stderr.encoding)
-    view = LiveView(name, model, Console(file=capture.terminal), redact, hides_answer=out.isatty())
-    with view.live, capture.pass_lines_to(view.show_above), listen(view.add_entry):
+    terminal = open_terminal(sys.stderr.encoding)
+    view = LiveView(name, model, Console(file=terminal), redact, hides_answer=out.isatty())
+    with view.live, capture_lines(terminal, view.show_above), listen(view.add_entry):
         yield view
 
 
@@ -277,7 +277,10 @@ def _draw_turn(turn: Row, tree: Tree, pen: Pen, last: int | None, answers: bool)
     if text := _turn_text(turn, growing, pen):
         tree.add(text)
     for chunk in growing.calls.values():
-        _draw_growing_call(chunk, tree, pen)
+        new_call = chunk.tool_call
+        if new_call is not None and new_call["name"] != FINISH:
+            title = call_text(new_call["name"], pen.redact(new_call["arguments"]), max(8, pen.width - 2))
+            tree.add(pen.line((f"{pen.symbol('·')} ", "dim"), (title, "bold")))
     for call in turn.calls:
         if call.name != FINISH:
             _draw_task(call, tree, pen, last)
@@ -301,13 +304,6 @@ def _turn_text(turn: Row, growing: GrowingResponse, pen: Pen) -> Text:
     if growing.texts or growing.calls or growing.answer is not None:
         return Text(end_of(pen.redact("".join(growing.texts)), pen.limit(3)))
     return Text(end_of(pen.redact("".join(growing.reasoning)), pen.limit(2)), "dim italic")
-
-
-def _draw_growing_call(chunk: StreamChunk, tree: Tree, pen: Pen) -> None:
-    call = chunk.tool_call
-    if call is not None and call["name"] != FINISH:
-        text = call_text(call["name"], pen.redact(call["arguments"]), max(8, pen.width - 2))
-        tree.add(pen.line((f"{pen.symbol('·')} ", "dim"), (text, "bold")))
 
 
 def _draw_task(task: Row, tree: Tree, pen: Pen, last: int | None) -> None:

@@ -292,11 +292,10 @@ def _as_test(run: Run, store: Store | None) -> str:
     `store` is the store that contains the run, or None if the run was read from a file. Only a store contains the name
     of the agent class and the settings of the agent.
     """
-    module, settings = None, JsonObject()
-    if store is not None:
-        stored = store.read(run.id)[0]
-        module, settings = stored.header.agent, stored_instance(stored).settings
-    return as_python(run, module=module, settings=settings, redactor=redactor())
+    if store is None:
+        return as_python(run, redactor=redactor())
+    stored = store.read(run.id)[0]
+    return as_python(run, module=stored.header.agent, settings=stored_instance(stored).settings, redactor=redactor())
 
 
 def _write_html(source: str, store: Store | None, out: str) -> None:

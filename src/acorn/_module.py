@@ -18,10 +18,11 @@ from acorn._declare.spec_cache import (
     OverrideBlock,
     ShapesDescriptor,
     ToolDescriptor,
+    check_class_body,
     check_setting_name,
     class_spec,
     spec_of,
-    warn_about_misspelled_names,
+    warn_about_assignment,
 )
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
@@ -138,10 +139,17 @@ class module(AgentBase, Generic[In, Out, Deps]):
         if overrides:
             spec_of(self)
 
+    if not TYPE_CHECKING:  # With `__setattr__`, a type checker would accept any name.
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not name.startswith("_"):
+                warn_about_assignment(self, name, value)
+            super().__setattr__(name, value)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         set_type_arguments(cls, module)
-        warn_about_misspelled_names(cls)
+        check_class_body(cls)
         cls.__acorn_locals__ = {**cls.__acorn_locals__, **local_types(cls)}
         class_spec(cls)
 

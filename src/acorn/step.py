@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._declare.settings import check_set_once, check_setting, merge_settings, settings_in, without_overridden
+from acorn._declare.settings import (
+    STEP_SETTINGS,
+    check_set_once,
+    check_setting,
+    merge_settings,
+    settings_in,
+    without_overridden,
+)
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
@@ -23,7 +30,7 @@ from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
 from acorn.types import Content, JsonObject, ToolCall, ToolResult, Usage, is_json_list, is_json_object, is_list_or_tuple
 
-_SETTABLE = ("model", "temperature", "max_tokens", "tools", "tool_calls", "tool_results")
+_SETTABLE = (*STEP_SETTINGS, "tool_calls", "tool_results")
 Deps = TypeVar("Deps", default=Any)
 
 

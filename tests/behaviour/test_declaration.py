@@ -379,7 +379,7 @@ NEAR = [
     ("final_ouptut", "final_output"),
     ("tool", "tools"),
     ("toools", "tools"),
-    ("branch", "branches"),
+    ("branchs", "branches"),
     ("cach", "cache"),
     ("models", "model"),
     ("parse_retrys", "parse_retries"),
@@ -1282,20 +1282,28 @@ def test_prompt_method_callable_with_self_alone_is_accepted() -> None:
             assert prompt(declare(system_prompt=method)).is_method
 
 
+def wrong_prompt(parameters: str, takes: str) -> str:
+    given = f"`{takes}`" if takes else "no arguments"
+    return (
+        f"`Agent.system_prompt` has the parameters `({parameters})`, but acorn calls it with {given}. "
+        f"Write `def system_prompt({takes})`."
+    )
+
+
 def test_prompt_method_with_wrong_number_of_parameters_raises_declaration_error() -> None:
     for method, words in [
-        (_none, "`Agent.system_prompt` must be callable with `self` alone, but it requires 0."),
-        (_two, "`Agent.system_prompt` must be callable with `self` alone, but it requires 2."),
-        (lambda: "text", "`Agent.system_prompt` must be callable with `self` alone, but it requires 0."),
-        (staticmethod(_alone), "`Agent.system_prompt` must be callable with no arguments, but it requires 1."),
-        (classmethod(_two), "`Agent.system_prompt` must be callable with `self` alone, but it requires 2."),
+        (_none, wrong_prompt("", "self")),
+        (_two, wrong_prompt("self, step", "self")),
+        (lambda: "text", wrong_prompt("", "self")),
+        (staticmethod(_alone), wrong_prompt("self", "")),
+        (classmethod(_two), wrong_prompt("self, step", "self")),
     ]:
         with case(method, words):
             assert refusal(declare, system_prompt=method) == words
 
 
 def test_prompt_method_with_required_keyword_parameter_raises_declaration_error() -> None:
-    assert refusal(declare, system_prompt=_keyword).startswith("`Agent.system_prompt` must be callable with `self`")
+    assert refusal(declare, system_prompt=_keyword) == wrong_prompt("self, language", "self")
 
 
 class Greeting:
@@ -1312,7 +1320,7 @@ class Wanting:
 
 def test_callable_object_as_prompt_must_be_callable_without_arguments() -> None:
     assert prompt(declare(system_prompt=Greeting())).is_method
-    assert "`Agent.system_prompt` must be callable with no arguments" in refusal(declare, system_prompt=Wanting())
+    assert refusal(declare, system_prompt=Wanting()) == wrong_prompt("agent", "")
 
 
 def test_system_prompt_of_instance_may_be_text_file_or_function(tmp_path: Path) -> None:
@@ -1323,10 +1331,7 @@ def test_system_prompt_of_instance_may_be_text_file_or_function(tmp_path: Path) 
     assert prompt(agent(system_prompt=file)).file == file
     assert prompt(agent(system_prompt=_none)).is_method
     assert prompt(agent()).is_method
-    assert (
-        refusal(agent, system_prompt=_alone)
-        == "`Agent.system_prompt` must be callable with no arguments, but it requires 1."
-    )
+    assert refusal(agent, system_prompt=_alone) == wrong_prompt("self", "")
 
 
 # A prompt in a file

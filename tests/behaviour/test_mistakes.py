@@ -76,12 +76,11 @@ def test_input_field_named_self_is_accepted(call: Call) -> None:
 
 
 def test_hook_that_is_not_a_method_raises_declaration_error_before_model_call() -> None:
-    class Wrong(Agent):
-        on_step: Any = "later"
-
     model = ScriptedModel([])
-    with pytest.raises(DeclarationError, match=r"`Wrong.on_step` must be a method, got 'later'."):
-        Wrong(model=model)(question="?")
+    agent: Any = Agent(model=model)
+    agent.on_step = "later"
+    with pytest.raises(DeclarationError, match=r"`Agent.on_step` must be a method, got 'later'."):
+        agent(question="?")
     assert model.requests == []
 
 

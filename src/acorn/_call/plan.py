@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from acorn._declare import spec_cache
 from acorn._declare.generics import check_deps, check_type_arguments
-from acorn._declare.module_base import AgentBase
+from acorn._declare.module_base import CALL_OPTIONS, AgentBase
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import Branch, Overrides, instance_of, module_docstring, spec_within
@@ -33,7 +33,7 @@ from acorn.types import JsonObject, is_mapping
 if TYPE_CHECKING:
     from acorn._machine.fork import Fork  # This loads the event classes, which only a forked run needs.
 
-OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", "priority", "not_before", "deliver", *SETTINGS})
+OPTIONS = CALL_OPTIONS.union(SETTINGS)
 """The keyword arguments of `using`."""
 Arguments = tuple[Any, ...]
 

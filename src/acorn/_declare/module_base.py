@@ -54,6 +54,10 @@ class CallOptions:
     """The `Fork` object of `_machine/fork.py` if the next run is a fork of another run."""
 
 
+CALL_OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", "priority", "not_before", "deliver"})
+"""The keyword arguments of `using` that are not settings."""
+
+
 class CachedSpec(NamedTuple):
     """A compiled spec, and the attribute values from which it was compiled, which show later changes."""
 

@@ -227,6 +227,8 @@ def _describe_model(value: object) -> str:
     return excerpt(value)
 
 
+STEP_SETTINGS = ("model", "temperature", "max_tokens", "tools")
+"""The settings that a hook can change for the rest of its run."""
 AUTO = "auto"
 _CACHE_KEYS = {"location", "role", "index", "control"}
 _ROLES = ("system", "user", "assistant", "tool")

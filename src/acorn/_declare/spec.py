@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from acorn._declare import settings
 from acorn._declare.generics import deps_type
 from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
-from acorn._declare.tools.decorator import unwrap_method
 from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape, shape_of
@@ -245,23 +244,34 @@ def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False)
         file = _find_file(declared, owner)
         read_prompt_file(file, owner.__name__)
         return Prompt(file=file)
-    function = unwrap_method(declared)
-    if not callable(function) or isinstance(function, type):
-        raise DeclarationError(
-            f"`{owner.__name__}.system_prompt` must be a string, a Path or a method, got {excerpt(declared)}."
-        )
-    # Python passes `self` to functions and class methods, but not to other callables.
-    takes_self = not is_on_instance and (isinstance(declared, classmethod) or inspect.isfunction(declared))
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*(["self"] if takes_self else []))
-    except TypeError:
-        required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
-        takes = "`self` alone" if takes_self else "no arguments"
-        raise DeclarationError(
-            f"`{owner.__name__}.system_prompt` must be callable with {takes}, but it requires {len(required)}."
-        ) from None
+    check_method(declared, owner, "system_prompt", "a string, a Path or a method", is_on_instance=is_on_instance)
     return Prompt(is_method=True)
+
+
+def check_method(
+    declared: Any, owner: type, name: str, expected: str, *parameters: str, is_on_instance: bool = False
+) -> None:
+    """Raise `DeclarationError` if acorn cannot call a prompt method or a hook with `self` and these parameters."""
+    where = f"`{owner.__name__}.{name}`"
+    is_bound = is_on_instance or isinstance(declared, property | cached_property)
+    method = declared if is_bound or not hasattr(declared, "__get__") else declared.__get__(object(), object)
+    if not callable(method) or isinstance(method, type):
+        raise DeclarationError(f"{where} must be {expected}, got {excerpt(declared)}.")
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise DeclarationError(f"{where} contains `yield`, so it is a generator. Return a value instead.")
+    takes = ("self", *parameters) if inspect.ismethod(method) else parameters
+    try:
+        signature = inspect.signature(method.__func__ if inspect.ismethod(method) else method)
+    except ValueError:  # Some builtin functions have no signature.
+        return
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        given = " and ".join(f"`{parameter}`" for parameter in takes) or "no arguments"
+        raise DeclarationError(
+            f"{where} has the parameters `({', '.join(signature.parameters)})`, but acorn calls it with {given}. "
+            f"Write `def {name}({', '.join(takes)})`."
+        ) from None
 
 
 def _find_file(path: Path, owner: type) -> Path:

@@ -22,10 +22,12 @@ from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
+from typing_extensions import Format, get_annotations
+
 from acorn._declare.generics import ORIG_CLASS, deps_type, generics_of
-from acorn._declare.module_base import AgentBase, CachedSpec, set_private
-from acorn._declare.settings import SETTINGS
-from acorn._declare.spec import Spec, compile_spec, find_docstring, revise_spec
+from acorn._declare.module_base import CALL_OPTIONS, AgentBase, CachedSpec, set_private
+from acorn._declare.settings import SETTINGS, STEP_SETTINGS
+from acorn._declare.spec import Spec, check_method, compile_spec, find_docstring, revise_spec
 from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AgentTool
@@ -33,6 +35,7 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
+from acorn.record import run_of
 from acorn.types import is_json_list, is_json_object, is_mapping
 
 _UNSET = object()
@@ -104,7 +107,8 @@ def module_docstring(which: Branch) -> str | None:
     return find_docstring(cls, cls.__acorn_module__)
 
 
-HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
+HOOKS = {"on_start": "step", "on_step": "step", "on_finish": "output", "on_stream": "chunk", "on_human": "request"}
+"""A dict that maps the names of the hooks to the names of their parameters."""
 METHOD_NAMES = (*HOOKS, "system_prompt")
 
 
@@ -138,29 +142,83 @@ def check_setting_name(cls: type[AgentBase], name: str) -> None:
     if name not in SETTINGS and name in class_spec(cls).input.schema.model_fields:
         call = f"{cls.__name__}()({name}=...)"
         raise TypeError(f"`{name}` is an input of `{cls.__name__}`, not a setting. Pass it to the call: `{call}`.")
+    if name in CALL_OPTIONS:
+        call = f"{cls.__name__}().using({name}=...)"
+        raise TypeError(f"`{name}` is an option of a call of `{cls.__name__}`, not a setting. Use `{call}`.")
     if name not in SETTINGS:
         raise TypeError(f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)}")
 
 
-def warn_about_misspelled_names(cls: type) -> None:
-    """Warn about attributes of a new class whose names look like a misspelled setting or hook."""
+_warned_about_docstrings: list[str] = []
+"""The name of the first class that was defined without docstrings, because of `python -OO`."""
+
+
+def check_class_body(cls: type[AgentBase]) -> None:
+    """Check the names and the hooks of a new class, and of its base classes that are not modules.
+
+    A name that looks like a misspelled setting or hook causes a warning.
+    """
+    base = cls.__acorn_module__
+    if sys.flags.optimize >= 2 and not _warned_about_docstrings:
+        _warned_about_docstrings.append(cls.__name__)
+        message = (
+            f"`python -OO` removes docstrings, so the prompt of `{cls.__name__}` and the descriptions of tools may be "
+            f"missing. Use `python -O`, or set `system_prompt` and `@tool(description=...)`."
+        )
+        warnings.warn(message, UserWarning, stacklevel=3)
+    for owner in (cls, *[parent for parent in cls.__mro__ if not issubclass(parent, AgentBase)]):
+        attributes = vars(owner)
+        for name in (*attributes, *get_annotations(owner, format=Format.FORWARDREF)):
+            if name.startswith("_") or (not hasattr(base, name) and name not in SETTINGS):
+                continue
+            is_tool = options_of(attributes.get(name)) is not None
+            if is_tool or (name not in SETTINGS and name not in HOOKS):
+                advice = f" and set the name for the model with `@tool(name={name!r})`" if is_tool else ""
+                raise DeclarationError(
+                    f"`{owner.__name__}.{name}` has the name of an attribute that every module has. Rename it{advice}."
+                )
+            if name not in attributes:
+                raise DeclarationError(
+                    f"`{owner.__name__}.{name}` is annotated, not set. Write `{name} = ...` instead of `{name}: ...`."
+                )
+    for name, parameter in HOOKS.items():
+        hook = inspect.getattr_static(cls, name)
+        if hook is not None and hook is not vars(base)[name]:
+            check_method(hook, cls, name, "a method", parameter)
     for name, value in vars(cls).items():
         is_nested = isinstance(value, type) and value.__qualname__.startswith(f"{cls.__qualname__}.")
-        is_method = not isinstance(value, type) and hasattr(value, "__get__")
-        if name.startswith("_") or name in SETTINGS or name in METHOD_NAMES or is_nested:
-            continue
-        if hint := _hint(name, METHOD_NAMES if is_method else SETTINGS):
-            kind = "hook" if is_method else "setting"
-            # This stack level makes the warning point to the `class` statement.
-            warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=3)
+        if not is_nested:
+            _warn_if_misspelled(cls, name, value, 2)
 
 
-def _hint(name: str, known_names: Iterable[str]) -> str:
-    similar = next((known for known in known_names if _is_similar(name, known)), None)
+def warn_about_assignment(agent: AgentBase, name: str, value: object) -> None:
+    """Warn about an assignment to an instance that has another effect than the user expects."""
+    cls = type(agent)
+    if name not in SETTINGS:
+        if name not in vars(agent) and not hasattr(cls, name):
+            _warn_if_misspelled(cls, name, value, 1)  # More instance attributes than class attributes are user data.
+    elif run_of(agent) is not None:
+        fix = f" Set `step.{name}` in a hook." if name in STEP_SETTINGS else ""
+        message = f"`{name}` of `{cls.__name__}` was set during a run. This changes later runs, but not this one.{fix}"
+        warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def _warn_if_misspelled(cls: type, name: str, value: object, edits: int) -> None:
+    is_method = not isinstance(value, type) and hasattr(value, "__get__")
+    if name.startswith("_") or name in SETTINGS or name in METHOD_NAMES:
+        return
+    if hint := _hint(name, METHOD_NAMES if is_method else SETTINGS, edits):
+        kind = "hook" if is_method else "setting"
+        # This stack level makes the warning point to the `class` statement or the assignment.
+        warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=4)
+
+
+def _hint(name: str, known_names: Iterable[str], edits: int = 2) -> str:
+    similar = next((known for known in known_names if _is_similar(name, known, edits)), None)
     return f" Did you mean `{similar}`?" if similar else ""
 
 
-def _is_similar(name: str, other: str, edits: int = 2) -> bool:
+def _is_similar(name: str, other: str, edits: int) -> bool:
     """Return True if at most `edits` changed, added or removed letters turn one name into the other."""
     if edits < 0:
         return False

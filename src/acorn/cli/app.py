@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from operator import methodcaller
 from typing import Annotated, cast
 
 import typer
@@ -47,7 +48,7 @@ _SETTINGS: JsonObject = {"help_option_names": ["-h", "--help"]}
 _FREE_ARGUMENTS: JsonObject = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
-    "token_normalize_func": lambda name: name.removeprefix(PREFIX),
+    "token_normalize_func": methodcaller("removeprefix", PREFIX),
 }
 """The parser settings of `run` and `explain`, which parse the words after their first argument themselves."""
 

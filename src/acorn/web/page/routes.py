@@ -26,6 +26,7 @@ from acorn._inside.run_tree import Row
 from acorn.stores.port import Status, Store
 from acorn.types import JsonObject
 from acorn.web import guard
+from acorn.web.guard import LOOPBACK
 from acorn.web.page import NO_LIMIT, STREAM_LIMIT, TEXT_LIMIT
 from acorn.web.page.agent import StartRequest, agent_json
 from acorn.web.page.files import SHELL, read_static_files, row_details, sent_json
@@ -407,7 +408,7 @@ def app(
     store: str | Path | Store | None = None,
     files: Sequence[Path] = (),
     key: str | None = None,
-    hosts: Collection[str] = guard.LOOPBACK,
+    hosts: Collection[str] = LOOPBACK,
 ) -> ASGIApp:
     """Return an ASGI application that serves the page for an agent, a store or files with saved runs.
 

@@ -28,6 +28,7 @@ from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.types import is_json_object
 from acorn.web import guard
+from acorn.web.guard import LOOPBACK
 from acorn.web.page.agent import secrets_of
 from acorn.web.serve import openai_api, responses
 from acorn.web.serve.openapi import openapi_document
@@ -368,7 +369,7 @@ def service(
     agent: module[Any, Any],
     *,
     keys: Collection[str] = (),
-    hosts: Collection[str] = guard.LOOPBACK,
+    hosts: Collection[str] = LOOPBACK,
     timeout: float = TIMEOUT,
     concurrency: int = CONCURRENCY,
 ) -> ASGIApp:

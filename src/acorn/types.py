@@ -160,6 +160,8 @@ class Usage:
     """The number of requests to the model."""
     cache_write_tokens: int = 0
     """The number of input tokens that the provider wrote to its cache."""
+    is_estimated: bool = False
+    """Whether acorn estimated tokens from the texts, because a provider did not report the usage of a response."""
 
     @property
     def total_tokens(self) -> int:
@@ -186,6 +188,7 @@ class Usage:
         self.reasoning_tokens += other.reasoning_tokens
         self.requests += other.requests
         self.cache_write_tokens += other.cache_write_tokens
+        self.is_estimated = self.is_estimated or other.is_estimated
 
 
 class Fallback(NamedTuple):

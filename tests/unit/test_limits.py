@@ -10,10 +10,11 @@ from tests.cases import case
 
 from acorn import DeclarationError, Run, Usage
 from acorn._machine.budgets import Budget, Budgets, Limits, Meter, Spent
-from acorn.models import ModelResponse, Price
+from acorn.models import ModelRequest, ModelResponse, Price
 from acorn.testing import ScriptedModel
 
 PRICE = Price(0.01, 0.1)
+REQUEST = ModelRequest([], [], 0.7, 100)
 
 
 class Nothing(BaseModel):
@@ -119,10 +120,10 @@ def test_run_must_answer_if_its_own_or_a_parent_limit_is_nearly_reached() -> Non
     ample, short = Limits(tokens=10_000), Limits(tokens=700)
     for own, above in ((ample, short), (short, ample)):
         made = budgets(own, above)
-        made.pay(ModelResponse(usage=Usage(200, 100)), model, Run("r", Nothing()), 0.0)
+        made.pay(REQUEST, ModelResponse(usage=Usage(200, 100)), model, Run("r", Nothing()), 0.0)
         assert made.must_answer([], model, 1, 0.0)
     made = budgets(ample, ample)
-    made.pay(ModelResponse(usage=Usage(200, 100)), model, Run("r", Nothing()), 0.0)
+    made.pay(REQUEST, ModelResponse(usage=Usage(200, 100)), model, Run("r", Nothing()), 0.0)
     assert not made.must_answer([], model, 1, 0.0)
 
 
@@ -143,10 +144,10 @@ def test_time_limit_counts_as_exceeded_exactly_at_limit() -> None:
 def test_response_usage_is_added_once_to_run_and_each_parent() -> None:
     made = budgets(Limits(), Limits(), Limits())
     model, run = ScriptedModel([], name="scripted", price=PRICE), Run[Any]("r", Nothing())
-    made.pay(ModelResponse(usage=Usage(100, 10), model="served"), model, run, 1.0)
+    made.pay(REQUEST, ModelResponse(usage=Usage(100, 10), model="served"), model, run, 1.0)
     assert (run.model, run.usage.requests) == ("served", 1)
     assert run.cost == pytest.approx(2.0)
-    made.pay(ModelResponse(usage=Usage(100, 10, requests=3), cost=5.0), model, run, 4.0)
+    made.pay(REQUEST, ModelResponse(usage=Usage(100, 10, requests=3), cost=5.0), model, run, 4.0)
     assert (run.model, run.usage.requests) == ("scripted", 4)
     assert run.cost == pytest.approx(7.0)
     assert made.meter.longest_call == 4.0

@@ -44,10 +44,11 @@ class CompactedRange:
 
 def estimate_tokens(history: Iterable[object]) -> int:
     """Return an estimate of the tokens in the messages. Four bytes of text count as one token."""
-    return sum(_text_length(message) for message in history) // 4
+    return sum(map(text_length, history)) // 4
 
 
-def _text_length(message: object) -> int:
+def text_length(message: object) -> int:
+    """Return the number of bytes of the text and the tool calls in a message."""
     if not is_json_object(message):
         return 0
     calls = message.get("tool_calls")

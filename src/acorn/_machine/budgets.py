@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from acorn._formats.json import text_of
+from acorn._history.compaction import text_length
 from acorn.errors import DeclarationError, LimitError
 from acorn.journal import ResultMessage
 from acorn.models.port import Model, ModelResponse, Price, models_of
+from acorn.models.request import ModelRequest
 from acorn.record import Run
 from acorn.types import ToolCall, ToolResult, Usage, is_json_object
 
@@ -192,12 +194,25 @@ class Budgets:
             f"limit, or use a faster model."
         )
 
-    def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_summary: bool = False) -> None:
+    def pay(
+        self,
+        request: ModelRequest,
+        response: ModelResponse,
+        model: Model,
+        run: Run,
+        seconds: float,
+        *,
+        is_summary: bool = False,
+    ) -> None:
         """Add the usage and the cost of a response to the run and to all its budgets.
 
         If the response is a summary, its usage does not influence the estimate for the next request.
         """
         usage = response.usage
+        if not (usage.input_tokens or usage.output_tokens):
+            # The provider has reported no usage, so the cost that LiteLLM computes is 0.
+            usage = response.usage = _estimate(usage, request, response)
+            response.cost = response.cost or None
         if not is_summary:
             self.meter.count(usage, seconds)
         if response.cost is None and (price := model.price()) is not None:
@@ -210,6 +225,14 @@ class Budgets:
             spent.tokens += tokens
             spent.cost += cost or 0.0
         run.model = response.model or model.name
+
+
+def _estimate(usage: Usage, request: ModelRequest, response: ModelResponse) -> Usage:
+    """Return a copy of the usage of a response, with tokens that are estimated from the texts."""
+    sent = sum(request.encoded(text_length)) + len(request.tools_json())
+    texts = [text for call in response.tool_calls for text in (call.name, call.arguments)]
+    received = sum(map(len, (response.content, response.reasoning or "", response.refusal or "", *texts)))
+    return replace(usage, input_tokens=sent // 4 + 1, output_tokens=received // 4 + 1, is_estimated=True)
 
 
 def add_usage(run: Run, usage: Usage, cost: float | None) -> None:

@@ -376,13 +376,13 @@ class Machine:
 
     def _take_response(self, ask: AskModel, response: ModelResponse, asked: float, now: float) -> None:
         if ask.is_summary:
-            self.builder.take_summary(response, asked, now)
+            self.builder.take_summary(ask.request, response, asked, now)
             self._prepare_request(now)
             return
         state, model = self.state, self.builder.model
         self.builder.request = None
         state.turns += 1
-        self.budgets.pay(response, model, self.run, now - asked)
+        self.budgets.pay(ask.request, response, model, self.run, now - asked)
         is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
         error = refusal_error(response, model) if is_refusal else None
         calls = self.transcript.add_response(response, asked, None if error is None else response.refusal or "")

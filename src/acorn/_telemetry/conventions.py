@@ -81,6 +81,7 @@ def usage_attributes(usage: Usage) -> JsonObject:
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+        "acorn.usage.is_estimated": usage.is_estimated,
     }
     return {
         "gen_ai.usage.input_tokens": usage.input_tokens,

@@ -156,7 +156,7 @@ class QueuedRequest(ModelAttempt):
         """Record that the response has started to arrive, and record the token usage if it is known."""
         if self.response_started is None:
             self.response_started = self.clock.monotonic()
-        if usage is not None:
+        if usage is not None and usage.total_tokens:  # If no usage was reported, the estimate continues to count.
             self.used_tokens = (usage.input_tokens, usage.output_tokens)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
@@ -165,7 +165,9 @@ class QueuedRequest(ModelAttempt):
             # A rejected request has used 0 tokens. If the connection broke, the number is unknown, and the estimate
             # continues to count.
             is_rejected = error.status is not None and 400 <= error.status < 500
-            self.on_response(Usage() if is_rejected else None)
+            self.on_response(None)
+            if is_rejected:
+                self.used_tokens = (0, 0)
         for limiter in self.limiters:
             limiter.release(self)
         return isinstance(error, ResendError)

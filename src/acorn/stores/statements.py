@@ -46,7 +46,8 @@ TABLES: tuple[str, ...] = (
       number {number}, id {id} NOT NULL UNIQUE, root bigint, parent text, agent text NOT NULL, status text NOT NULL,
       model text, steps bigint NOT NULL, input_tokens bigint NOT NULL, output_tokens bigint NOT NULL,
       cached_tokens bigint NOT NULL, reasoning_tokens bigint NOT NULL, requests bigint NOT NULL,
-      cache_write_tokens bigint NOT NULL, cost double precision, started {time} NOT NULL, updated {time} NOT NULL,
+      cache_write_tokens bigint NOT NULL, is_estimated boolean NOT NULL DEFAULT false, cost double precision,
+      started {time} NOT NULL, updated {time} NOT NULL,
       seconds double precision NOT NULL, batch text, item bigint, stop_reason text, error text,
       entry_count bigint NOT NULL, process text, heartbeat_age double precision NOT NULL DEFAULT 0,
       takeovers integer NOT NULL DEFAULT 0, takeover_steps bigint NOT NULL DEFAULT -1,
@@ -86,7 +87,8 @@ Each database creates the table `entries` of the journals with its own statement
 # Columns
 
 _USAGE_COLUMNS = (
-    "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "requests", "cache_write_tokens"
+    "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "requests",
+    "cache_write_tokens", "is_estimated",
 )  # fmt: skip
 FACTS_COLUMNS = (
     f"id, agent, status, model, steps, {', '.join(_USAGE_COLUMNS)}, cost, started, updated, seconds, batch, "
@@ -120,14 +122,14 @@ _RETURNING = f"RETURNING number, coalesce(root, number) AS root, {_IS_WATCHED} A
 # The statement does not set the process, which does not change, so that the database writes no index.
 UPDATE_RUNNING_ROOT = f"""
     UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp()
-    WHERE id = $15 AND entry_count = $16 AND process = $17 AND root IS NULL AND NOT cancel_requested
+    WHERE id = $16 AND entry_count = $17 AND process = $18 AND root IS NULL AND NOT cancel_requested
       AND open_requests = 0
     {_RETURNING}
 """
 UPDATE_RUN = f"""
-    UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = $16,
+    UPDATE runs SET {SET_CHANGE}, updated = clock_timestamp(), process = $17,
       cancel_requested = cancel_requested AND $1 = 'running'
-    WHERE id = $15 {_RETURNING}
+    WHERE id = $16 {_RETURNING}
 """
 _RUN_COLUMNS = f"{HEADER_COLUMNS}, {CHANGE_COLUMNS}, process"
 INSERT_RUN = f"""
@@ -358,6 +360,7 @@ def run_facts(row: Row, root: str, status: port.Status) -> port.RunFacts:
     run_id, agent, _, model, steps, *more = row
     cost, started, updated, seconds, batch, stop_reason, error, parent, item = more[len(_USAGE_COLUMNS) :]
     usage = Usage(*more[: len(_USAGE_COLUMNS)])
+    usage.is_estimated = bool(usage.is_estimated)  # SQLite stores a number.
     return port.RunFacts(
         run_id, agent, status, model, steps, usage, cost, to_datetime(started), to_datetime(updated), seconds,
         batch, stop_reason, error, root, parent, item,

@@ -148,7 +148,7 @@ class View {
       head.forked_from && this.origin(head.forked_from),
       part("time", seconds(head.seconds), head.started && when(head.started)),
       part("steps", String(head.steps ?? 0)),
-      part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
+      part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}${usage.is_estimated ? ", estimated" : ""}`),
       part("cost", money(head.cost)), part("", head.model));
     const isActive = !savedRun && ["running", "queued"].includes(head.status);
     const address = encodeURIComponent(this.id);
@@ -671,7 +671,7 @@ const SHOWN = {
     ...part("Figures", el("dl", { class: "facts" }, [
       ["model", entry.model], ["stopped by", entry.stop_reason], ["in", many(entry.usage.input_tokens, "token")], ["cached", entry.usage.cached_tokens && many(entry.usage.cached_tokens, "token")],
       ["out", many(entry.usage.output_tokens, "token")], ["reasoning", entry.usage.reasoning_tokens && many(entry.usage.reasoning_tokens, "token")], ["cost", money(entry.cost)],
-      ["requests", entry.attempts > 1 && String(entry.attempts)],
+      ["counted by", entry.usage.is_estimated && "an estimate"], ["requests", entry.attempts > 1 && String(entry.attempts)],
     ].filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))),
     ...(entry.fallbacks.length ? part("Failed models", el("ul", { class: "values" }, entry.fallbacks.map((each) => el("li", {}, `${each[0]}: ${each[2]}`)))) : []),
   ],

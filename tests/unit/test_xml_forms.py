@@ -567,7 +567,7 @@ KEYS = {
     "a/b": '<entry key="a/b">x</entry>',
     "<b>": '<entry key="&lt;b&gt;">x</entry>',
     "a&b": '<entry key="a&amp;b">x</entry>',
-    "\"'": '<entry key="&quot;&apos;">x</entry>',
+    "\"'": '<entry key="&quot;\'">x</entry>',
     "a\nb\tc\rd": '<entry key="a&#10;b&#9;c&#13;d">x</entry>',
     "a\x00": '<entry key="a\ufffd">x</entry>',
     "🦔": '<entry key="🦔">x</entry>',
@@ -620,7 +620,7 @@ def test_comment_end_inside_description_is_escaped() -> None:
 def test_attribute_description_is_escaped() -> None:
     schema: Any = create_model("Described", title=(str, Field(description="\"a\" & 'b'\n<c>\t\r\x00")))
     assert encode_xml(schema(title="x"), "v").splitlines()[1] == (
-        '  <title description="&quot;a&quot; &amp; &apos;b&apos;&#10;&lt;c&gt;&#9;&#13;\ufffd">x</title>'
+        "  <title description=\"&quot;a&quot; &amp; 'b'&#10;&lt;c&gt;&#9;&#13;\ufffd\">x</title>"
     )
 
 

@@ -43,13 +43,13 @@ from acorn.types import JsonObject, JsonValue, is_json_list, is_json_object
 FORBIDDEN_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
 FORBIDDEN_CHARACTER = re.compile(f"[{FORBIDDEN_CHARACTERS}]")
 _MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}  # `&` must be first, because all references contain this character.
-_QUOTES = {'"': "&quot;", "'": "&apos;"}
+_QUOTE = {'"': "&quot;"}
 # XML parsers replace \r with \n in text, and all whitespace with spaces in attributes.
 _RETURN = {"\r": "&#13;"}
 _WHITESPACE = {**_RETURN, "\n": "&#10;", "\t": "&#9;"}
 _IN_TEXT = tuple((_MARKUP | _RETURN).items())
-_IN_ATTRIBUTE = tuple((_MARKUP | _QUOTES | _WHITESPACE).items())
-_ANYWHERE = tuple((_MARKUP | _QUOTES).items())
+_IN_ATTRIBUTE = tuple((_MARKUP | _QUOTE | _WHITESPACE).items())
+_ANYWHERE = tuple((_MARKUP | _QUOTE | {"'": "&apos;"}).items())
 _ASCII_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_MARKUP = re.compile(r"[\w.\-]+")
 

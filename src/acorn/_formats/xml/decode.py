@@ -385,7 +385,8 @@ class _XmlReader:
             for value in values:
                 if candidate == (value if isinstance(value, str) else "" if value is None else to_compact_json(value)):
                     return value, cost
-        return text, _MISFIT
+        # A combination of the members of an enum flag is a number that the schema does not list.
+        return _scalar(text, str(node.get("type", "string")))[0], _MISFIT
 
     def _object(self, element: Element, node: JsonSchema) -> _Reading:
         if (data := self._inline_json(element, dict)) is not None:

@@ -73,6 +73,8 @@ class Media(ContentPart):
     """The noun for error messages, such as `an image`."""
     _family: ClassVar[str] = ""
     """The prefix of all media types that the class accepts, such as `image/`."""
+    _head: ClassVar[str] = "data:{};base64,"
+    """The text before the base64 data in a request, with `{}` in place of the media type."""
 
     def __init__(self, *_: object, **__: object) -> None:
         name = type(self).__name__
@@ -121,7 +123,7 @@ class Media(ContentPart):
             raise UnknownMediaTypeError(f"the type of {where} is unknown", hint)
         media_type = media_type or next((kind for kind in found if kind.startswith(cls._family)), found[0])
         media_type = cls._check_type(media_type, where)
-        return cls._create(Blob.from_bytes(raw, cls._head(media_type)), None, media_type, name)
+        return cls._create(Blob.from_bytes(raw, cls._head.format(media_type)), None, media_type, name)
 
     @classmethod
     def _create(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:
@@ -151,11 +153,6 @@ class Media(ContentPart):
     @classmethod
     def _example(cls) -> str:
         return {"image/": "image/png", "audio/": "audio/wav"}.get(cls._family, "application/pdf")
-
-    @classmethod
-    def _head(cls, media_type: str) -> str:
-        """Return the text before the base64 data in a request, such as `data:image/png;base64,`."""
-        return f"data:{media_type};base64,"
 
     # Attributes
 
@@ -264,7 +261,7 @@ class Media(ContentPart):
         data, url, media_type, name = map(saved.get, _FIELDS)
         if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
             raise ValueError(f"the fields of {cls._noun} must be strings: {', '.join(_FIELDS)}")
-        if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head(media_type):
+        if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head.format(media_type):
             return cls._create(data, None, cls._check_type(media_type, "the data"), name)
         if isinstance(data, str) and data[:5].lower() != "data:":
             return cls.from_bytes(_decode_base64(data), media_type, name)
@@ -289,10 +286,7 @@ class Audio(Media):
     kind = "audio"
     _noun = "audio"
     _family = "audio/"
-
-    @classmethod
-    def _head(cls, media_type: str) -> str:
-        return ""
+    _head = ""
 
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:

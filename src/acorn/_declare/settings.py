@@ -153,8 +153,7 @@ class Rule:
 
     def or_none(self, expected: str = "") -> Rule:
         """Return a rule that also accepts None."""
-        is_valid = self.is_valid
-        return Rule(lambda value: value is None or is_valid(value), expected or f"{self.expected}, or None")
+        return Rule(lambda value: value is None or self.is_valid(value), expected or f"{self.expected}, or None")
 
     def check(self, where: str, value: object) -> None:
         """Raise `DeclarationError` if a value violates the rule. `where` is the name of the value in the message."""

@@ -279,11 +279,10 @@ def check_branch(which: object, where: str) -> None:
 
 
 def _check_no_fork(which: Branch, where: str) -> None:
-    cls = class_of(which)
     if isinstance(which, AgentBase) and which.__acorn_call_options__.fork is not None:
         raise DeclarationError(
-            f"{where} is a `{cls.__name__}` with `using(thread=...)`, but only a separate run can be a fork. Call the "
-            f"agent instead."
+            f"{where} is a `{type(which).__name__}` with `using(thread=...)`, but only a separate run can be a fork. "
+            f"Call the agent instead."
         )
 
 

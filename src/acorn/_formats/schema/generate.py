@@ -143,8 +143,7 @@ class _Generator(GenerateJsonSchema):
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         generated = super().enum_schema(schema)
-        values = generated["enum"]  # An enum member that is an alias of another member repeats the value.
-        generated["enum"] = [value for index, value in enumerate(values) if value not in values[:index]]
+        generated["enum"] = _unique(generated["enum"])  # An enum member may be an alias of another member.
         return generated
 
     def arguments_schema(self, schema: core_schema.ArgumentsSchema) -> JsonSchemaValue:
@@ -178,6 +177,11 @@ class _Generator(GenerateJsonSchema):
         return super().encode_default(dft)
 
 
+def _unique(values: list[Any]) -> list[Any]:
+    """Return a list without repeated values, which may be unhashable."""
+    return [value for index, value in enumerate(values) if value not in values[:index]]
+
+
 def _drop_title(schema: JsonSchemaValue, cls: object) -> None:
     """Remove the title of a schema if Pydantic generated it from the class name, and preserve a user's title."""
     if "title" in schema and schema["title"] == getattr(cls, "__name__", None):
@@ -191,10 +195,7 @@ def _add_items(schema: JsonSchemaValue) -> None:
     change.
     """
     if schema.get("type") == "array" and "items" not in schema:
-        members: list[JsonSchemaValue] = []
-        for member in schema.get("prefixItems", []):
-            if member not in members:
-                members.append(member)
+        members = _unique(schema.get("prefixItems", []))
         schema["items"] = {} if not members else members[0] if len(members) == 1 else {"anyOf": members}
 
 

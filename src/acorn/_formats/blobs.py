@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from pydantic import SerializationInfo
 from pydantic_core import SchemaSerializer, core_schema, to_json
@@ -148,19 +148,14 @@ def _restore(data: JsonValue, prefix: str, blobs: Sequence[str]) -> Any:
 # Saved texts whose blobs are stored in a separate table.
 
 
-class SavedText(NamedTuple):
-    """The saved form of a value: its JSON text, and its blobs, which the store saves in a separate table."""
+def save_text(data: object) -> tuple[str, list[Blob]]:
+    """Convert JSON data to a saved text, which `BlobReader.read` converts back to the data.
 
-    text: str
-    """The JSON text with a placeholder in place of each blob."""
-    blobs: Sequence[Blob]
-
-
-def save_text(data: object) -> SavedText:
-    """Convert JSON data to a saved text, which `BlobReader.read` converts back to the data."""
+    Return (JSON text with a placeholder in place of each blob, blobs). The store saves the blobs in a separate table.
+    """
     collector = BlobCollector()
     text = _json_text(data, collector)
-    return SavedText(_add_index(text, collector) if collector.blobs or _has_index(data) else text, collector.blobs)
+    return _add_index(text, collector) if collector.blobs or _has_index(data) else text, collector.blobs
 
 
 def save_texts(values: Iterable[object]) -> tuple[list[str], list[Blob]]:

@@ -18,7 +18,6 @@ from acorn.thread import messages
 from acorn.thread.events import ConversationEvent, ThreadEvents, to_finite_json
 from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
 
-_ASK_HUMAN = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
 _Here = tuple[str, int, float]
 """The first fields of each journal entry: the run id, the step and the time."""
@@ -197,7 +196,7 @@ class _ForkWriter:
             self._apply_summary(here, event)
         elif isinstance(event, thread.HumanInputRequestedEvent) and event.tool_call_id is not None:
             call_id, (name, arguments) = event.tool_call_id, self._called_tools.get(event.tool_call_id, ("", ""))
-            kind: Any = "question" if name == _ASK_HUMAN else "approval"
+            kind: Any = "question" if name == "ask_human" else "approval"
             request_id = event.request_id or ""
             self._append(journal.InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
         elif isinstance(event, thread.HumanInputReceivedEvent) and event.tool_call_id is not None:
@@ -302,8 +301,7 @@ def _content_agrees(event: ConversationEvent, text: str) -> bool:
     if isinstance(event, thread.ToolResultEvent):
         return bool(event.result == text or to_finite_json(event.result) == to_finite_json(parse_json(text)))
     if isinstance(event, thread.ErrorEvent):
-        parsed = messages.outcome_event("", text, 0)
-        return event.error in (text, parsed.error if isinstance(parsed, thread.ErrorEvent) else text)
+        return event.error in (text, text.removeprefix(TOOL_ERROR))
     return text == event.content if isinstance(event, thread.MessageEvent) else True
 
 

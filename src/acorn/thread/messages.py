@@ -72,12 +72,9 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
 
 def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
     """Convert the text of a tool result to an error event if it starts like an error, or else to a result event."""
-    if text.startswith(TOOL_ERROR):
-        error = text.removeprefix(TOOL_ERROR)
-    elif text.startswith(VALIDATION_ERROR_START):
-        error = text
-    else:
+    if not text.startswith((TOOL_ERROR, VALIDATION_ERROR_START)):
         return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=text)
+    error = text.removeprefix(TOOL_ERROR)
     return ErrorEvent(iteration=iteration, error=error, recoverable=True, tool_call_id=call_id)
 
 

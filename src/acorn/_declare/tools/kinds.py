@@ -110,12 +110,11 @@ def source_may_ask_human(source: object) -> bool:
 
 AS_TOOL = "__acorn_as_tool__"
 """The attribute of an agent that contains a function. The function creates the tool from `where` and `owner`."""
-_BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 def first_paragraph(doc: str | None) -> str:
     """Return the first paragraph of a docstring, which describes an agent to the model."""
-    return _BLANK_LINE.split(inspect.cleandoc(doc or ""))[0]
+    return re.split(r"\n\s*\n", inspect.cleandoc(doc or ""))[0]
 
 
 @dataclass(frozen=True, eq=False)

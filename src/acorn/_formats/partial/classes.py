@@ -153,9 +153,7 @@ def partial_class(kind: object) -> type[PartialModel]:
 def partial_type(kind: object) -> Any:
     """Return `kind` with a partial class in place of each Pydantic class and dataclass, for an incomplete value."""
     with _class_batch() as batch:
-        if has_partial(kind):
-            return partial_class(kind)
-        return _partial_type(kind, batch)
+        return partial_class(kind) if has_partial(kind) else _partial_type(kind, batch)
 
 
 @contextmanager

@@ -503,18 +503,14 @@ def _scalar(text: str, kind: str) -> _Reading:
     exact, string, loose = 0.0, _PREFERENCE, 3 * _PREFERENCE
     if kind == "string":
         return text, string if text else 2 * string
-    if kind == "null":
-        if word in ("", "null", "None"):
-            return None, loose if word else 1.5 * string
-    elif kind == "boolean":
-        if word.lower() in ("true", "false"):
-            return word.lower() == "true", exact if text in ("true", "false") else loose
-    elif kind == "integer":
-        if _INTEGER.fullmatch(word):
-            return int(word), exact if str(int(word)) == text else loose
-    elif kind == "number":
-        if _INTEGER.fullmatch(word):
-            return int(word), 0.5 * string if str(int(word)) == text else loose
+    if kind == "null" and word in ("", "null", "None"):
+        return None, loose if word else 1.5 * string
+    if kind == "boolean" and word.lower() in ("true", "false"):
+        return word.lower() == "true", exact if text in ("true", "false") else loose
+    if kind in ("integer", "number") and _INTEGER.fullmatch(word):
+        fitting = exact if kind == "integer" else 0.5 * string
+        return int(word), fitting if str(int(word)) == text else loose
+    if kind == "number":
         with suppress(ValueError):
             number = float(word)
             return number, exact if to_compact_json(number) == text else loose

@@ -23,7 +23,7 @@ from acorn.errors import (
     ToolConflictError,
 )
 from acorn.record import Run, capture, current_run, listen
-from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage, approve, deny
 
 if TYPE_CHECKING:
     from acorn._call.runs import runs
@@ -51,6 +51,8 @@ __all__ = [
     "File",
     "Request",
     "ask_human",
+    "approve",
+    "deny",
     "capture",
     "listen",
     "current_run",

@@ -470,7 +470,8 @@ class module(AgentBase, Generic[In, Out, Deps]):
     def on_human(self, request: Request) -> Any:
         """Called when the run or one of its branches requests human input.
 
-        Return the answer, or None if no one can answer now.
+        Return the answer, or None if no one can answer now. For an approval, return `acorn.approve()` or
+        `acorn.deny("reason")`.
 
         def on_human(self, request):
             return input(request.question) or None

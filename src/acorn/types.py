@@ -214,7 +214,8 @@ class Request:
             def on_human(self, request: Request) -> str:
                 return f"I was asked: {request.question}"
 
-    Answer a question with any value. Answer an approval with True, False, or the reason for a rejection.
+    Answer a question with any value. Answer an approval with `acorn.approve()` or `acorn.deny("reason")`, or with True,
+    False, `"yes"` or `"no"`.
     """
 
     id: str
@@ -228,13 +229,27 @@ class Request:
     tool: str
     """The name of the tool that the model called."""
     arguments: JsonObject
-    """The arguments of the tool call."""
+    """The arguments of the tool call. For an approval, they include every default."""
     branch: str | None
     """The path of the branch that made the request, or None for the run itself."""
     asked: datetime
     """The time of the request."""
     choices: tuple[str, ...] | None = None
     """The choices that `ask_human` offers, or None."""
+
+
+def approve(arguments: Mapping[str, Any] | None = None) -> JsonObject:
+    """Return the answer that approves a tool call, as JSON data.
+
+    The tool receives exactly the arguments that the request shows, or `arguments` instead. `arguments` must contain all
+    arguments, as in `acorn.approve(arguments={**request.arguments, "amount": 10})`.
+    """
+    return {"approved": True} if arguments is None else {"approved": True, "arguments": dict(arguments)}
+
+
+def deny(reason: str | None = None) -> JsonObject:
+    """Return the answer that rejects a tool call, as JSON data. The model reads the reason."""
+    return {"approved": False} if reason is None else {"approved": False, "reason": reason}
 
 
 class Unfinished:

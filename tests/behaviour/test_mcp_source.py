@@ -22,7 +22,7 @@ from tests.cases import case
 from tests.ports import free_port, listens
 from tests.waiting import PATIENCE, comes_true, given_time
 
-from acorn import AcornError, DeclarationError, Paused, Request, Run, Step, ToolConflictError, module, tool
+from acorn import AcornError, DeclarationError, Paused, Request, Run, Step, ToolConflictError, deny, module, tool
 from acorn.mcp import MCPServer
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -310,7 +310,7 @@ def test_mcp_approve_function_selects_calls_that_need_approval(call: Call, scrip
 
     odd = Odd(tmp_path / "diary", approve=approve)
     model = script(together(calling("delete", text="all"), calling("delete", text="one")), finish("done"))
-    human = Human("Not today.", model=model, tools=[odd.server])
+    human = Human(deny("Not today."), model=model, tools=[odd.server])
     run = call.run(human, "x")
     assert [request.arguments for request in human.asked] == [{"text": "all"}]
     assert "Not today." in results(run)[0]

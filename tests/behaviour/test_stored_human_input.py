@@ -102,7 +102,7 @@ def test_approval_passed_to_runs_answer_is_used_on_resume(store: Any) -> None:
     [
         (True, [20.0], "20.0 refunded"),
         (False, [], "did not approve"),
-        ("too much", [], "too much"),
+        (acorn.deny("too much"), [], "too much"),
         ({"approved": True, "arguments": {"amount": 5}}, [5.0], "5.0 refunded"),
     ],
 )
@@ -118,7 +118,7 @@ def test_approval_rejection_and_edited_arguments_are_applied_on_resume(
     assert any(read in result for result in results)
 
 
-@each_case("answer", [None, 7, {"approved": True}, {"approved": True, "arguments": {"amount": "x"}}])
+@each_case("answer", [None, 7, "too much", {"approved": True, "arguments": {"amount": "x"}}])
 def test_invalid_answer_raises_input_error_and_human_input_request_stays_unanswered(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError):
@@ -127,7 +127,7 @@ def test_invalid_answer_raises_input_error_and_human_input_request_stays_unanswe
     assert desk(store, ASKS).resume(paused.run_id, answer=True) == "done"
 
 
-@each_case("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
+@each_case("answer", [None, 7, "too much", {"approved": 1, "arguments": {}}])
 def test_invalid_answer_passed_to_runs_answer_raises_input_error(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError, match="request"):

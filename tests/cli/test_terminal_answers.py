@@ -19,12 +19,19 @@ def begun(store: Path, cls: str = "Desk") -> Terminal:
 
 @pytest.mark.parametrize(
     ("typed", "read"),
-    [("y", "20.0 paid"), ("n", "did not approve"), ("", "did not approve"), ("too much", "The reason: too much")],
+    [
+        ("y\n", "20.0 paid"),
+        (" YES\n", "20.0 paid"),
+        ("n\n\n", "did not approve"),
+        ("\n\n", "did not approve"),
+        ("no\ntoo much\n", "The reason: too much"),
+        ("too much\nyes\n", "20.0 paid"),
+    ],
 )
 def test_approval_typed_at_terminal_prompt_is_passed_to_tool(tmp_path: Path, typed: str, read: str) -> None:
     terminal = begun(tmp_path / "runs.db")
-    terminal.until(lambda screen: "a reason to reject]" in screen.text)
-    terminal.type(f"{typed}\n")
+    terminal.until(lambda screen: "[y/N]" in screen.text)
+    terminal.type(typed)
     assert terminal.end() == 0
     assert "settled" in terminal.screen.text
     (facts,) = acorn.runs(tmp_path / "runs.db").list()
@@ -46,7 +53,7 @@ def test_answer_typed_at_terminal_prompt_is_passed_to_agent(tmp_path: Path) -> N
 def test_unanswered_terminal_prompt_prints_resume_command(tmp_path: Path, is_interrupted: bool) -> None:
     store = tmp_path / "runs.db"
     terminal = begun(store)
-    terminal.until(lambda screen: "a reason to reject]" in screen.text)
+    terminal.until(lambda screen: "[y/N]" in screen.text)
     if is_interrupted:
         terminal.interrupt()
     else:

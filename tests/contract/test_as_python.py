@@ -16,7 +16,7 @@ import pytest
 from tests.cases import case
 from tests.long_version import IS_LONG
 
-from acorn import File, Image, Run, runs
+from acorn import File, Image, Run, deny, runs
 from acorn._history.saved_form import decode_entries, encode_entry
 from acorn.stores import MemoryStore
 from acorn.testing.as_python import as_python
@@ -322,7 +322,7 @@ def test_as_python_of_run_with_unanswered_human_request_writes_skipped_test(agen
     passes(tmp_path, made, told, outcome="1 passed, 1 skipped")
 
 
-@pytest.mark.parametrize("answer", [True, False, "Too much.", {"approved": True, "arguments": {"amount": 3.0}}])
+@pytest.mark.parametrize("answer", [True, False, deny("Too much."), {"approved": True, "arguments": {"amount": 3.0}}])
 def test_generated_python_test_repeats_human_answers(agents: Any, answer: Any) -> None:
     script = [agents.call("ask_human", question="Which?"), agents.call("pay", amount=5.0), agents.finish("done")]
     above = [agents.call("asking", result="x"), *script, agents.finish("all done")]

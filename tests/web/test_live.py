@@ -186,7 +186,9 @@ def test_answer_to_question_resumes_run(app: Any) -> None:
 APPROVALS: list[tuple[Any, str]] = [
     (True, "200.0 paid back for 17"),
     (False, "did not approve"),
-    ("Too much.", "Too much."),
+    ({"approved": False, "reason": "Too much."}, "Too much."),
+    ({"approved": False, "reason": None}, "did not approve"),
+    ("yes", "200.0 paid back for 17"),
     ({"approved": True, "arguments": {"order": "17", "amount": 5.0}}, "5.0 paid back for 17"),
 ]
 

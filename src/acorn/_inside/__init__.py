@@ -60,6 +60,7 @@ from acorn._history import saved_form as _saved_form
 from acorn._history.compaction import SUMMARY_INTRODUCTION as SUMMARY_INTRODUCTION
 from acorn._history.saved_form import MisfitError as MisfitError
 from acorn._history.saved_form import RecordedError as RecordedError
+from acorn._machine.human_input import read_decision as read_decision
 from acorn._machine.machine import FINISHED as FINISHED
 from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
 from acorn.errors import InputError

@@ -17,6 +17,7 @@ from pydantic_core import from_json
 from acorn._declare.generics import check_deps
 from acorn._declare.settings import merge_settings, without_overridden
 from acorn._declare.spec import Spec
+from acorn._declare.tools.arguments import check_finite
 from acorn._declare.tools.kinds import Tool
 from acorn._formats.json import describe_error
 from acorn._formats.schema.shape import Shape
@@ -266,7 +267,9 @@ def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
         raise InputError(f"The arguments are not valid JSON: {error}") from error
     if not isinstance(arguments, dict):
         raise InputError(f"The arguments must be a JSON object, got {call.raw_arguments[:120]}")
-    return shape.from_call(name, (), arguments)
+    instance = shape.from_call(name, (), arguments)
+    check_finite(call.raw_arguments, {field: getattr(instance, field) for field in instance.model_fields_set}, {})
+    return instance
 
 
 def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:

@@ -9,28 +9,43 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 
-from acorn._declare.tools.kinds import is_ask_human, needs_approval
-from acorn._formats.json import excerpt, to_compact_json, to_json_data
+from acorn._declare.tools.kinds import ArgumentError, is_ask_human
+from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data
 from acorn._machine.asks import AskTool
 from acorn.errors import InputError
 from acorn.record import call_key
 from acorn.types import JsonObject, JsonValue, Request
 
+_WORDS = {"yes": True, "no": False}
 _REFUSED = "Refused: a person did not approve this call, so it was not made."
 
 
+def shown_arguments(ask: AskTool) -> JsonObject:
+    """Return all arguments of a call as JSON data, including defaults, as a request for approval shows them."""
+    try:
+        shown: JsonObject = to_json_data(ask.tool.named((ask.args, ask.kwargs)))
+    except Exception as error:  # A serializer of the user may raise any exception.
+        raise ArgumentError(describe_error(error)) from error
+    return shown
+
+
 def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
-    """Return the request for human input that a tool call needs, or None if the call needs no human input."""
+    """Return the request for human input that a tool call needs, or None if the call needs no human input.
+
+    An exception in the user's `approval` function ends the run.
+    """
     call, tool = ask.call, ask.tool
     request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
     if is_ask_human(tool.function):
         question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
         listed = None if choices is None else tuple(choices)
         return Request(request_id, run_id, "question", question, call.name, call.arguments, branch, asked, listed)
-    if not needs_approval(tool, (ask.args, ask.kwargs)):
+    approval = tool.options.approval
+    if not (approval if isinstance(approval, bool) else approval(tool.named((ask.args, ask.kwargs)))):
         return None
-    question = f"May `{call.name}` be called with {to_compact_json(call.arguments)}?"
-    return Request(request_id, run_id, "approval", question, call.name, call.arguments, branch, asked)
+    shown = shown_arguments(ask)
+    question = f"May `{call.name}` be called with {to_compact_json(shown)}?"
+    return Request(request_id, run_id, "approval", question, call.name, shown, branch, asked)
 
 
 def check_answer(request: Request, value: object) -> None:
@@ -43,23 +58,38 @@ def check_answer(request: Request, value: object) -> None:
         decision_of(request, value)
 
 
-def decision_of(request: Request, value: object) -> JsonObject | str | None:
-    """Return the decision in the answer to an approval request. Raise `InputError` if the answer is invalid.
+def decision_of(request: Request, value: object) -> JsonObject:
+    """Return the answer to an approval request in the form of `read_decision`.
 
-    The decision is the error text that reports a rejection to the model, a dict of changed arguments, or None for an
-    approval of the call without changes.
+    Raise `InputError` if the answer is invalid.
     """
-    if value is True:
+    decision = read_decision(value)
+    if decision is None:
+        raise InputError(
+            f"{excerpt(value)} is not a valid answer to the request `{request.id}` for approval of `{request.tool}`. "
+            f'Use True, False, `acorn.approve(arguments={{...}})` or `acorn.deny("reason")`. As text or JSON, use yes, '
+            f'no, {{"approved": true, "arguments": {{...}}}} or {{"approved": false, "reason": "..."}}.'
+        )
+    return decision
+
+
+def read_decision(value: object) -> JsonObject | None:
+    """Return an answer in the form of `acorn.approve()` and `acorn.deny()`, or None if it is not a valid answer.
+
+    Valid answers are this form, a boolean, and the words yes and no.
+    """
+    if isinstance(value, str):
+        value = _WORDS.get(value.strip().lower())
+    answer: JsonValue = {"approved": value} if isinstance(value, bool) else to_json_data(value)
+    if not isinstance(answer, dict) or not isinstance(approved := answer.get("approved"), bool):
         return None
-    if value is False or isinstance(value, str):
-        return f"{_REFUSED} The reason: {value}" if value and value.strip() else _REFUSED
-    answer: JsonValue = to_json_data(value)
-    if isinstance(answer, dict) and answer.keys() == {"approved", "arguments"} and answer["approved"] is True:
-        arguments: JsonValue = answer["arguments"]
-        if isinstance(arguments, dict):
-            return arguments
-    raise InputError(
-        f"{excerpt(value)} is not a valid answer to the request `{request.id}` for approval of `{request.tool}`. "
-        f"Use True to approve, False or a reason as text to reject, or {{'approved': True, 'arguments': {{...}}}} with "
-        f"all arguments to change the call."
-    )
+    key, kind = ("arguments", dict) if approved else ("reason", str)
+    detail = answer.get(key)
+    if answer.keys() - {"approved", key} or not isinstance(detail, kind | None):
+        return None
+    return {"approved": approved} if detail is None else {"approved": approved, key: detail}
+
+
+def rejection_error(reason: str | None) -> str:
+    """Return the error that the model reads if a person rejected its call."""
+    return f"{_REFUSED} The reason: {reason}" if reason and reason.strip() else _REFUSED

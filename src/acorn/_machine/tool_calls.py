@@ -18,7 +18,7 @@ from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
 from acorn._machine.budgets import Budgets
-from acorn._machine.human_input import check_answer, decision_of, request_for
+from acorn._machine.human_input import check_answer, decision_of, rejection_error, request_for, shown_arguments
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, State
@@ -78,11 +78,11 @@ class PendingCalls:
                 self._check_declared(state.branches[call.id])
             is_cut = was_cut and call is state.calls[-1] and not call.arguments
             prepared = self._prepare_call(call, is_cut=is_cut)
+            if isinstance(prepared, AskTool) and (prepared.tool.may_ask_human or call.id in state.requests):
+                prepared = self._request_input(prepared, now)
             if isinstance(prepared, AskTool):
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
-                if prepared.tool.may_ask_human:
-                    self._request_input(prepared, now)
             elif isinstance(prepared, ToolResult):
                 self.add_result(prepared, None)
             else:
@@ -280,55 +280,74 @@ class PendingCalls:
             raise StoreError(f"Request `{request_id}` ({request.question}) is already answered.")
         check_answer(request, value)
         if request.kind == "approval" and request.tool in self.builder.toolset.named:
-            decision = decision_of(request, value)
-            changed = self._approved_call(call_id, decision) if isinstance(decision, dict) else None
+            arguments = decision_of(request, value).get("arguments")
+            call = next(call for call in state.calls if call.id == call_id)
+            changed = None if arguments is None else self._approved_call(call, arguments)
             if isinstance(changed, ToolResult):
                 raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.error}")
         return call_id
 
     def add_answer(self, call_id: str, value: object) -> None:
         """Store a person's answer, add it to the journal, and apply it to the tool call that needs it."""
-        answer = self.state.answers[call_id] = to_json_data(value)
+        request = self.state.requests[call_id]
+        answer = to_json_data(value) if request.kind == "question" else decision_of(request, value)
+        self.state.answers[call_id] = answer
         text = answer if isinstance(answer, str) else to_json_text(answer)
-        self.transcript.add_entry(InputReceived, self.state.requests[call_id].id, call_id, text)
+        self.transcript.add_entry(InputReceived, request.id, call_id, text)
         self._use_answer(call_id)
 
-    def _request_input(self, ask: AskTool, now: float) -> None:
-        """Create a request for human input if the tool call needs one and has none yet."""
+    def _request_input(self, ask: AskTool, now: float) -> AskTool | BranchTool | ToolResult:
+        """Create a request for human input if the tool call needs one and has none yet, and return the call.
+
+        If the request comes from the saved run, the call receives the arguments that the request shows: a default of
+        the tool may have changed since.
+        """
         run, call = self.run, ask.call
-        if call.id in self.state.requests:  # The request comes from the saved run.
-            return
+        request = self.state.requests.get(call.id)
         asked = (self.started or run.started or _LONG_AGO) + timedelta(seconds=now)
         branch = None if self.plan.context is None else self.plan.context.path
-        request = request_for(ask, run.id, run.steps, branch or None, asked)
-        if request is None:
-            return
-        self.state.requests[call.id] = request
-        asked_for = (request.id, call.id, request.kind, request.question, call.name, call.raw_arguments)
-        self.transcript.add_entry(InputRequested, *asked_for, request.choices)
+        try:
+            if request is not None:
+                is_shown = request.kind == "question" or shown_arguments(ask) == request.arguments
+                return ask if is_shown else self._approved_call(call, request.arguments)
+            request = request_for(ask, run.id, run.steps, branch or None, asked)
+        except ArgumentError as error:
+            return ToolResult(call.id, call.name, error=str(error))
+        if request is not None:
+            self.state.requests[call.id] = request
+            shown = to_compact_json(request.arguments)
+            asked_for = (request.id, call.id, request.kind, request.question, call.name, shown)
+            self.transcript.add_entry(InputRequested, *asked_for, request.choices)
+        return ask
 
     def _use_answer(self, call_id: str) -> None:
         """Apply an answer: use it as the result of the call, or approve, change or reject the call."""
         state = self.state
         if call_id not in self.prepared or call_id in state.results:
             return
-        request, value = state.requests[call_id], state.answers[call_id]
+        request, answer = state.requests[call_id], state.answers[call_id]
         if request.kind == "question":
-            self.add_result(ToolResult(call_id, request.tool, value), None)
+            self.add_result(ToolResult(call_id, request.tool, answer), None)
             return
-        decision = decision_of(request, value)
-        if isinstance(decision, str):
-            self.add_result(ToolResult(call_id, request.tool, error=decision), None)
-            return
-        if isinstance(decision, dict):
-            changed = self._approved_call(call_id, decision)
+        decision = decision_of(request, answer)
+        if not decision["approved"]:
+            self.add_result(ToolResult(call_id, request.tool, error=rejection_error(decision.get("reason"))), None)
+        elif (arguments := decision.get("arguments")) is not None:
+            changed = self._approved_call(self.calls[call_id], arguments)
             if isinstance(changed, ToolResult):  # The process that received the answer could not check the arguments.
                 self.add_result(changed, None)
             else:
                 self.prepared[call_id] = changed
 
-    def _approved_call(self, call_id: str, arguments: JsonObject) -> AskTool | BranchTool | ToolResult:
-        """Prepare an approved call with the arguments that the person changed."""
-        call = next(call for call in self.state.calls if call.id == call_id)
-        changed = replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments))
-        return self._prepare_call(changed)
+    def _approved_call(self, call: ToolCall, arguments: JsonObject) -> AskTool | BranchTool | ToolResult:
+        """Prepare an approved call with the arguments that the request shows or that the person changed."""
+        prepared = self._prepare_call(replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments)))
+        if isinstance(prepared, AskTool):
+            missing = prepared.tool.named((prepared.args, prepared.kwargs)).keys() - arguments.keys()
+            if missing:  # A default that the person did not see must not be used.
+                return ToolResult(
+                    call.id,
+                    call.name,
+                    error=f"argument `{min(missing)}` is missing. Pass every argument that the request shows.",
+                )
+        return prepared

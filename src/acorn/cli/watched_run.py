@@ -15,7 +15,19 @@ from pathlib import Path
 from shlex import quote
 from typing import TextIO
 
-from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, StreamChunk, Unfinished, capture
+from acorn import (
+    AcornError,
+    ModelError,
+    ParseError,
+    Paused,
+    Request,
+    Run,
+    StreamChunk,
+    Unfinished,
+    approve,
+    capture,
+    deny,
+)
 from acorn._inside import Redactor, find_secrets, interrupt_on_sigterm, record_to_json, to_json_data, tree_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.errors import (
@@ -211,13 +223,18 @@ class WatchedRun:
         else:
             write_line(f"Answer each request with `acorn answer REQUEST VALUE`. Then: {self._resume_command}")
 
-    def _ask(self, request: Request) -> str | bool:
+    def _ask(self, request: Request) -> str | JsonObject:
         """Print a request for human input on the terminal and return the user's answer."""
         question = clean(self._redact(request.question))
-        if request.kind == "approval":
-            write(sys.stderr, f"{question} [y/N, or a reason to reject] ")
-            answer = _read_line().strip()
-            return True if answer.lower() in ("y", "yes") else False if answer.lower() in ("", "n", "no") else answer
+        while request.kind == "approval":
+            write(sys.stderr, f"{question} [y/N] ")
+            word = _read_line().strip().lower()
+            if word in ("y", "yes"):
+                return approve()
+            if word in ("", "n", "no"):
+                write(sys.stderr, "Reason (optional): ")
+                return deny(_read_line().strip() or None)
+            write_line("Answer yes or no. After a no, you can give a reason.")
         choices = f" ({', '.join(request.choices)})" if request.choices else ""
         write(sys.stderr, f"{question}{clean(choices)} ")
         return _read_line()

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from jsonschema import Draft202012Validator
 from referencing import Registry
 
-from acorn._inside import describe_errors, replace_surrogates, shorten, to_json_data
+from acorn._inside import describe_errors, read_decision, replace_surrogates, shorten, to_json_data
 from acorn._inside.runs import OwnerLoop, call_on_loop, current_machine
 from acorn.mcp.tools import clean, has_invisible, truncate
 from acorn.types import JsonObject, Request, is_json_list, is_json_object
@@ -122,7 +122,8 @@ async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple
 async def answer_url(caller: Caller, message: str, url: str) -> Action:
     """Ask a person to open a URL, and return the action for the server: `accept`, `decline` or `cancel`."""
     answer = await caller.ask(f"{message}\nOpen {url} and say yes when that is done.", None)
-    return "cancel" if answer is None else "accept" if answer is True else "decline"
+    decision = read_decision(answer)
+    return "cancel" if answer is None else "accept" if decision is not None and decision["approved"] else "decline"
 
 
 def _question(message: str, fields: Fields, defaults: JsonObject) -> str:

@@ -364,9 +364,8 @@ def _questions(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
 
 
 def _parse_answer(kind: str, text: str) -> object:
-    """Return a recorded answer. For an approval, this is a boolean, a dict of changed arguments, or a text."""
-    value: object = parse_json(text) if kind == "approval" else text
-    return value if isinstance(value, bool) or is_json_object(value) else text
+    """Return a recorded answer. For an approval, this is JSON data as of `acorn.approve()`."""
+    return parse_json(text) if kind == "approval" else text
 
 
 def _is_identifier(text: str) -> bool:

@@ -409,3 +409,12 @@ def test_image_input_is_accepted_only_as_data_url() -> None:
     assert url in json.dumps(model.requests[0].messages)
     refused = post(app(Looker(model=model)), "/run", {"question": "Whose?", "photo": "/etc/passwd"})
     assert (refused.status_code, refused.json()["error"]["problems"][0]["path"]) == (422, "photo")
+
+
+def test_openapi_document_describes_answers_to_approvals() -> None:
+    document = get(app(Echo()), "/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    assert schemas["Answer.Approval"]["properties"]["approved"]["const"] is True
+    assert schemas["Answer.Rejection"]["properties"]["approved"]["const"] is False
+    for body in ({"answer": {"approved": False, "reason": "x"}}, {"answer": "yes"}, {"answers": {"id": True}}):
+        jsonschema.validate(body, {**document, "$ref": "#/components/schemas/Answer"})

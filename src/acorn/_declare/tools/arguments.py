@@ -14,14 +14,17 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, is_dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
@@ -42,6 +45,8 @@ _BY_NAME = (_P.POSITIONAL_OR_KEYWORD, _P.KEYWORD_ONLY)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _CONDITIONS = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"}
 """The schema keywords, apart from `required`, that may make a property required."""
+_INFINITE = re.compile(r"(?<![a-z])(s?nan|inf|infinity)(?![a-z])|e\+?\d{3}|\d{200}|\\u", re.IGNORECASE)
+"""A pattern in every JSON text with NaN or an infinite number, also as text. `\\u` may escape a letter of them."""
 _Reader = Callable[[str], JsonObject]
 """A function that returns the named arguments from JSON text, or raises `ArgumentError`."""
 
@@ -78,11 +83,48 @@ class Binding:
             return (), named
         return tuple([named.pop(name) for name in self.positional if name in named]), named
 
+    def named(self, args: tuple[Any, ...], kwargs: JsonObject) -> JsonObject:
+        """Return all arguments of a call by name, but without the run."""
+        named = dict(zip(self.positional, args, strict=False))
+        return named | {name: value for name, value in kwargs.items() if name not in self.injected}
+
 
 def _check_filled(named: JsonObject, filled: frozenset[str]) -> None:
     """Raise `ArgumentError` if the model passes a keyword that a partial or the run sets already."""
     if taken := filled & named.keys():
         raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
+
+
+def check_finite(arguments: str, named: JsonObject, defaults: JsonObject) -> None:
+    """Raise `ArgumentError` if a model passes NaN or Infinity, for which a check such as `amount > 100` is wrong.
+
+    `arguments` is the JSON text, and `named` its validated arguments: `"NaN"` may have become a number.
+    """
+    if _INFINITE.search(arguments) is None:
+        return
+    given = {name: value for name, value in named.items() if value is not defaults.get(name, _P.empty)}
+    for value in (from_json(arguments), given):
+        for path, part in _find_infinite(value, ()):
+            raise ArgumentError(f"argument `{'.'.join(map(str, path))}`: expected a finite number, got {part}")
+
+
+def _find_infinite(value: Any, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], object]]:
+    """Yield the path and the value of each number in a value that is NaN or infinite and not a default."""
+    parts: Iterable[tuple[object, object]] = ()
+    if isinstance(value, float | Decimal):
+        if not Decimal(value).is_finite():
+            yield path, value
+    elif isinstance(value, BaseModel):
+        parts = [(name, getattr(value, name)) for name in value.model_fields_set]
+    elif is_dataclass(value):
+        parts = [(f.name, part) for f in fields(value) if (part := getattr(value, f.name, None)) is not f.default]
+    elif isinstance(value, Mapping):
+        items = cast(Mapping[object, object], value).items()
+        parts = [pair for key, part in items for pair in ((key, key), (key, part))]
+    elif isinstance(value, list | tuple | Set | deque):
+        parts = enumerate(cast(Iterable[object], value))
+    for key, part in parts:
+        yield from _find_infinite(part, (*path, key))
 
 
 def _not_an_object(arguments: str) -> str:
@@ -142,11 +184,18 @@ def _build(
     for name, description in descriptions().items():
         if (key := keys.get(name, name)) in schema["properties"]:
             schema["properties"][key].setdefault("description", description)
-    return schema, functools.partial(_read_by_types, schema, validator.validator.validate_json, filled)
+    # The approved arguments of a call have the names of the parameters.
+    validate = functools.partial(validator.validator.validate_json, by_alias=True, by_name=True)
+    defaults = {p.name: p.default.default if isinstance(p.default, FieldInfo) else p.default for p in parameters}
+    return schema, functools.partial(_read_by_types, schema, validate, filled, defaults)
 
 
 def _read_by_types(
-    schema: JsonSchema, validate: Callable[[str], JsonObject], filled: frozenset[str], arguments: str
+    schema: JsonSchema,
+    validate: Callable[[str], JsonObject],
+    filled: frozenset[str],
+    defaults: JsonObject,
+    arguments: str,
 ) -> JsonObject:
     """Return the named arguments from JSON text, converted by the type hints."""
     if arguments.lstrip().startswith("["):  # Pydantic would accept a list as positional arguments.
@@ -158,6 +207,7 @@ def _read_by_types(
     except Exception as error:  # A user's validator may raise any exception.
         raise ArgumentError(describe_error(error)) from error
     _check_filled(named, filled)  # A function with `**kwargs` accepts any keyword.
+    check_finite(arguments, named, defaults)
     return named
 
 
@@ -353,11 +403,18 @@ def _reason(error: Exception) -> str:
 
 
 def schema_binding(
-    schema: Any, function: Callable[..., Any], label: str, drop_first: bool, local_names: Mapping[str, object]
+    schema: Any,
+    function: Callable[..., Any],
+    label: str,
+    drop_first: bool,
+    local_names: Mapping[str, object],
+    *,
+    fills_defaults: bool,
 ) -> Binding:
     """Return the binding of a function with an explicit schema, after a check that they fit together.
 
-    `drop_first` omits the `self` of a method.
+    `drop_first` omits the `self` of a method. `fills_defaults` passes every default of the function and of the schema
+    explicitly, so that a person who approves a call sees it.
     """
     validator = _make_validator(schema, label)
     inner, filled, parameters = _read_signature(function, label, drop_first)
@@ -371,14 +428,26 @@ def schema_binding(
             f"Remove it from one of them."
         )
     known = _check_call(schema, [p for p in parameters if p.name not in injected], label)
-    read = functools.partial(_read_by_schema, schema, validator, known, filled | frozenset(injected))
+    defaults: JsonObject = {}
+    if fills_defaults:
+        for name, part in schema.get("properties", {}).items():
+            if is_json_object(part) and "default" in part and validator.evolve(schema=part).is_valid(part["default"]):
+                defaults[name] = part["default"]
+        by_name = [p for p in parameters if p.kind in _BY_NAME and p.name not in injected]
+        defaults |= {p.name: p.default for p in by_name if p.default is not _P.empty}
+    read = functools.partial(_read_by_schema, schema, validator, known, filled | frozenset(injected), defaults)
     return Binding(lambda: (schema, read), injected)
 
 
 def _read_by_schema(
-    schema: JsonSchema, validator: Any, known: frozenset[str] | None, filled: frozenset[str], arguments: str
+    schema: JsonSchema,
+    validator: Any,
+    known: frozenset[str] | None,
+    filled: frozenset[str],
+    defaults: JsonObject,
+    arguments: str,
 ) -> JsonObject:
-    """Return the named arguments from JSON text without conversion, so that "5" does not become 5.
+    """Return the named arguments and `defaults` from JSON text without conversion, so that "5" does not become 5.
 
     `known` contains the keywords that the function accepts, or None if it accepts any keyword.
     """
@@ -390,6 +459,7 @@ def _read_by_schema(
     if not is_json_object(received):
         raise ArgumentError(_not_an_object(arguments))
     _check_filled(received, filled)
+    check_finite(arguments, received, {})
     try:
         errors = dict.fromkeys(problems.describe_errors(validator.iter_errors(received), schema))
     except Exception as error:  # The user's schema may raise any error, and deeply nested arguments too.
@@ -399,7 +469,7 @@ def _read_by_schema(
         errors |= dict.fromkeys(problems.describe_unknown_property([], name, received, schema) for name in unknown)
     if errors:
         raise ArgumentError("; ".join(errors))
-    return received
+    return {**defaults, **received}
 
 
 def _make_validator(schema: object, label: str) -> Any:

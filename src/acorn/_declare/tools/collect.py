@@ -59,7 +59,7 @@ class FunctionTool(Tool):
         """The binding that contains the schema and the validator of the arguments."""
         arguments = (self.function, self.name, self.drop_first, self.local_names)
         if self.options.schema is not None:
-            return schema_binding(self.options.schema, *arguments)
+            return schema_binding(self.options.schema, *arguments, fills_defaults=bool(self.options.approval))
         return signature_binding(lambda: self._doc[1], *arguments)
 
     @cached_property
@@ -68,6 +68,9 @@ class FunctionTool(Tool):
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         return self.binding.bind(arguments, run)
+
+    def named(self, arguments: Arguments) -> JsonObject:
+        return self.binding.named(*arguments)
 
     def bound_to(self, instance: object) -> FunctionTool:
         if self.method is None:

@@ -68,6 +68,10 @@ class Tool:
         """Return the validated call arguments from the model's JSON text. Raise `ArgumentError` if they are invalid."""
         raise NotImplementedError
 
+    def named(self, arguments: Arguments) -> JsonObject:
+        """Return all arguments of a call by name, including defaults, but without the run and the partial's values."""
+        return arguments[1]
+
     def bound_to(self, instance: object) -> Tool:
         """Return a copy that calls the tool method on one instance, or the tool itself if it is not a method."""
         return self
@@ -210,35 +214,3 @@ def is_ask_human(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     return function is ask_human
-
-
-def needs_approval(tool: Tool, arguments: Arguments) -> bool:
-    """Return whether a call needs the approval of a person.
-
-    An exception in the user's function ends the run.
-    """
-    approval = tool.options.approval
-    if isinstance(approval, bool):
-        return approval
-    return bool(approval(named_arguments(tool, arguments)))
-
-
-def named_arguments(tool: Tool, arguments: Arguments) -> JsonObject:
-    """Return a dict that maps names to the arguments of a call, including defaults, but without the run."""
-    args, kwargs = arguments
-    if tool.options.schema is not None:
-        return dict(kwargs)
-    try:
-        signature = inspect.signature(tool.function)
-        bound = signature.bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):  # Some builtin functions have no signature.
-        return dict(kwargs)
-    bound.apply_defaults()
-    named: JsonObject = {}
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            named.update(value)
-        elif not isinstance(value, Run) and not (kind is inspect.Parameter.VAR_POSITIONAL and not value):
-            named[name] = value
-    return named

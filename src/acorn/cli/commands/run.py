@@ -187,7 +187,9 @@ def resume(
     run: options.RunArgument,
     answer: Annotated[
         str | None,
-        typer.Option(metavar="VALUE", help="The answer to the request that the run waits for, as JSON or as text."),
+        typer.Option(
+            metavar="VALUE", help="The answer to the request that the run waits for: yes or no, text or JSON."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
     no: Annotated[str | None, typer.Option(metavar="REASON", help="Reject the tool call, with a reason.")] = None,
@@ -205,7 +207,7 @@ def resume(
     """
     given = [parse_json(answer)] if answer is not None else []
     given += [True] if yes else []
-    given += [no or False] if no is not None else []
+    given += [acorn.deny(no or None)] if no is not None else []
     if len(given) > 1:
         raise CommandError("`--answer`, `--yes` and `--no` cannot be combined. Use only one of them.")
     out = context.obj.reserve_stdout()

@@ -142,11 +142,14 @@ def _print_table(headings: Iterable[str], rows: Iterable[Iterable[str | Text]]) 
 
 def answer(
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request, or its first characters.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON such as `true` or as text.")],
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="The answer: yes or no for an approval, or text or JSON.")
+    ],
     store: StoredRunsOption = None,
 ) -> None:
     """Answer a request for human input.
 
+    For an approval, VALUE may also be {"approved": true, "arguments": {...}} or {"approved": false, "reason": "..."}.
     The run continues after a worker or `acorn resume` resumes it.
     """
     opened_store = open_chosen_store(store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
@@ -44,11 +46,32 @@ class PausedBody(BaseModel):
     answer: str
 
 
-class RunAnswers(BaseModel, extra="forbid"):
-    """An answer to the only open request of a run, or an object that maps request ids to answers."""
+class Approval(BaseModel, extra="forbid"):
+    """The approval of a tool call, with the arguments that the request shows, or with `arguments` instead."""
 
-    answer: object = None
-    answers: dict[str, object] = {}
+    approved: Literal[True]
+    arguments: dict[str, object] | None = None
+
+
+class Rejection(BaseModel, extra="forbid"):
+    """The rejection of a tool call. The model reads the reason."""
+
+    approved: Literal[False]
+    reason: str | None = None
+
+
+Answer = Approval | Rejection | bool | Literal["yes", "no"] | object
+
+
+class RunAnswers(BaseModel, extra="forbid"):
+    """An answer to the only open request of a run, or an object that maps request ids to answers.
+
+    The answer to an approval is an `Approval`, a `Rejection`, a boolean, or the word yes or no. The answer to a
+    question is any value.
+    """
+
+    answer: Answer = None
+    answers: dict[str, Answer] = {}
 
 
 _EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}

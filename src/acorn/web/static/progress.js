@@ -112,8 +112,10 @@ const HANDLERS = {
     call?.wait(event.kind === "approval" ? "waiting for approval" : "waiting for an answer");
   },
   InputReceived(event, run) {
-    const decision = run.approvals.has(event.request_id) && { true: "approved", false: "rejected" }[event.answer];
-    run.note("person", "human input", decision || oneLine(event.answer, 400));
+    const decision = run.approvals.has(event.request_id) ? parse(event.answer) : undefined;
+    const word = isRecord(decision) && (decision.approved ? "approved" : "rejected");
+    const detail = word && (decision.arguments ? JSON.stringify(decision.arguments) : decision.reason);
+    run.note("person", "human input", oneLine(word ? [word, detail].filter(Boolean).join(": ") : event.answer, 400));
   },
   Compacted(event, run) {
     this.count(event.usage, event.cost);

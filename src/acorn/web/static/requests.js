@@ -45,7 +45,7 @@ export function requestCard(request, answer) {
       return send({ approved: true, arguments: changed });
     };
     put(card, el("p", { class: "hint" }, "You can change the arguments before you approve the call."), el("div", { class: "field" }, args), el("div", { class: "field" }, reason));
-    put(card, el("div", { class: "actions" }, button("Approve", approve, { look: "primary", picture: "check" }), button("Reject", () => send(reason.value.trim() || false), { picture: "cross" })));
+    put(card, el("div", { class: "actions" }, button("Approve", approve, { look: "primary", picture: "check" }), button("Reject", () => send({ approved: false, reason: reason.value.trim() || null }), { picture: "cross" })));
   }
   put(card, wrong);
   return card;

@@ -139,11 +139,11 @@ def judge_xml(shape: Shape, content: str, root: str, cut_at: int | None = None) 
     if cut_at is not None and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
         return FinishResult(content, None, [], _cut_off_message(cut_at), was_cut=True)
     try:
-        return FinishResult(content, decode_xml(content, shape, root))
+        return FinishResult(content, decode_xml(content, shape, root, trims=True))
     except ParseError as error:
         return FinishResult(content, None, [], str(error), cause=error)
     except ValidationError as error:
-        found = find_problems(error, shape.xml_schema, read_xml(content, shape.xml_schema, root))
+        found = find_problems(error, shape.xml_schema, read_xml(content, shape, root, trims=True))
         return FinishResult(content, None, found, cause=error)
 
 

@@ -26,7 +26,7 @@ from pydantic_core import from_json, to_json
 
 from acorn._formats.json import replace_surrogates, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, additional_schema, follow_refs
-from acorn._formats.schema.shape import Shape
+from acorn._formats.schema.shape import RESULT, Shape
 from acorn.errors import ParseError
 from acorn.types import JsonObject, JsonValue, is_json_object
 
@@ -203,34 +203,41 @@ def _character(reference: re.Match[str]) -> str:
 # The position of the answer in a reply.
 
 _FENCE = "```"
+_Span = tuple[int, int | None, bool]
+"""The start and the end position of an element, and whether a code fence is around it. The end is None if the element
+has no closing tag."""
 _HALF_TAG = re.compile(r"</[\w.\-]*\s*")
 
 
-def find_answer(source: str, root: str) -> tuple[int, int]:
+def find_answer(source: str, root: str, *, is_text: bool = False) -> tuple[int, int]:
     """Return the start and the end position of the answer in a reply.
 
     Models mention `<output>` in the prose before, after and inside their answer. Therefore the search prefers a tag
     with fields to a tag without fields. It prefers a closed element to an element that starts earlier and has no end.
-    If the last element has no end, the reply was cut off. The end position is then the end of the usable text.
+    An element in a code fence is the answer only if no other element is. If `is_text` is True, the answer may be text
+    without fields. If the last element has no end, the reply was cut off. The end position is then the end of the
+    usable text.
     """
-    tags = list(_tags(source, root))
-    span = _last_outermost_span(tags, only_filled=True) or _last_outermost_span(tags, only_filled=False)
+    tags = list(_tags(source, root, is_text=is_text))
+    span = _last_outermost_span(tags, only_filled=True, is_text=is_text)
+    span = span or _last_outermost_span(tags, only_filled=False, is_text=is_text)
     if span is None:
         raise ParseError(f"The reply holds no <{root}> element.", raw_output=source)
-    start, end = span
+    start, end, _ = span
     return start, _cut_off_end(source, start) if end is None else end
 
 
-def _tags(source: str, root: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of all tags with the name `root` that are outside of comments and CDATA sections.
+def _tags(source: str, root: str, *, is_text: bool) -> Iterator[re.Match[str]]:
+    """Yield the matches of all code fences, and of all tags `root` that are outside of comments and CDATA sections.
 
-    The group `filled` is not None if another tag or JSON follows. After a tag that the prose only mentions, words
-    follow.
+    The group `filled` is not None if another tag or JSON follows, or with `is_text` any text except a single backtick.
+    After a tag that the prose only mentions, words follow.
     """
     name = re.escape(root)
+    filled = r"(?!</)(?:[^\s`]|```)" if is_text else rf"(?!</{name}[\s>])[<{{]"
     pattern = re.compile(
-        rf"<(?P<slash>/?){name}(?=[\s/>])[^<>]*>(?=(?P<filled>\s*(?!</{name}[\s>])[<{{])?)"
-        r"|(?P<comment><!--)|(?P<cdata><!\[CDATA\[)|(?P<dtd>(?i:<!DOCTYPE|<!ENTITY))"
+        rf"<(?P<slash>/?){name}(?=[\s/>])[^<>]*>(?=(?P<filled>\s*{filled})?)"
+        r"|(?P<comment><!--)|(?P<cdata><!\[CDATA\[)|(?P<dtd>(?i:<!DOCTYPE|<!ENTITY))|(?P<fence>`{3,}|~{3,})"
     )
     last_cdata = source.rfind("]]>")
     skip_until = 0
@@ -250,30 +257,40 @@ def _tags(source: str, root: str) -> Iterator[re.Match[str]]:
             yield match
 
 
-def _last_outermost_span(tags: Sequence[re.Match[str]], *, only_filled: bool) -> tuple[int, int | None] | None:
-    """Return the start and the end position of the last `root` element that is not inside another `root` element.
+def _last_outermost_span(tags: Sequence[re.Match[str]], *, only_filled: bool, is_text: bool) -> _Span | None:
+    """Return the last `root` element that is not inside another `root` element, preferably one outside of code fences.
 
-    The end position is None if the element has no closing tag. The result is None if the reply has no such element.
+    The result is None if the reply has no such element.
     """
-    opened: list[re.Match[str]] = []
-    closed: list[tuple[int, int]] = []
+    opened: list[tuple[re.Match[str], bool]] = []
+    closed: list[tuple[int, int, bool]] = []
+    depth, fence = 0, ""
     for tag in tags:
+        if mark := tag["fence"]:
+            if not depth:  # A fence inside an element is part of the answer.
+                fence = mark if not fence else "" if mark.startswith(fence) else fence
+            continue
         is_empty = tag[0].endswith("/>")
+        counts = not only_filled or tag["filled"] is not None
         if not tag["slash"] and not is_empty:
-            opened.append(tag)
+            opened.append((tag, bool(fence)))
+            depth += counts
             continue
         if tag["slash"] and not opened:
             continue
-        first = opened.pop() if tag["slash"] else tag
+        first, is_fenced = opened.pop() if tag["slash"] else (tag, bool(fence))
         if only_filled and (is_empty or first["filled"] is None):
             continue
+        depth -= bool(tag["slash"])
         while closed and closed[-1][0] > first.start():
             closed.pop()
-        closed.append((first.start(), tag.end()))
-    opened = [tag for tag in opened if tag["filled"] is not None or not only_filled]
-    if opened and (not closed or opened[-1].start() > closed[-1][1]):
-        return opened[-1].start(), None
-    return closed[-1] if closed else None
+        closed.append((first.start(), tag.end(), is_fenced))
+    spans: list[_Span] = [*closed]
+    opened = [(tag, is_fenced) for tag, is_fenced in opened if tag["filled"] is not None or not only_filled]
+    if opened and (not closed or (opened[-1][0].start() > closed[-1][1] and not is_text)):
+        spans.append((opened[-1][0].start(), None, opened[-1][1]))
+    outside = [span for span in spans if not span[2]]
+    return (outside or spans)[-1] if spans else None
 
 
 def _cut_off_end(source: str, start: int) -> int:
@@ -306,12 +323,14 @@ _Reading = tuple[Any, float]
 """The value of an element for one schema, and the misfit of the element and this schema."""
 
 
-def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
+def decode_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> BaseModel:
     """Decode the last outermost element named `root` in a model's reply to an instance of the shape's class.
 
-    The function raises `ParseError` if the reply has no such element, and `ValidationError` if the value is wrong.
+    If `trims` is True, the function removes whitespace around texts, which models add, and reads the text `null` as
+    None in fields that may be None. The function raises `ParseError` if the reply has no such element, and
+    `ValidationError` if the value is wrong.
     """
-    text = to_json(read_xml(source, shape.xml_schema, root), inf_nan_mode="constants")
+    text = to_json(read_xml(source, shape, root, trims=trims), inf_nan_mode="constants")
     try:
         return shape.schema.model_validate_json(text, by_alias=False, by_name=True)
     except ValidationError:
@@ -321,24 +340,35 @@ def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
         raise
 
 
-def read_xml(source: str, schema: JsonSchema, root: str) -> Any:
-    """Convert the last outermost element named `root` to JSON data, with the types that the schema declares."""
+def read_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> Any:
+    """Convert the last outermost element named `root` to JSON data, with the types that the shape declares.
+
+    The element of a plain type contains the value itself, or an element with the name of the field of `shape`.
+    """
     if len(source) > MAX_SIZE:
         raise ParseError(
             f"The XML is {len(source):,} characters long; at most {MAX_SIZE:,} are read.", raw_output=source[:1000]
         )
     source = replace_surrogates(source)
-    start, stop = find_answer(source, root)
+    start, stop = find_answer(source, root, is_text=shape.wrapped)
     elements = parse_xml(source, start, stop).children
     if not elements or elements[0].name != root:
         raise ParseError(f"The reply's <{root}> element cannot be read.", raw_output=source)
-    return _XmlReader(source, schema).convert(elements[0], schema)[0]
+    element, schema = elements[0], shape.xml_schema
+    reader = _XmlReader(source, schema, trims=trims)
+    data, misfit = reader.convert(element, schema)
+    if shape.wrapped and misfit >= 1 and (not trims or element.text(source).strip()):
+        value, misfit_of_value = reader.convert(element, schema["properties"][RESULT])
+        if misfit_of_value < misfit:
+            return {RESULT: value}
+    return data
 
 
 class _XmlReader:
-    def __init__(self, source: str, top: JsonSchema) -> None:
+    def __init__(self, source: str, top: JsonSchema, *, trims: bool) -> None:
         self.source = source
         self.top = top
+        self.trims = trims
         # A union converts the same element once for each member. Without a cache, the time would be exponential.
         self.readings: dict[tuple[int, int], _Reading] = {}
 
@@ -375,7 +405,7 @@ class _XmlReader:
         return best or (element.text(self.source), _MISFIT)
 
     def _scalar(self, element: Element, node: JsonSchema) -> _Reading:
-        value, misfit = _scalar(element.text(self.source), str(node["type"]))
+        value, misfit = _scalar(element.text(self.source), str(node["type"]), trims=self.trims)
         return value, misfit + (_MARKUP_IN_TEXT if element.children else 0)
 
     def _one_of(self, element: Element, node: JsonSchema) -> _Reading:
@@ -383,10 +413,12 @@ class _XmlReader:
         text = element.text(self.source)
         for candidate, cost in ((text, 0.0), (text.strip(), 3 * _PREFERENCE)):
             for value in values:
-                if candidate == (value if isinstance(value, str) else "" if value is None else to_compact_json(value)):
+                if candidate == (value if isinstance(value, str) else to_compact_json(value)) or (
+                    value is None and not candidate
+                ):
                     return value, cost
         # A combination of the members of an enum flag is a number that the schema does not list.
-        return _scalar(text, str(node.get("type", "string")))[0], _MISFIT
+        return _scalar(text, str(node.get("type", "string")), trims=self.trims)[0], _MISFIT
 
     def _object(self, element: Element, node: JsonSchema) -> _Reading:
         if (data := self._inline_json(element, dict)) is not None:
@@ -427,7 +459,7 @@ class _XmlReader:
         if (data := self._inline_json(element, list)) is not None:
             return data, 1.5 * _PREFERENCE
         if not element.children and (text := element.text(self.source)).strip():
-            return [text], _MISFIT
+            return [text.strip() if self.trims else text], _MISFIT
         prefix: list[JsonSchema] = node.get("prefixItems", [])
         value: list[Any] = []
         misfit = self._text_misfit(element)
@@ -443,7 +475,7 @@ class _XmlReader:
     def _anything(self, element: Element, node: JsonSchema) -> _Reading:
         """Convert an element without a schema. Its child tags determine whether it is text, a list or an object."""
         if not element.children:
-            return _scalar(element.text(self.source), "string")
+            return _scalar(element.text(self.source), "string", trims=self.trims)
         if all(child.name == "item" for child in element.children):
             return self._array(element, _ANYTHING)
         return self._object(element, {"additionalProperties": _ANYTHING})
@@ -493,18 +525,21 @@ def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:
     return any(_allows_null(member, top) for member in node.get("anyOf") or node.get("oneOf") or ())
 
 
-def _scalar(text: str, kind: str) -> _Reading:
+def _scalar(text: str, kind: str, *, trims: bool) -> _Reading:
     """Convert text to a number, boolean, null or string, and return (value, misfit).
+
+    If `trims` is True, whitespace around the text has no meaning, and `null` is None where a field may be None.
 
     Text that does not fit the type stays a string. The misfits make a union prefer an exact number, boolean or null
     such as `5` to a string. They make it prefer a string to an inexact number, boolean or null such as ` 5 `.
     """
     word = text.strip()
+    text = word if trims else text
     exact, string, loose = 0.0, _PREFERENCE, 3 * _PREFERENCE
     if kind == "string":
         return text, string if text else 2 * string
     if kind == "null" and word in ("", "null", "None"):
-        return None, loose if word else 1.5 * string
+        return None, exact if trims and word == "null" else loose if word else 1.5 * string
     if kind == "boolean" and word.lower() in ("true", "false"):
         return word.lower() == "true", exact if text in ("true", "false") else loose
     if kind in ("integer", "number") and _INTEGER.fullmatch(word):

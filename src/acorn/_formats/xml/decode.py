@@ -77,12 +77,11 @@ def raise_dtd(source: str) -> NoReturn:
     raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
 
 
-def parse_xml(source: str, start: int = 0, stop: int | None = None) -> Element:
+def parse_xml(source: str, start: int, stop: int) -> Element:
     """Parse the source text from `start` to `stop`, and return a root element without a name.
 
     The children of the root element are the outermost elements of the text.
     """
-    stop = len(source) if stop is None else stop
     top = Element("", {}, start, start)
     open_elements = [top]
     for token in _tokens(source, start, stop):

@@ -19,7 +19,7 @@ from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
-from acorn._formats.schema.problems import Problem, find_problems, public_problems
+from acorn._formats.schema.problems import Problem, find_problems, join_problems, public_problems
 from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import decode_xml, read_xml
 from acorn._formats.xml.encode import error_document, skeleton
@@ -226,7 +226,7 @@ def _cut_off_message(max_tokens: int) -> str:
 
 
 def _describe(found: Sequence[Problem]) -> str:
-    return "; ".join(describe_problem({**problem, "path": problem["path"] or "output"}) for problem in found)
+    return join_problems([describe_problem({**problem, "path": problem["path"] or "output"}) for problem in found])
 
 
 def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:

@@ -217,12 +217,13 @@ def _describe(error: ValidationError, schema: JsonSchema, arguments: str) -> str
         if first["type"] == "arguments_type":
             return _not_an_object(arguments)
         return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
-    return "; ".join(
+    texts = [
         f"argument `{problem['path']}` is missing, expected {problem['expected']}"
         if problem["received"] == "missing"
         else f"argument `{problem['path']}`: expected {problem['expected']}, got {problem['received']}"
         for problem in problems.find_problems(error, schema, from_json(arguments))
-    )
+    ]
+    return problems.join_problems(texts)
 
 
 def _is_simple_parameter(hint: object, default: object) -> bool:
@@ -468,7 +469,7 @@ def _read_by_schema(
         unknown = [name for name in received if name not in known]
         errors |= dict.fromkeys(problems.describe_unknown_property([], name, received, schema) for name in unknown)
     if errors:
-        raise ArgumentError("; ".join(errors))
+        raise ArgumentError(problems.join_problems([*errors]))
     return {**defaults, **received}
 
 

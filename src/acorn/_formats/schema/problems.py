@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
@@ -43,6 +43,8 @@ _FORMATS = {
 }
 _MAX_DEPTH = 8
 """The number of nested types that a description follows before it uses the word `value`."""
+MAX_PROBLEMS = 20
+"""The number of problems in one message, and of values in a description of an enum."""
 
 
 def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) -> str:
@@ -58,7 +60,7 @@ def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) 
     if "const" in node:
         return _quote(node["const"])
     if "enum" in node:
-        return "one of " + ", ".join(_quote(value) for value in node["enum"])
+        return "one of " + _list_values(node["enum"])
     for union in ("anyOf", "oneOf"):
         if union in node:
             return " or ".join(dict.fromkeys(describe_schema(member, top, depth - 1) for member in node[union]))
@@ -123,6 +125,13 @@ def _describe_count(low: int | None, high: int | None, noun: str) -> str:
     return f"at most {_plural(high, noun)}" if high is not None else ""
 
 
+def _list_values(values: list[Any]) -> str:
+    count = len(values)
+    if count <= MAX_PROBLEMS:
+        return ", ".join(map(_quote, values))
+    return f"{', '.join(map(_quote, values[: MAX_PROBLEMS // 2]))}, ... ({count:,} values)"
+
+
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -156,7 +165,13 @@ class Problem(TypedDict):
 
 def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
     """Return the problems as dicts for `ParseError.errors`, with the keys `path`, `expected` and `received`."""
-    return [{key: problem[key] for key in ("path", "expected", "received")} for problem in problems]
+    return [{key: problem[key] for key in ("path", "expected", "received")} for problem in problems[:MAX_PROBLEMS]]
+
+
+def join_problems(texts: Sequence[str]) -> str:
+    """Join the texts about the first problems, and count the other problems."""
+    shown, others = texts[:MAX_PROBLEMS], len(texts) - MAX_PROBLEMS
+    return "; ".join([*shown, f"{others:,} more"] if others > 0 else shown)
 
 
 def input_problem(path: str, expected: str, received: str, message: str) -> dict[str, str]:
@@ -167,61 +182,166 @@ def input_problem(path: str, expected: str, received: str, message: str) -> dict
 def find_problems(error: ValidationError, schema: JsonSchema, received: object) -> list[Problem]:
     """Return a list with one problem for each wrong field, in the order of Pydantic's errors.
 
-    `schema` is the JSON Schema of the validated class, and `received` is the data that failed validation.
+    In a union, only the errors of the member that was meant count. `schema` is the JSON Schema of the validated class,
+    and `received` is the data that failed validation.
     """
-    by_path: dict[str, Problem] = {}
-    for detail in error.errors(include_url=False):
-        path = _path(detail, received)
-        dotted = ".".join(str(part) for part in path)
-        # Every member of a union reports an error for the same field, but one description covers the whole union.
-        by_path.setdefault(
-            dotted,
-            Problem(
-                path=dotted,
-                expected=_expected(detail, path, schema),
-                received=_MISSING if _is_missing(detail) else format_value(detail["input"]),
-                excerpt=excerpt(detail["input"], 200),
-                expected_is_message=bool(_validator_message(detail)),
-            ),
+    places: dict[str, tuple[ErrorDetails, _Place]] = {}
+    for detail, place in _find_places(error.errors(include_url=False), 0, _Place((), schema, received), schema):
+        places.setdefault(".".join(map(str, place.path)), (detail, place))
+    return [
+        Problem(
+            path=path,
+            expected=_expected(detail, place, schema),
+            received=_MISSING if _is_missing(detail) else format_value(detail["input"]),
+            excerpt=excerpt(detail["input"], 200),
+            expected_is_message=bool(_validator_message(detail)),
         )
-    return list(by_path.values())
+        for path, (detail, place) in places.items()
+    ]
 
 
-def _path(detail: ErrorDetails, received: object) -> list[int | str]:
-    """Return the path of the wrong field, without the names of union members and validators that Pydantic inserts."""
-    location = list(detail["loc"])
-    path: list[int | str] = []
-    value: Any = received
-    for part in location:
-        keys = range(len(value)) if is_list_or_tuple(value) else value if is_json_object(value) else ()
-        if part in keys:
-            value = typing.cast(Any, value)[part]
-            path.append(part)
-    if _is_missing(detail) and location:
-        path.append(location[-1])
-    return path
+class _Place(NamedTuple):
+    """A position in the data that failed validation."""
+
+    path: tuple[int | str, ...]
+    node: JsonSchema | None
+    """The schema of the value, or None if the schema does not describe it. In a union, it is the schema of a member."""
+    value: Any
+    parent: JsonSchema | None = None
+
+    def child(self, part: int | str, top: JsonSchema) -> _Place:
+        is_inside = part in self.keys
+        node = None if self.node is None else _find_node(self.node, [part], top)
+        return _Place((*self.path, part), node, self.value[part] if is_inside else None, self.node)
+
+    @property
+    def keys(self) -> Container[object]:
+        value: object = self.value
+        return range(len(value)) if is_list_or_tuple(value) else value if is_json_object(value) else ()
+
+
+_Errors = list[ErrorDetails]
+
+
+def _find_places(details: _Errors, depth: int, place: _Place, top: JsonSchema) -> Iterator[tuple[ErrorDetails, _Place]]:
+    """Yield each error at or below a place with the place of its value.
+
+    The first `depth` parts of the location of each error lead to the place. Pydantic inserts the names of union members
+    and validators into locations. A path does not contain them.
+    """
+    groups: dict[int | str, _Errors] = {}
+    for detail in details:
+        location = detail["loc"][depth:]
+        if not location or location[0] == "[key]":
+            yield detail, place
+        else:
+            groups.setdefault(location[0], []).append(detail)
+    fields = {part for part, group in groups.items() if part in place.keys or _is_missing_here(group[0], depth)}
+    members = _union_members(place.node, top)
+    if members and len(fields) < len(groups):
+        yield from _find_member_places(groups, members, depth, place, top)
+        return
+    for part, group in groups.items():
+        yield from _find_places(group, depth + 1, place.child(part, top) if part in fields else place, top)
+
+
+def _is_missing_here(detail: ErrorDetails, depth: int) -> bool:
+    return _is_missing(detail) and len(detail["loc"]) == depth + 1
+
+
+def _find_member_places(
+    groups: Mapping[int | str, _Errors], members: list[JsonSchema], depth: int, place: _Place, top: JsonSchema
+) -> Iterator[tuple[ErrorDetails, _Place]]:
+    """Yield the errors of the union member that was meant, or one error about the complete union.
+
+    `groups` maps the name of each member to its errors.
+    """
+    fitting = {name: group for name, group in groups.items() if not _is_other_kind(group, depth + 1)}
+    if not fitting:  # The value has the type of no member.
+        yield next(iter(groups.values()))[0], place
+        return
+    nodes = {name: _member_node(members, name, top) for name in fitting}
+    tags = _find_tags([node for node in nodes.values() if node])
+    value: JsonObject = place.value if is_json_object(place.value) else {}
+    for tag, values in tags.items():
+        wrong = [detail for group in fitting.values() for detail in group if detail["loc"][depth + 1 :] == (tag,)]
+        if len(wrong) == len(fitting):  # The tag fits no member.
+            yield wrong[0], place.child(tag, top)._replace(node={"enum": values})
+            return
+
+    def rank(name: int | str) -> tuple[bool, bool, int]:
+        own = _tag_values(nodes[name] or {})
+        fits = [value[tag] in own[tag] for tag in tags if tag in value and tag in own]
+        return not any(fits), not all(fits), len(fitting[name])
+
+    name = min(fitting, key=rank)
+    yield from _find_places(fitting[name], depth + 1, place._replace(node=nodes[name] or place.node), top)
+
+
+def _is_other_kind(group: _Errors, depth: int) -> bool:
+    """Return whether one of the errors of a union member says that the complete value does not fit the member."""
+    return any(len(detail["loc"]) == depth and not _validator_message(detail) for detail in group)
+
+
+def _union_members(node: JsonSchema | None, top: JsonSchema) -> list[JsonSchema]:
+    node = follow_refs(node or {}, top)
+    members = node.get("anyOf") or node.get("oneOf") or []
+    tags = node.get("discriminator", {}).get("mapping", {})
+    return [*members, *({"$ref": ref, "tag": tag} for tag, ref in tags.items())]
+
+
+def _member_node(members: list[JsonSchema], name: int | str, top: JsonSchema) -> JsonSchema | None:
+    """Return the schema of the union member that Pydantic calls `name`, such as `function-after[check(), Refund]`."""
+    words = {*re.findall(r"\w+", str(name)), re.sub(r"[^\w.-]", "_", str(name))}
+    for member in members:
+        names = re.findall(r'"\$ref":"[^"]*/([^"/]+)"', to_compact_json(member))
+        if member.get("tag") == name or (names and words.issuperset(names)):
+            return follow_refs(member, top)
+    return None
+
+
+def _find_tags(nodes: list[JsonSchema]) -> dict[str, list[Any]]:
+    """Return the fields whose value tells the members of a union apart, with all values of each field."""
+    found: dict[str, list[Any]] = {}
+    owners: dict[str, int] = {}
+    for node in nodes:
+        for name, values in _tag_values(node).items():
+            found.setdefault(name, []).extend(values)
+            owners[name] = owners.get(name, 0) + 1
+    return {
+        name: values
+        for name, values in found.items()
+        if owners[name] > 1 and not any(value in values[:index] for index, value in enumerate(values))
+    }
+
+
+def _tag_values(node: JsonSchema) -> dict[str, list[Any]]:
+    fields: JsonObject = node.get("properties", {})
+    return {
+        name: field["enum"] if "enum" in field else [field["const"]]
+        for name, field in fields.items()
+        if is_json_object(field) and ("enum" in field or "const" in field)
+    }
 
 
 def _is_missing(detail: ErrorDetails) -> bool:
     return detail["type"].startswith("missing")
 
 
-def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchema) -> str:
+def _expected(detail: ErrorDetails, place: _Place, schema: JsonSchema) -> str:
     kind = detail["type"]
     if message := _validator_message(detail):
         return message
     if kind == "json_invalid":
         return f"valid JSON ({detail['msg'].removeprefix('Invalid JSON: ')})"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        parent = _find_node(schema, list(path[:-1]), schema)
-        names = ", ".join((parent or {}).get("properties", {})) or "none"
+        names = ", ".join(follow_refs(place.parent or {}, schema).get("properties", {})) or "none"
         return f"no such field; there are {names}"
     if detail["loc"][-1:] == ("[key]",):
         return f"another key ({detail['msg']})"
-    node = _find_node(schema, list(path), schema)
-    if node is None:
+    if place.node is None:
         return detail["msg"]
-    text = describe_schema(node, schema)
+    text = describe_schema(place.node, schema)
     if kind == "union_tag_invalid":
         ctx = detail.get("ctx", {})
         return f"{text}, where {ctx.get('discriminator')} is one of {ctx.get('expected_tags')}"

@@ -29,7 +29,7 @@ from typing_extensions import TypeIs
 
 from acorn._formats.json import excerpt, is_root_class, shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.problems import Problem, find_problems, input_problem
+from acorn._formats.schema.problems import MAX_PROBLEMS, Problem, find_problems, input_problem, join_problems
 from acorn.errors import DeclarationError, InputError
 from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple
 
@@ -277,8 +277,9 @@ class Shape:
             input_problem(name, "no such input", excerpt(received[name], 200), message)
             for name, message in unknown.items()
         ]
-        messages = "; ".join(problem["message"] for problem in problems)
-        return InputError(f"Wrong input for `{owner}`: {messages}. It takes {takes}.", problems=problems)
+        messages = join_problems([problem["message"] for problem in problems])
+        text = f"Wrong input for `{owner}`: {messages}. It takes {takes}."
+        return InputError(text, problems=problems[:MAX_PROBLEMS])
 
 
 def _public_problem(problem: Problem) -> dict[str, str]:

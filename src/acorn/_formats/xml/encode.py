@@ -34,7 +34,7 @@ from acorn._formats.json import (
     to_json_data,
 )
 from acorn._formats.schema.generate import JsonSchema, additional_schema, resolve_ref
-from acorn._formats.schema.problems import Problem
+from acorn._formats.schema.problems import MAX_PROBLEMS, Problem
 from acorn._formats.schema.shape import fields_of
 from acorn.errors import AcornError
 from acorn.types import JsonObject, JsonValue, is_json_list, is_json_object
@@ -370,18 +370,20 @@ VALIDATION_ERROR_START = '<error type="validation">'
 def error_document(problems: Sequence[Problem], message: str = "Output validation failed") -> str:
     """Return the XML document that reports validation errors to the model.
 
-    The document has one `<field>` element for each problem, with the expected and the received value.
+    The document has one `<field>` element for each of the first problems, with the expected and the received value.
     """
     lines = [VALIDATION_ERROR_START, f"  <message>{escape_text(message)}</message>"]
     if problems:
         lines.append("  <details>")
-        for problem in problems:
+        for problem in problems[:MAX_PROBLEMS]:
             lines += [
                 f'    <field name="{escape_attribute(problem["path"] or "output")}">',
                 f"      <expected>{escape_text(problem['expected'])}</expected>",
                 f"      <received>{escape_text(problem['received'])}</received>",
                 "    </field>",
             ]
+        if (others := len(problems) - MAX_PROBLEMS) > 0:
+            lines.append(f"    <others>{others:,} more</others>")
         lines.append("  </details>")
     lines += ["  <instruction>Please provide the output again in the correct format.</instruction>", "</error>"]
     return "\n".join(lines)

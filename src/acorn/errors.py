@@ -41,7 +41,7 @@ class InputError(AcornError, ValueError):
     """The arguments of a call do not fit the module's `initial_input`."""
 
     problems: list[JsonObject]
-    """A list with a dict for each of the first 20 invalid fields. Its keys are `path`, `expected`, `received` and `message`."""
+    """A list with a dict for each of the first 20 invalid fields: `path`, `expected`, `received` and `message`."""
 
     def __init__(self, message: str, *, problems: Sequence[JsonObject] = ()) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class ParseError(AcornError):
     raw_output: str
     """The text of the model's last output."""
     errors: list[JsonObject]
-    """A list with a dict for each of the first 20 invalid fields. Its keys are `path`, `expected` and `received`."""
+    """A list with a dict for each of the first 20 invalid fields: `path`, `expected` and `received`."""
     attempts: int
     """The number of outputs that the model wrote."""
 

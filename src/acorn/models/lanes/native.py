@@ -26,8 +26,8 @@ from acorn.models.request import ModelRequest
 from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
-_READ_ERRORS = (ProviderError, ValueError, LookupError, TypeError, AttributeError)
-"""The exceptions of a lane that cannot read a response."""
+_READ_ERRORS = (ProviderError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""The exceptions of a lane that cannot read a response. If the response is nested too deep, it is `RecursionError`."""
 
 
 class NativeModel:
@@ -277,11 +277,11 @@ def error_message_in(data: bytes) -> str:
     """
     try:
         answer: JsonValue = parse_json(data)
-    except ValueError:
+        error: JsonValue = answer.get("error", answer) if isinstance(answer, dict) else answer
+        message: JsonValue = error.get("message", error.get("detail")) if isinstance(error, dict) else error
+        return _as_sentence(message if isinstance(message, str) else str(answer)[:500])
+    except (ValueError, RecursionError):
         return _as_sentence(data.decode("utf-8", "replace").strip()[:500])
-    error: JsonValue = answer.get("error", answer) if isinstance(answer, dict) else answer
-    message: JsonValue = error.get("message", error.get("detail")) if isinstance(error, dict) else error
-    return _as_sentence(message if isinstance(message, str) else str(answer)[:500])
 
 
 def _as_sentence(text: str) -> str:

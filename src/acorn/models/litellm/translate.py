@@ -283,7 +283,7 @@ def _provider_message(text: str) -> str:
         message = inner.get("message") if isinstance(inner, dict) else inner
         if isinstance(message, str) and message:
             return message.strip().rstrip(".") + "."
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     text = _ERROR_SUFFIX.sub("", text)
     while (shorter := _ERROR_PREFIX.sub("", text, count=1)) != text:

@@ -90,7 +90,7 @@ def repair_turn(message: Message, index: int, results: dict[int, Message], used:
     calls, content = _calls_of(message), repair_content(message.get("content"))
     if not calls:
         return [] if content is None else [_copy_with_changes(message, ("tool_calls", "tool_call_id"), content=content)]
-    ids = unique_ids([id_of(call, "id") for call in calls], index, used)
+    ids = unique_ids([id_of(call, "id") for call in calls], f"call_{index}", used)
     repaired_calls = list(map(_repair_call, calls, ids))
     messages = [_copy_with_changes(message, ("tool_call_id",), content=content, tool_calls=repaired_calls)]
     media_parts: list[JsonObject] = []
@@ -168,8 +168,8 @@ def _copy_with_changes(message: Message, removed: Collection[str], **changes: An
     return cast(Message, {**kept, **changes})
 
 
-def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
-    """Return the tool call ids of one message. Replace each missing or repeated id with a new id.
+def unique_ids(ids: Sequence[str], prefix: str, used: set[str]) -> list[str]:
+    """Return the tool call ids of one message. Replace each missing or repeated id with a new id after `prefix`.
 
     `used` is the set of ids in earlier messages. The function adds the returned ids to this set.
     """
@@ -177,7 +177,7 @@ def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
     for slot, call_id in enumerate(ids):
         number = slot
         while not call_id or call_id in used:
-            call_id, number = f"call_{index}_{number}", number + len(ids)
+            call_id, number = f"{prefix}_{number}", number + len(ids)
         used.add(call_id)
         unique.append(call_id)
     return unique

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pydantic_core import from_json
@@ -41,6 +42,8 @@ class Transcript:
         self.journal = run.journal
         self.history = history_of_run(run)
         self._run_id = run.id
+        self._id_prefix = f"call_{sha256(run.id.encode()).hexdigest()[:8]}_"
+        """The start of the call ids that acorn generates in this run."""
         self._unanswered: list[ToolCall] = []
         """The tool calls of the last response that have no result in the history."""
         self._last_result: tuple[ToolResult, ResultMessage] | None = None
@@ -94,7 +97,8 @@ class Transcript:
         only to the journal.
         """
         history = self.history
-        calls = read_calls(response.tool_calls, len(history.messages)) if response.tool_calls else []
+        raw, entry_count = response.tool_calls, len(self.journal.entries)
+        calls = read_calls(raw, self._id_prefix, entry_count) if raw else []
         self.journal.step = self.run.steps + 1  # A response starts a new step.
         extra = copy_json(response.extra) if response.extra else {}
         needs_repair = bool(extra) or not calls or not all(map(_has_json_object, calls))
@@ -271,14 +275,15 @@ class Transcript:
         return tuple(closed)
 
 
-def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
+def read_calls(raw: Sequence[RawCall], prefix: str, index: int) -> list[ToolCall]:
     """Return the tool calls of a response, with parsed arguments and unique ids.
 
-    `index` is the history index of the response. New ids contain this index.
+    New ids start with `prefix` and contain `index`, the journal index of the response. An id of the provider that
+    starts with `prefix` is replaced, so that it is never equal to a new id.
     """
-    ids = [call.id or "" for call in raw]
+    ids = ["" if (call_id := str(call.id or "")).startswith(prefix) else call_id for call in raw]
     if len(ids) > 1 or "" in ids:
-        ids = unique_ids(ids, index, set())
+        ids = unique_ids(ids, f"{prefix}{index}", set())
     return [read_call(call_id, call.name, call.arguments or "{}") for call_id, call in zip(ids, raw, strict=True)]
 
 

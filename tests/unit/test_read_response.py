@@ -17,16 +17,16 @@ from acorn.types import ToolCall
 def test_tool_arguments_that_are_not_json_object_become_empty_dict() -> None:
     for text in ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}']:
         with case(text):
-            assert read_calls([RawCall("a", "f", text)], "call_x_", 1) == [ToolCall("a", "f", {}, text)]
+            assert read_calls([RawCall("a", "f", text)], "1") == [ToolCall("a", "f", {}, text)]
 
 
 def test_tool_calls_without_unique_ids_receive_unique_ids() -> None:
-    assert read_calls([], "call_x_", 1) == []
-    assert read_calls([RawCall("a", "f", "")], "call_x_", 1) == [ToolCall("a", "f", {}, "{}")]
-    (nameless,) = read_calls([RawCall("", "f", '{"x": 1}')], "call_x_", 1)
+    assert read_calls([], "1") == []
+    assert read_calls([RawCall("a", "f", "")], "1") == [ToolCall("a", "f", {}, "{}")]
+    (nameless,) = read_calls([RawCall("", "f", '{"x": 1}')], "1")
     assert nameless.id
     assert nameless.arguments == {"x": 1}
-    twins = read_calls([RawCall("a", "f", "{}"), RawCall("a", "g", "{}"), RawCall(None, "h", "{}")], "call_x_", 1)
+    twins = read_calls([RawCall("a", "f", "{}"), RawCall("a", "g", "{}"), RawCall(None, "h", "{}")], "1")
     assert [call.name for call in twins] == ["f", "g", "h"]
     assert len({call.id for call in twins} - {"", "None"}) == 3
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pydantic_core import from_json
@@ -30,6 +29,8 @@ from acorn.types import TOOL_ERROR, Content, JsonValue, Message, ToolCall, ToolR
 E = TypeVar("E", bound=Entry)
 P = ParamSpec("P")
 
+_NEW_ID = "call_acorn_"
+"""The start of the call ids that acorn generates."""
 _STOPPED = "This call was not completed: the run was stopped."
 _WAITING = "This call has not returned yet: it waits for a person."
 
@@ -42,8 +43,6 @@ class Transcript:
         self.journal = run.journal
         self.history = history_of_run(run)
         self._run_id = run.id
-        self._id_prefix = f"call_{sha256(run.id.encode()).hexdigest()[:8]}_"
-        """The start of the call ids that acorn generates in this run."""
         self._unanswered: list[ToolCall] = []
         """The tool calls of the last response that have no result in the history."""
         self._last_result: tuple[ToolResult, ResultMessage] | None = None
@@ -97,8 +96,10 @@ class Transcript:
         only to the journal.
         """
         history = self.history
-        raw, entry_count = response.tool_calls, len(self.journal.entries)
-        calls = read_calls(raw, self._id_prefix, entry_count) if raw else []
+        # The numbers of messages and entries together never repeat: the user may remove messages, but not entries, and
+        # a later run that continues the conversation has more messages.
+        place = f"{len(history.messages)}_{len(self.journal.entries)}"
+        calls = read_calls(response.tool_calls, place) if response.tool_calls else []
         self.journal.step = self.run.steps + 1  # A response starts a new step.
         extra = copy_json(response.extra) if response.extra else {}
         needs_repair = bool(extra) or not calls or not all(map(_has_json_object, calls))
@@ -275,15 +276,15 @@ class Transcript:
         return tuple(closed)
 
 
-def read_calls(raw: Sequence[RawCall], prefix: str, index: int) -> list[ToolCall]:
+def read_calls(raw: Sequence[RawCall], place: str) -> list[ToolCall]:
     """Return the tool calls of a response, with parsed arguments and unique ids.
 
-    New ids start with `prefix` and contain `index`, the journal index of the response. An id of the provider that
-    starts with `prefix` is replaced, so that it is never equal to a new id.
+    New ids contain `place`, which differs for each response. An id of the provider that looks like a new id is
+    replaced, because it may be equal to the id of another call.
     """
-    ids = ["" if (call_id := str(call.id or "")).startswith(prefix) else call_id for call in raw]
+    ids = ["" if (call_id := str(call.id or "")).startswith(_NEW_ID) else call_id for call in raw]
     if len(ids) > 1 or "" in ids:
-        ids = unique_ids(ids, f"{prefix}{index}", set())
+        ids = unique_ids(ids, f"{_NEW_ID}{place}", set())
     return [read_call(call_id, call.name, call.arguments or "{}") for call_id, call in zip(ids, raw, strict=True)]
 
 

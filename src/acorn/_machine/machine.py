@@ -45,6 +45,7 @@ from acorn.stores.port import RunCancelledError
 from acorn.types import Content, Message, Paused, Request, ToolCall, ToolResult, Unfinished
 
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
+FORCED_REMINDER = f"Call `{FINISH}` with your final answer now."
 FINISHED = "Finished."
 SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
 TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
@@ -334,8 +335,11 @@ class Machine:
 
     # The request: limits, compaction, and the forced finish
 
-    def _prepare_request(self, now: float) -> None:
-        """Choose the next request: a summary, a normal request, or a request that must end in an answer."""
+    def _prepare_request(self, now: float, reminder: str = "") -> None:
+        """Choose the next request: a summary, a normal request, or a request that must end in an answer.
+
+        `reminder` is the user message after a response without tool calls. A forced answer has its own message.
+        """
         state, builder, max_steps = self.state, self.builder, self.spec.max_steps
         state.phase = "model"
         if self.transcript.history.shown is not None:
@@ -345,6 +349,11 @@ class Machine:
         if self.budgets.limited and not self._has_room(now) and not state.forced:
             state.forced, state.reason = True, "limit"
         builder.request, state.was_forced = None, False
+        if reminder and state.forced:
+            reminder = FORCED_REMINDER if builder.model.can_force_tool(builder.build(now)) else ""
+            builder.request = None
+        if reminder:
+            self.transcript.add_user_message(reminder)
         if self.spec.compact_at is not None and builder.needs_summary():
             state.phase = "compact"
             return
@@ -505,10 +514,8 @@ class Machine:
                 state.digests = [*state.digests[-5:], digest]
                 if is_repeating(state.digests):
                     self._stop_repetition()
-            if not state.calls:
-                was_cut = state.response is not None and state.response.stop_reason == "length"
-                self.transcript.add_user_message(REMINDER_CUT_OFF if was_cut else REMINDER)
-            self._prepare_request(now)
+            was_cut = state.response is not None and state.response.stop_reason == "length"
+            self._prepare_request(now, "" if state.calls else REMINDER_CUT_OFF if was_cut else REMINDER)
 
     def _stop_repetition(self) -> None:
         """Warn the model that it repeats its steps.

@@ -253,7 +253,7 @@ def test_results_reordered_by_on_step_are_sent_in_call_order(call: Call) -> None
 def test_result_removed_by_on_step_is_sent_as_placeholder(call: Call) -> None:
     run, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.pop(0))
     assert told(requests[1])[3:] == [("tool", NO_RESULT), ("tool", "nothing in the cellar")]
-    assert roles(run.history[2:5]) == ["assistant", "tool", "assistant"]
+    assert roles(run.history[2:6]) == ["assistant", "tool", "tool", "assistant"]
 
 
 def test_tool_result_added_by_on_step_without_matching_call_is_not_sent(call: Call) -> None:
@@ -809,7 +809,7 @@ def append(message: Any) -> Edit:
 
 
 def test_invalid_message_in_history_raises_error_with_message_index(call: Call) -> None:
-    words = r"`history\[6\]` must be a dict with a `role` of .*user"
+    words = r"`history\[5\]` must be a dict with a `role` of .*user"
     for wrong in ("hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}):
         for limit in (None, 100_000):
             with case(wrong, limit):

@@ -144,7 +144,8 @@ class RequestMessages:
         repaired again.
         """
         known = self._count
-        new = [_readable(message, index) for index, message in enumerate(messages[known:], start=known)]
+        check_messages(messages, known)
+        new = list(map(_encodable, messages[known:]))
         results, misplaced, unanswered = match_results(new)
         if known and (misplaced or not self._stray_ids.isdisjoint(unanswered)):
             return False
@@ -208,17 +209,14 @@ def _is_name(name: object) -> bool:
     return type(name) is str and _NAME.fullmatch(name) is not None
 
 
-def _readable(message: object, index: int) -> Message:
-    """Return a message of the history in a form that can be encoded as UTF-8 JSON.
-
-    Raise `AcornError` if the user added a value that is not a message.
-    """
-    if not is_json_object(message) or message.get("role") not in ROLES:
-        raise AcornError(
-            f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
-            f"got {shorten(safe_repr(message), 120)}."
-        )
-    return _encodable(cast(Message, message))
+def check_messages(messages: Sequence[object], start: int = 0) -> None:
+    """Raise `AcornError` if the user added a value that is not a message at the index `start` or later."""
+    for index, message in enumerate(messages[start:], start):
+        if not is_json_object(message) or message.get("role") not in ROLES:
+            raise AcornError(
+                f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
+                f"got {shorten(safe_repr(message), 120)}."
+            )
 
 
 def _encodable(value: T) -> T:

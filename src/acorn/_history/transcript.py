@@ -20,7 +20,7 @@ from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
 from acorn._history.history import assistant_message, call_ids, history_of, steps_of, tool_message, user_message
-from acorn._history.repair import NO_RESULT, missing_results, open_calls, unique_ids
+from acorn._history.repair import NO_RESULT, match_results, missing_results, open_calls, unique_ids
 from acorn.journal import CalledTool, Entry, Form, ResultMessage
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Run, history_of_run
@@ -168,8 +168,15 @@ class Transcript:
         """
         last = self._last_result if is_unchanged else None
         messages = [last[1] if last is not None and result is last[0] else result_message(result) for result in results]
-        if messages or context is not None:
-            self._insert_results(messages, context)
+        added = messages
+        if not is_unchanged:
+            removed = {call.id for call in self._unanswered}.difference([message.call_id for message in messages])
+            if removed:  # The hook may have put its own results into the history.
+                removed &= match_results(self.history.current)[2]
+            ids = [call.id for call in self._unanswered if call.id in removed]
+            added = messages + [ResultMessage(call_id, NO_RESULT, "text", None) for call_id in ids]
+        if added or context is not None:
+            self._insert_results(added, context)
         return messages
 
     def _insert_results(self, results: Sequence[ResultMessage], context: Content | None) -> None:

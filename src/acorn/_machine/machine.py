@@ -25,7 +25,7 @@ from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten, to_json_text
 from acorn._history.history import current_openings, history_of
-from acorn._history.request_messages import REMINDER, RequestMessages
+from acorn._history.request_messages import REMINDER, RequestMessages, check_messages
 from acorn._history.saved_form import decode_instance
 from acorn._history.transcript import Transcript, first_messages
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
@@ -499,6 +499,8 @@ class Machine:
             changes = changes_of(step)
             context, output = changes.context, changes.output
             self.builder.apply(changes)
+        if (shown := self.transcript.history.shown) is not None:
+            check_messages(shown)  # The results move the messages, and an error has the index that the hook used.
         messages = self.transcript.add_results(results, context, is_unchanged=step is None)
         meter = state.meter
         meter.longest_step, meter.step_began = max(meter.longest_step, now - meter.step_began), now

@@ -17,6 +17,7 @@ from tests.web.serve.server import post
 
 import acorn
 from acorn import InputError, Paused, Request, ask_human, module, tool
+from acorn.mcp.elicitation import answer_url
 from acorn.testing import ScriptedModel, call, finish
 
 PAID: list[tuple[str, float]] = []
@@ -372,3 +373,22 @@ def test_answer_option_of_resume_command_takes_words(command: Any, tmp_path: Pat
             assert command("resume", request.run_id[:8], "--answer", word)[:2] == (0, '"settled"\n')
             results = tool_results(acorn.runs(tmp_path / "runs.db").get(request.run_id))
             assert ("20.0 paid" in results) == is_paid
+
+
+def test_mcp_request_to_open_url_takes_the_same_answers() -> None:
+    class Caller:
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
+        async def ask(self, question: str, choices: Any) -> Any:
+            return self.answer
+
+    for action, answers in {
+        "accept": [*APPROVED.values()],
+        "decline": [*DENIED.values(), *REASONS.values(), lambda: "later"],
+        "cancel": [lambda: None],
+    }.items():
+        for answer in answers:
+            with case(action, answer()):
+                caller: Any = Caller(answer())
+                assert asyncio.run(answer_url(caller, "Log in.", "https://example.com")) == action

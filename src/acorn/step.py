@@ -198,7 +198,7 @@ class Step(Generic[Deps]):
 
     def add_tool(self, tool: Callable[..., Any]) -> None:
         """Add a tool for the remaining steps of the run."""
-        new = make_tool(tool, "add_tool", self._spec.owner, {})
+        new = make_tool(tool, "add_tool", self._spec.owner, self._spec.local_names)
         if new.name in self._named_tools() or new.name in self._remaining_branches():
             raise ToolConflictError(
                 f"Tool '{new.name}' already exists. Set another name for the new tool with `@tool(name=...)`, or "
@@ -239,7 +239,7 @@ class Step(Generic[Deps]):
         chosen: dict[str, Tool] = {}
         for index, function in enumerate(self.tools):
             known = next((tool for tool in self._known if tool.function == function), None)
-            tool = known or make_tool(function, f"step.tools[{index}]", self._spec.owner, {})
+            tool = known or make_tool(function, f"step.tools[{index}]", self._spec.owner, self._spec.local_names)
             if chosen.setdefault(tool.name, tool) is not tool:
                 raise ToolConflictError(
                     f"`step.tools` contains two tools named '{tool.name}'. Remove one of the tools."

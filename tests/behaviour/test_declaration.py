@@ -294,7 +294,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("xml_input_root", ROOT, ["", "my input", "1st", "a:b", None]),
     ("xml_output_root", ROOT, ["<output>", 5]),
     ("xml_context_root", ROOT, ["a/b"]),
-    ("initial_input", SCHEMA, ["question", 5, True, ..., {"question": str}, {"question"}, Text(text="a")]),
+    ("initial_input", SCHEMA, ["question", 5, True, ..., {"question": str}, {"question"}]),
     ("final_output", SCHEMA, ["Verdict", 1.5]),
 ]
 

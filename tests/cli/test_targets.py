@@ -154,7 +154,7 @@ def test_missing_target_exits_with_2_and_one_line_error(acorn: Acorn) -> None:
         (str(AGENTS), "is a directory. Use the path of a Python file"),
         (".", "`.` is a directory. Use the path of a Python file"),
         ("agent.py:", "`agent.py:` has no class name. Add one after the colon, or remove the colon"),
-        (f"{AGENTS / 'odd.py'}:NotThere", "The input of `NotThere` uses a class that is not defined: "),
+        (f"{AGENTS / 'odd.py'}:NotThere", "`NotThere.initial_input` refers to a class that is not defined: "),
         (f"{AGENTS / 'odd.py'}:SpoiltByInit", "`SpoiltByInit.temperature` must be a number from 0 to 2"),
     ]:
         with case(target):

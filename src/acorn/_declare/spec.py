@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +94,8 @@ class Spec:
     xml_output_root: str
     xml_context_root: str
 
+    local_names: Mapping[str, object] = field(repr=False)
+    """The local variables that the type hints of tools may use, if the class was defined in a function."""
     deps_type: Any
     """The type that the class declares for its dependencies, or `Any`."""
 
@@ -165,14 +167,15 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
         module=f"{cls.__module__}:{cls.__qualname__}",
         declared=frozenset(declared),
         prompt=_find_prompt(cls, base),
+        local_names=local_names,
         deps_type=deps_type(cls),
         **frozen,
     )
 
 
-def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
+def revise_spec(spec: Spec, cls: type, values: Mapping[str, object]) -> Spec:
     """Return a copy of a spec with changed settings from an instance or a `with Agent.override(...)` block."""
-    changes = _freeze(cls, values, local_names)
+    changes = _freeze(cls, values, spec.local_names)
     if "model" in values:
         settings.check_set_once(spec.owner, values["model"], values)
     else:
@@ -202,15 +205,17 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
     for attribute, value in values.items():
         settings.check_setting(owner, attribute, value)
         if attribute == "tools":
-            listed, sources = collect_tools(value, owner, local_names)
-            tools = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
+            methods = collect_methods(cls, owner, local_names)
+            listed, sources = collect_tools(value, owner, local_names, methods)
+            tools = merge_tools(listed, methods, owner)
             frozen["tools"] = tools
             frozen["agent_tools"] = tuple([tool.function for tool in tools if isinstance(tool, AgentTool)])
             frozen["human_tools"] = tuple([tool for tool in tools if tool.may_ask_human])
             frozen["has_tool_methods"] = any(isinstance(tool, FunctionTool) and bool(tool.method) for tool in tools)
             frozen["sources"] = tuple(sources)
         elif attribute in _SHAPE_FIELDS:
-            frozen[_SHAPE_FIELDS[attribute]] = shape_of(value, owner, attribute)
+            find_names = partial(_names_of, cls, local_names)
+            frozen[_SHAPE_FIELDS[attribute]] = shape_of(value, owner, attribute, find_names)
         elif attribute == "cache":
             frozen["cache"] = (
                 CACHE_DEFAULT if value is True else AUTO_CACHE if value == settings.AUTO else tuple(value or ())
@@ -221,6 +226,11 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
         elif attribute != "system_prompt":
             frozen[attribute] = value
     return frozen
+
+
+def _names_of(cls: type, local_names: Mapping[str, object]) -> JsonObject:
+    """Return the names that a class definition can use: those of its Python module, and its local variables."""
+    return {**getattr(sys.modules.get(cls.__module__), "__dict__", {}), **local_names}
 
 
 def _find_prompt(cls: type, base: type) -> Prompt:

@@ -63,7 +63,7 @@ def spec_of(agent: AgentBase) -> Spec:
     if cached is None or not _is_current(cached, spec, values):
         if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
-        revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
+        revised = check_spec(revise_spec(spec, cls, settings))
         if alias is not None:
             revised = replace(revised, deps_type=deps_type(agent))
         cached = _cached_spec(spec, values, revised)
@@ -462,4 +462,4 @@ def prompt_within(overrides: Overrides, agent: Any) -> Any:
 
 
 def _revise(spec: Spec, cls: type[AgentBase], values: Mapping[str, Any]) -> Spec:
-    return check_spec(revise_spec(spec, cls, values, cls.__acorn_locals__)) if values else spec
+    return check_spec(revise_spec(spec, cls, values)) if values else spec

@@ -15,6 +15,7 @@ import functools
 import inspect
 import json
 import re
+import sys
 import types
 import typing
 from collections import deque
@@ -147,7 +148,8 @@ def signature_binding(
     `descriptions` returns the descriptions of the parameters. `drop_first` omits the `self` of an unbound method.
     """
     inner, filled, parameters = _read_signature(function, label, drop_first)
-    _check_parameters(parameters, label, inspect.isbuiltin(getattr(inner, "func", inner)))
+    routine = getattr(inner, "func", inner)
+    _check_parameters(parameters, label, inspect.isbuiltin(routine) or inspect.ismethoddescriptor(routine))
     hints = _read_hints(inner, parameters, label, local_names)
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
     injected = tuple(p.name for p in parameters if _is_run_hint(hints[p.name]))
@@ -273,7 +275,22 @@ def _read_signature(
         raise DeclarationError(
             f"The tool `{label}` has no signature that Python can read. Wrap it in a function with type hints."
         ) from error
+    if drop_first:
+        _check_self(parameters[:1], label)
     return inner, filled, [p for p in parameters[drop_first:] if p.name not in filled]
+
+
+def _check_self(first: list[inspect.Parameter], label: str) -> None:
+    """Raise `DeclarationError` if the first parameter of a method cannot be the one that receives the agent."""
+    kind = first[0].kind if first else _P.KEYWORD_ONLY
+    is_argument = kind in (_P.KEYWORD_ONLY, _P.VAR_KEYWORD)
+    if kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD):
+        is_argument = first[0].annotation is not _P.empty and first[0].name not in ("self", "cls")
+    if is_argument:
+        raise DeclarationError(
+            f"The method `{label}` has no parameter `self`, which receives the agent. Add it as the first parameter, "
+            f"or put `@staticmethod` below `@tool`."
+        )
 
 
 def _check_parameters(parameters: list[inspect.Parameter], label: str, is_builtin: bool) -> None:
@@ -286,6 +303,8 @@ def _check_parameters(parameters: list[inspect.Parameter], label: str, is_builti
             )
         if parameter.annotation is _P.empty:
             fix = "Wrap the function in one with type hints" if is_builtin else f"Add one, as in `{name}: str`"
+            if name == "self" and not is_builtin:
+                fix = f"If `{label}` is a method, mark it with `@tool` in its class instead of listing it in `tools`"
             raise DeclarationError(f"The parameter `{name}` of the tool `{label}` has no type hint. {fix}.")
 
 
@@ -302,6 +321,7 @@ def _read_hints(
     if not inspect.isroutine(inner):
         inner = type(inner).__call__
     inner = inspect.unwrap(inner)
+    local_names = {**local_names, **_enclosing_names(inner)}
     global_names: JsonObject = {**local_names, **getattr(inner, "__globals__", {})}
     annotated = typing.cast(Any, type("hints", (), {"__annotations__": {p.name: p.annotation for p in parameters}}))
     try:
@@ -314,6 +334,19 @@ def _read_hints(
         if parameter.default is None:  # `limit: int = None` means an optional parameter.
             hints[parameter.name] = _make_optional(hints[parameter.name])
     return {name: _make_eager(hint) for name, hint in hints.items()}
+
+
+def _enclosing_names(function: Any) -> JsonObject:
+    """Return the variables of the functions in which a function was defined, if these functions are still running."""
+    names: JsonObject = {}
+    path, file = getattr(function, "__qualname__", ""), getattr(function, "__code__", None)
+    frame: types.FrameType | None = sys._getframe()  # pyright: ignore[reportPrivateUsage] - Documented by Python.
+    while frame is not None and file is not None and "<locals>" in path:
+        code = frame.f_code
+        if code.co_filename == file.co_filename and path.startswith(f"{code.co_qualname}.<locals>."):
+            names = {**frame.f_locals, **names}
+        frame = frame.f_back
+    return names
 
 
 def _is_run_hint(hint: object) -> bool:

@@ -82,16 +82,19 @@ class FunctionTool(Tool):
 
 
 def collect_tools(
-    declared: Iterable[object], owner: str, local_names: Mapping[str, object]
+    declared: Iterable[object], owner: str, local_names: Mapping[str, object], methods: Sequence[Tool] = ()
 ) -> tuple[list[Tool], list[ToolSource]]:
-    """Return two lists from a `tools` list: its tools, each tool once, and its tool sources."""
+    """Return two lists from a `tools` list: its tools, each tool once, and its tool sources.
+
+    The list of tools does not contain the tool methods of the class, which are `methods`.
+    """
     tools: list[Tool] = []
     sources: list[ToolSource] = []
     for index, entry in enumerate(declared):
         if is_source(entry):
             if not any(entry is known for known in sources):
                 sources.append(entry)
-        elif not any(_is_same_function(entry, known.function) for known in tools):
+        elif not any(_is_same_function(unwrap_method(entry), known.function) for known in (*methods, *tools)):
             tools.append(make_tool(entry, f"tools[{index}]", owner, local_names))
     return tools, sources
 
@@ -158,7 +161,6 @@ def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> 
 
     Raise `ToolConflictError` if two tools have the same name.
     """
-    listed = [tool for tool in listed if not any(tool.function is method.function for method in methods)]
     by_name: dict[str, Tool] = {}
     for tool in (*listed, *methods):
         other = by_name.setdefault(tool.name, tool)
@@ -224,8 +226,9 @@ def _label(entry: object) -> str:
     while is_partial(entry):
         entry = entry.func
     target: Any = entry if hasattr(entry, "__qualname__") else type(entry)
-    # A method of a builtin object, such as `"".join`, has the module None.
-    return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
+    # A method of a builtin object, such as `"".join`, has the module None. A method of a builtin class has none.
+    module = getattr(target, "__module__", None)
+    return f"{module}.{target.__qualname__}" if module else str(target.__qualname__)
 
 
 def callable_docstring(function: object) -> str | None:

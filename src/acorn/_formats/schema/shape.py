@@ -11,6 +11,7 @@ TypedDicts). It rejects output schemas with images, audio or files, because a mo
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import typing
 import warnings
@@ -155,11 +156,25 @@ class Shape:
     schema: type[BaseModel]
     wrapped: bool = False
     """Whether the declared type is not a Pydantic class, so that its value is in the field `result` of `schema`."""
+    where: str = ""
+    """The declaring class and attribute for error messages, such as `Agent.final_output`."""
 
     @cached_property
     def json_schema(self) -> JsonSchema:
         """The JSON Schema in requests to providers. Its property names are the aliases of the fields."""
-        return schema_of(self.schema)
+        try:
+            return schema_of(self.schema)
+        except PydanticUserError as error:
+            if error.code != "class-not-fully-defined":
+                raise
+            raise self._undefined_class(error) from error
+
+    def _undefined_class(self, error: PydanticUserError) -> DeclarationError:
+        owner = self.where.split(".")[0]
+        return DeclarationError(
+            f"`{self.where}` refers to a class that is not defined: {shorten(error.message)} Define or import the "
+            f"class before `{owner}`."
+        )
 
     @cached_property
     def xml_schema(self) -> JsonSchema:
@@ -220,10 +235,7 @@ class Shape:
             wrong = [problem for problem in problems if problem["path"] not in unknown]
             raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
-            raise DeclarationError(
-                f"Cannot validate the input of `{owner}`, because it refers to a class that is not defined: "
-                f"{shorten(error.message)} Define or import the class before the call."
-            ) from error
+            raise self._undefined_class(error) from error
         if unknown:
             raise self._input_error(owner, [], unknown, kwargs)
         return instance
@@ -325,45 +337,48 @@ class EmptySchema(BaseModel):
 _EMPTY = Shape(EmptySchema)
 
 
-def shape_of(declared: object, owner: str, attribute: str) -> Shape:
+def shape_of(
+    declared: object, owner: str, attribute: str, find_names: Callable[[], Mapping[str, object]] = dict
+) -> Shape:
     """Convert a declared input or output to a shape.
 
-    `owner` (the class name) and `attribute` (such as `initial_input`) are for error messages.
+    `owner` (the class name) and `attribute` (such as `initial_input`) are for error messages. `find_names` returns the
+    names that a type hint in quotes may use.
     """
     if declared is BaseModel:
         raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
     if is_class(declared) and issubclass(declared, BaseModel) and not is_root_class(declared):
-        shape = Shape(declared)
+        shape = Shape(declared, where=f"{owner}.{attribute}")
     elif declared is None or declared is type(None) or declared == []:
         return _EMPTY
     elif is_list_or_tuple(declared):
-        shape = Shape(_class_from_list(declared, owner, attribute))
+        shape = Shape(_class_from_list(declared, owner, attribute), where=f"{owner}.{attribute}")
     else:
         fields = {RESULT: (_check_type(declared, owner, attribute), ...)}
-        shape = Shape(_create_class(fields, owner, attribute), wrapped=True)
-    _check_shape(shape, owner, attribute)
+        shape = Shape(_create_class(fields, owner, attribute), wrapped=True, where=f"{owner}.{attribute}")
+    _check_shape(shape, owner, attribute, find_names)
     return shape
 
 
-def _check_shape(shape: Shape, owner: str, attribute: str) -> None:
+def _check_shape(shape: Shape, owner: str, attribute: str, find_names: Callable[[], Mapping[str, object]]) -> None:
     """Raise `DeclarationError` if the shape cannot be described in JSON Schema, or if an output contains media.
 
     The check is skipped if a type hint refers to a class that is not defined yet.
     """
     try:
+        # Pydantic defers a class because of its configuration, or because a type hint refers to an undefined class.
+        if not shape.schema.__pydantic_complete__:
+            shape.schema.model_rebuild(raise_errors=False, _types_namespace=find_names())
+            if not shape.schema.__pydantic_complete__:
+                return
         schema = shape.json_schema
         if attribute.startswith("final"):
             require_no_media(schema, f"`{owner}.{attribute}`")
-        # Pydantic defers a class because of its configuration, or because a type hint refers to an undefined class.
-        if not shape.schema.__pydantic_complete__:
-            shape.schema.model_rebuild(raise_errors=False)
     except SchemaError as error:
         raise _compile_error(error, owner, attribute) from error
     except (PydanticUndefinedAnnotation, NameError):
         return
     except PydanticUserError as error:
-        if error.code == "class-not-fully-defined":
-            return
         raise DeclarationError(
             f"`{owner}.{attribute}` cannot be described in JSON Schema: {shorten(error.message)} "
             f"Use types that JSON can represent."
@@ -403,13 +418,16 @@ def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, 
     return name, (kind, parts[2] if len(parts) == 3 else ...)
 
 
-_NOT_TYPES: tuple[type[Any], ...] = (str, ForwardRef, bytes, int, float, dict, set, BaseModel, FieldInfo)
+_NOT_TYPES: tuple[type[Any], ...] = (str, ForwardRef, bytes, int, float, dict, set, FieldInfo)
 """Classes whose instances cannot be types. Pydantic's own error messages about such instances are confusing."""
 
 
 def _check_type(declared: Any, owner: str, where: str) -> Any:
-    if isinstance(declared, _NOT_TYPES) or declared is ...:
+    if isinstance(declared, _NOT_TYPES) or inspect.isroutine(declared) or declared is ...:
         raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
+    if has_fields(type(declared)):
+        name = type(declared).__name__
+        raise DeclarationError(f"`{owner}.{where}` is an instance of `{name}`. Use the class `{name}` itself.")
     return declared
 
 

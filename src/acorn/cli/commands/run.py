@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic.errors import PydanticUserError
 from rich.console import Console
 from rich.text import Text
 
@@ -75,13 +74,7 @@ def _parse_words(
     """Load the agent and parse the words after the target. If they ask for the help, print it and end the command."""
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agent = targets.load_agent(target)
-    try:
-        accepted = options.Options(read_spec(agent).input, acorn_names)
-    except (PydanticUserError, NameError) as error:
-        reason = getattr(error, "message", str(error))
-        raise CommandError(
-            f"The input of `{type(agent).__name__}` uses a class that is not defined: {reason}"
-        ) from error
+    accepted = options.Options(read_spec(agent).input, acorn_names)
     arguments = ParsedArguments(context.args, accepted, given)
     if arguments.acorn_options.help:
         show_help(agent, accepted, target, out)

@@ -23,13 +23,14 @@ from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
 from acorn._formats.json import PartCollector, copy_json
 from acorn._formats.xml.encode import encode_xml
-from acorn._machine.finish import judge_fields
+from acorn._machine.finish import judge_fields, judge_output
 from acorn._machine.state import State
-from acorn.errors import DeclarationError, ToolConflictError
+from acorn.errors import DeclarationError, InputError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
 from acorn.types import Content, JsonObject, ToolCall, ToolResult, Usage, is_json_list, is_json_object, is_list_or_tuple
 
+_UNSET: Any = object()
 _SETTABLE = (*STEP_SETTINGS, "tool_calls", "tool_results")
 Deps = TypeVar("Deps", default=Any)
 
@@ -65,6 +66,8 @@ class Step(Generic[Deps]):
     _known: tuple[Tool, ...]
     """The tools before the hook, and the tools that the hook added."""
     _branches: Collection[str]
+    _removed: Collection[str]
+    """The names of the tools and branches that earlier hooks of the run have removed."""
 
     # These attributes store the changes of the hook. They are class attributes until the hook sets them, because most
     # hooks change little.
@@ -85,7 +88,7 @@ class Step(Generic[Deps]):
         # The hook may change the lists. `__setattr__` would treat these assignments as changes by the hook.
         vars(self).update(run=run, counter=run.steps, tool_calls=list(state.calls), tool_results=results)
         vars(self).update(_spec=spec, _response=response, _before=state.settings, _known=tools, _listed=tools)
-        self._branches = branches
+        self._branches, self._removed = branches, state.removed
 
     if not TYPE_CHECKING:  # With `__setattr__`, a type checker would accept any name.
 
@@ -208,24 +211,37 @@ class Step(Generic[Deps]):
         self.tools.append(new.function)
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool or a branch for the remaining steps of the run."""
+        """Remove a tool or a branch for the remaining steps of the run.
+
+        A second removal does nothing. A name that never existed raises `InputError`.
+        """
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed, because it ends the run.")
         tools, branches = self._named_tools(), self._remaining_branches()
         if name in branches:
             self._removed_branches += (name,)
-            return
-        if name not in tools:
+        elif name in tools:
+            self.tools[:] = [function for function in self.tools if function != tools[name].function]
+        elif name not in (*self._removed, *self._branches, *[tool.name for tool in self._known]):
             names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
-            raise DeclarationError(f"Cannot remove the tool `{name}`: the step does not have it. Its tools: {names}.")
-        self.tools[:] = [function for function in self.tools if function != tools[name].function]
+            raise InputError(f"There is no tool `{name}` to remove. The tools are: {names}.")
 
-    def finish(self, /, **fields: Any) -> None:
-        """End the run after this hook, with these fields as its output.
+    def finish(self, output: Any = _UNSET, /, **fields: Any) -> None:
+        """End the run after this hook, with this output: one instance, or its fields.
 
-        If the output type of the module is not a Pydantic class, pass the output as `result`.
+        If the output type of the module is not a Pydantic class, you can also pass the output as `result`.
+
+        def on_step(self, step):
+            step.finish(Answer(answer="I may not say."))
         """
-        self._output = judge_fields(self._spec.output, fields, self._spec.owner)
+        spec = self._spec
+        if output is _UNSET:
+            self._output = judge_fields(spec.output, fields, spec.owner)
+        elif fields:
+            names = ", ".join(f"`{name}`" for name in fields)
+            raise TypeError(f"`step.finish` takes one output or its fields, but got an output and {names}.")
+        else:
+            self._output = judge_output(spec.output, output, spec.owner)
 
     def add_to_context(self, content: Any) -> None:
         """Add a string, dict, list or Pydantic instance to the conversation, after the tool results."""
@@ -282,9 +298,10 @@ class Step(Generic[Deps]):
     def _changes(self) -> StepChanges:
         parts = self._parts
         context = parts.content("\n".join(self._context)) if self._context and parts is not None else None
-        return StepChanges(
-            self._changed_settings(), self._chosen_tools(), self._removed_branches, context, self._output
-        )
+        tools, removed = self._chosen_tools(), self._removed_branches
+        if tools is not self._known:
+            removed += tuple(tool.name for tool in self._known if tool not in tools)
+        return StepChanges(self._changed_settings(), tools, removed, context, self._output)
 
     @property
     def _model_before(self) -> Any:
@@ -305,7 +322,8 @@ class StepChanges(NamedTuple):
 
     settings: JsonObject
     tools: tuple[Tool, ...]
-    removed_branches: tuple[str, ...]
+    removed: tuple[str, ...]
+    """The names of the tools and branches that the hook removed."""
     context: Content | None
     """The content from `add_to_context`, or None."""
     output: BaseModel | None

@@ -663,7 +663,7 @@ def test_add_tool_with_existing_name_raises_tool_conflict_error(call: Call, scri
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("serach", r"Cannot remove the tool `serach`: .*\. Its tools: `search_web`, `read_file`\."),
+        ("serach", r"There is no tool `serach` to remove\. The tools are: `search_web`, `read_file`\."),
         ("__finish__", "`__finish__` cannot be removed"),
     ],
 )

@@ -20,7 +20,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, join_problems, public_problems
-from acorn._formats.schema.shape import Shape, describe_problem
+from acorn._formats.schema.shape import RESULT, Shape, describe_problem
 from acorn._formats.xml.decode import decode_xml, read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._history.saved_form import decode_instance_json
@@ -162,11 +162,27 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     else:
         if not found:
             return instance
-    raise ParseError(
+    raise _misfit(found, fields, owner) from cause
+
+
+def judge_output(shape: Shape, output: Any, owner: str) -> BaseModel:
+    """Return the output instance for the value passed to `step.finish`. Raise `ParseError` if it is invalid."""
+    if shape.wrapped:
+        return judge_fields(shape, {RESULT: output}, owner)
+    if isinstance(output, shape.schema):
+        judge_fields(shape, dict(output), owner)  # Pydantic accepts an instance without a check of its values.
+        return output
+    shown, expected = shorten(safe_repr(output)), f"an instance of `{shape.schema.__name__}`"
+    problem = Problem(path="", expected=expected, received=shown, excerpt=shown, expected_is_message=False)
+    raise _misfit([problem], output, owner)
+
+
+def _misfit(found: Sequence[Problem], received: Any, owner: str) -> ParseError:
+    return ParseError(
         f"`step.finish` of `{owner}` was given an output that does not fit: {_describe(found)}.",
-        raw_output=safe_repr(fields),
+        raw_output=safe_repr(received),
         errors=public_problems(found),
-    ) from cause
+    )
 
 
 def no_answer(content: str, cut_at: int | None = None) -> FinishResult:

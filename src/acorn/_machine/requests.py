@@ -125,9 +125,9 @@ class RequestBuilder:
                 is_other_model = True
         if changes.tools != self.toolset.tools:
             state.tools = [tool.name for tool in changes.tools]
-        elif not changes.removed_branches and not is_other_model:  # Another model may need other tool definitions.
+        elif not changes.removed and not is_other_model:  # Another model may need other tool definitions.
             return
-        state.removed += changes.removed_branches
+        state.removed += changes.removed
         self._use_tools(changes.tools)
 
     # Tools

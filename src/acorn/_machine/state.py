@@ -165,7 +165,7 @@ class State:
     tools: list[str] | None = None
     """The names of the tools, or None if no hook has changed the tools."""
     removed: list[str] = field(default_factory=list[str])
-    """The names of the branches that a hook removed."""
+    """The names of the tools and branches that hooks removed."""
 
     # The calls of the current step
     response: ModelResponse | None = None

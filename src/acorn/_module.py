@@ -9,7 +9,7 @@ import copy
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast
 
 from acorn._declare.generics import Deps, In, Out, local_types, set_type_arguments
 from acorn._declare.module_base import NOT_COPIED, AgentBase, last_run, set_call_options, set_private
@@ -132,7 +132,10 @@ class module(AgentBase, Generic[In, Out, Deps]):
     __acorn_as_tool__ = ToolDescriptor()
     __acorn_shapes__ = ShapesDescriptor()
 
-    def __init__(self, **overrides: Any) -> None:
+    def __init__(self, *positional: Never, **overrides: Any) -> None:
+        if positional:
+            name = type(self).__name__
+            raise TypeError(f"`{name}` takes its settings as keyword arguments, as in `{name}(model=...)`.")
         for name, value in overrides.items():
             check_setting_name(type(self), name)
             setattr(self, name, value)

@@ -210,6 +210,14 @@ class Run(_RunState, Generic[Out, Deps]):
             "This code is not inside a tool call. Read `current_run().idempotency_key` in the function of a tool."
         )
 
+    if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any name.
+
+        def __getattr__(self, name: str) -> Any:
+            output = vars(self).get("output")
+            is_field = not name.startswith("_") and hasattr(output, name)
+            fix = f"Use `run.output.{name}`." if is_field else "The output of the run is `run.output`."
+            raise AttributeError(f"A run has no attribute `{name}`. {fix}", name=name, obj=self)
+
     def __copy__(self) -> Run[Out, Deps]:
         return replace(self)
 

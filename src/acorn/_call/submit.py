@@ -61,8 +61,8 @@ class Submission:
         self._name = agent_name(type(agent))
         origin = origin_of(agent)
         self._check()
-        self._check_settings(origin.overrides)
         self.store: Store = store_of(self._spec)
+        self._check_settings(origin.overrides)
         self._settings, _ = save_text({"settings": origin.overrides, "file": origin.file})
 
     def new_run(self, args: Arguments, kwargs: JsonObject, run_id: str | None, item: BatchItem | None) -> QueuedRun:

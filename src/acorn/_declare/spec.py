@@ -263,8 +263,10 @@ def check_method(
 ) -> None:
     """Raise `DeclarationError` if acorn cannot call a prompt method or a hook with `self` and these parameters."""
     where = f"`{owner.__name__}.{name}`"
-    is_bound = is_on_instance or isinstance(declared, property | cached_property)
-    method = declared if is_bound or not hasattr(declared, "__get__") else declared.__get__(object(), object)
+    method = declared
+    is_property = issubclass(type(declared), property | cached_property)  # A method must be callable itself.
+    if not is_on_instance and not is_property and hasattr(declared, "__get__"):
+        method = declared.__get__(object(), object)
     if not callable(method) or isinstance(method, type):
         raise DeclarationError(f"{where} must be {expected}, got {excerpt(declared)}.")
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):

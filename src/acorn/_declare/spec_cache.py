@@ -166,7 +166,8 @@ def check_class_body(cls: type[AgentBase]) -> None:
             f"missing. Use `python -O`, or set `system_prompt` and `@tool(description=...)`."
         )
         warnings.warn(message, UserWarning, stacklevel=3)
-    for owner in (cls, *[parent for parent in cls.__mro__ if not issubclass(parent, AgentBase)]):
+    owners: list[type] = [cls, *[parent for parent in cls.__mro__ if not issubclass(parent, AgentBase)]]
+    for owner in owners:
         attributes = vars(owner)
         for name in (*attributes, *get_annotations(owner, format=Format.FORWARDREF)):
             if name.startswith("_") or (not hasattr(base, name) and name not in SETTINGS):

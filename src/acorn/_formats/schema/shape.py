@@ -425,8 +425,8 @@ _NOT_TYPES: tuple[type[Any], ...] = (str, ForwardRef, bytes, int, float, dict, s
 def _check_type(declared: Any, owner: str, where: str) -> Any:
     if isinstance(declared, _NOT_TYPES) or inspect.isroutine(declared) or declared is ...:
         raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
-    if has_fields(type(declared)):
-        name = type(declared).__name__
+    if has_fields(declared.__class__):
+        name = declared.__class__.__name__
         raise DeclarationError(f"`{owner}.{where}` is an instance of `{name}`. Use the class `{name}` itself.")
     return declared
 

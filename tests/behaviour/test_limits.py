@@ -20,6 +20,7 @@ from tests.waiting import PATIENCE, given_time
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
 from acorn._call.plan import new_machine
+from acorn._history.transcript import finish_call
 from acorn._machine.asks import AskModel, AskTool
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
@@ -287,7 +288,7 @@ def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Ru
         given.append(tools[0].seconds)
         now += min(tools_take, tools[0].seconds)
         for ask in tools:
-            loop.tell(ask.id, ToolResult(ask.call.id, ask.call.name, "x"), now)
+            loop.tell(ask.id, finish_call(ToolResult(ask.call.id, ask.call.name, "x")), now)
     return loop.run, now, given
 
 
@@ -308,7 +309,7 @@ def test_request_timeout_equals_remaining_time() -> None:
     (asked,) = loop.asks(10.0)
     assert isinstance(asked, AskTool)
     loop.begin(asked.id, 10.0)
-    loop.tell(asked.id, ToolResult(asked.call.id, "look", "x"), 15.0)
+    loop.tell(asked.id, finish_call(ToolResult(asked.call.id, "look", "x")), 15.0)
     assert given(15.0) == 45.0
 
 

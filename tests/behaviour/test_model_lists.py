@@ -19,6 +19,7 @@ from tests.waiting import PATIENCE, comes_true
 
 from acorn import Audio, DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
 from acorn._call.plan import new_machine
+from acorn._history.transcript import finish_call
 from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
@@ -982,7 +983,7 @@ def test_saved_run_contains_answering_model_and_model_list_without_secrets() -> 
             if hasattr(each, "model"):
                 loop.tell(each.id, given.model.complete(given.request), 0.0)
             elif hasattr(each, "tool"):
-                loop.tell(each.id, ToolResult(given.call.id, "look", "seen"), 0.0)
+                loop.tell(each.id, finish_call(ToolResult(given.call.id, "look", "seen")), 0.0)
             else:
                 loop.tell(each.id, given.function(*given.arguments), 0.0)
         if loop.state.phase == "new":

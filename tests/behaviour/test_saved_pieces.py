@@ -19,6 +19,7 @@ from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import call_tool, drive
 from acorn._drive.tree import Tree
+from acorn._history.transcript import finish_call
 from acorn._machine.asks import Ask, AskHook, AskModel, AskTool
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import load, save
@@ -64,7 +65,8 @@ def told(loop: Machine) -> Iterator[Ask]:
         if isinstance(ask, AskModel):
             outcome: Any = ask.model.complete(ask.request)
         elif isinstance(ask, AskTool):
-            outcome = replace(call_tool(ask), seconds=0.5)
+            result = replace(call_tool(ask).result, seconds=0.5)
+            outcome = finish_call(result)
         else:
             assert isinstance(ask, AskHook)
             with CallSite(Tree(loop), loop.run.id, ask.id):

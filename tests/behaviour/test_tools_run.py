@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, field_serializer
+from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
 from tests.cases import each_case
 from tests.long_version import IS_LONG
@@ -321,15 +321,6 @@ class Money(BaseModel):
     currency: str = Field("EUR", alias="cur")
 
 
-class Stubborn(BaseModel):
-    good: int = 1
-    bad: int = 2
-
-    @field_serializer("bad")
-    def _refuse(self, value: int) -> int:
-        raise RuntimeError("no")
-
-
 class Nameless:
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -398,7 +389,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "an object": (lambda: Plain(), '"<plain>"'),
     "an object that has everything": (lambda: Answers(), '"<answers>"'),
     "a type": (lambda: [int], """["<class 'int'>"]"""),
-    "a range": (lambda: {"r": range(2)}, '{"r":"range(0, 2)"}'),
+    "a range": (lambda: {"r": range(2)}, '{"r":[0,1]}'),
     "half a surrogate pair": (lambda: ["\ud800"], '["\ufffd"]'),
     "a model inside plain things": (
         lambda: {"p": [(Place(city="a"), Point(1))]},
@@ -419,7 +410,7 @@ def test_tool_result_of_each_type_is_sent_as_text_or_json(call: Call, script: Sc
     assert use(call, script, [produce], calling("produce")) == [expected]
 
 
-@each_case("make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]])
+@each_case("make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}])
 def test_tool_result_that_cannot_be_serialized_is_sent_as_valid_json_replacement(
     call: Call, script: Script, make: Callable[[], Any]
 ) -> None:
@@ -428,13 +419,6 @@ def test_tool_result_that_cannot_be_serialized_is_sent_as_valid_json_replacement
 
     (text,) = use(call, script, [produce], calling("produce"))
     json.loads(text)
-
-
-def test_tool_result_whose_serializer_raises_is_sent_with_all_fields(call: Call, script: Script) -> None:
-    def produce() -> Any:
-        return Stubborn()
-
-    assert use(call, script, [produce], calling("produce")) == ['{"good":1,"bad":2}']
 
 
 LARGE = 3_000_000 if IS_LONG else 1_000_000

@@ -7,14 +7,13 @@ from typing import Any
 from tests.cases import case
 
 from acorn import ToolResult
-from acorn._history.transcript import result_content
+from acorn._history.transcript import finish_call
 from acorn._machine.budgets import NO_DIGEST, digest_step, is_repeating
-from acorn.journal import ResultMessage
 from acorn.types import ToolCall
 
 
 def digest(calls: list[ToolCall], results: list[ToolResult], repeatable: tuple[str, ...]) -> tuple[str, str]:
-    messages = [ResultMessage(result.id, result_content(result), "text", None) for result in results]
+    messages = [finish_call(result).message for result in results]
     return digest_step(calls, results, messages, repeatable)
 
 

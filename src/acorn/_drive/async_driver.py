@@ -16,11 +16,12 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from acorn._drive.bridge import ASYNC, NOT_AWAITABLE, call_async, is_async
+from acorn._drive.bridge import ASYNC, call_async, is_async
 from acorn._drive.driver import Driver
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
-from acorn._formats.json import describe_error
+from acorn._formats.json import read_iterators
+from acorn._history.transcript import FinishedCall, failed_call, finish_call
 from acorn._machine.asks import Ask, AskModel, AskTool
 from acorn.chunk import StreamChunk
 from acorn.models.port import Delta, ModelResponse, StreamingModel
@@ -131,7 +132,7 @@ class AsyncDriver(Driver):
             if hasattr(stream, "aclose"):
                 await stream.aclose()
 
-    async def _call_tool(self, ask: AskTool) -> ToolResult:
+    async def _call_tool(self, ask: AskTool) -> FinishedCall:
         return await acall_tool(ask)
 
     async def _commit(self) -> None:
@@ -157,7 +158,7 @@ def _call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], object
 # Tools
 
 
-async def acall_tool(ask: AskTool) -> ToolResult:
+async def acall_tool(ask: AskTool) -> FinishedCall:
     """Call a tool within its time limit, and return its result.
 
     If the tool raises an exception or exceeds its time limit, return an error result.
@@ -166,38 +167,29 @@ async def acall_tool(ask: AskTool) -> ToolResult:
     limit = asyncio.timeout(None if ask.seconds == math.inf else ask.seconds)
     try:
         async with limit:
-            called = function if is_async(function) else partial(_call_and_collect, function)
+            called = function if is_async(function) else partial(_call_and_read, function)
             output = await call_async(called, *ask.args, **ask.kwargs)
+            if inspect.isasyncgen(output):
+                output = await collect_items(output)
     except Exception as caught:
         error = TimeoutError(f"it took longer than {ask.seconds:g} s") if limit.expired() else caught
         return error_result(ask, error, time.monotonic() - started)
-    return ToolResult(call.id, call.name, output, None, time.monotonic() - started)
+    return finish_call(ToolResult(call.id, call.name, output, None, time.monotonic() - started))
 
 
-def error_result(ask: AskTool, error: Exception, seconds: float) -> ToolResult:
+def error_result(ask: AskTool, error: Exception, seconds: float) -> FinishedCall:
     """Return the error result of a tool call that raised an exception."""
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         # Python replaces a StopIteration that leaves a coroutine by a RuntimeError.
-        return error_result(ask, error.__cause__, seconds)
-    return ToolResult(ask.call.id, ask.call.name, error=describe_error(error), seconds=seconds)
+        error = error.__cause__
+    return failed_call(ask.call.id, ask.call.name, error, seconds)
 
 
-def _call_and_collect(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    return collect_items(function(*args, **kwargs))
+def _call_and_read(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a sync function and read the iterators that it returns, in the same thread."""
+    return read_iterators(function(*args, **kwargs))
 
 
-def collect_items(returned: Any) -> Any:
-    """Return the items of a generator as a list, and any other value unchanged.
-
-    For an async generator, return a coroutine that collects the items. The generator runs inside the tool call, so that
-    its exceptions count as exceptions of the tool.
-    """
-    if type(returned) in NOT_AWAITABLE:
-        return returned
-    if inspect.isasyncgen(returned):
-        return _collect_async(returned)
-    return list(returned) if inspect.isgenerator(returned) else returned
-
-
-async def _collect_async(items: AsyncIterable[Any]) -> list[Any]:
+async def collect_items(items: AsyncIterable[Any]) -> list[Any]:
+    """Return the items of an async generator."""
     return [item async for item in items]

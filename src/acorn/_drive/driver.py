@@ -21,6 +21,7 @@ from acorn._drive.bridge import Bridge, WorkerThread
 from acorn._drive.schedule import RunningAsk, Schedule
 from acorn._drive.sources import OpenSources, sources_of
 from acorn._drive.tree import Tree
+from acorn._history.transcript import FinishedCall
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk, Streamer
@@ -165,7 +166,7 @@ class Driver(ABC):
         self.schedule.tell(*running.key, running.value)
         self.schedule.running.pop(running.key, None)
         if isinstance(running.ask, AskTool):
-            return await self._show_result(self.tree.machines[running.run_id], running.ask.id, running.value)
+            return await self._show_result(self.tree.machines[running.run_id], running.ask.id, running.value.result)
         return None
 
     # Performing an ask
@@ -379,7 +380,7 @@ class Driver(ABC):
         """Send a model request, and yield the deltas of the response."""
 
     @abstractmethod
-    async def _call_tool(self, ask: AskTool) -> ToolResult:
+    async def _call_tool(self, ask: AskTool) -> FinishedCall:
         """Call a tool, and return its result, which is an error result if the tool raises an exception."""
 
     @abstractmethod

@@ -8,6 +8,7 @@ ask begins after Ctrl-C has interrupted the caller's thread.
 
 from __future__ import annotations
 
+import inspect
 import math
 import queue
 import threading
@@ -21,10 +22,20 @@ from typing import Any
 
 from acorn._base.interrupts import CancelToken, cancel_token, next_item
 from acorn._drive.async_driver import acall_tool, collect_items, error_result
-from acorn._drive.bridge import NOT_AWAITABLE, SYNC, WorkerThread, await_value, is_async, start_on_loop, start_thread
+from acorn._drive.bridge import (
+    NOT_AWAITABLE,
+    SYNC,
+    WorkerThread,
+    await_value,
+    is_async,
+    start_on_loop,
+    start_thread,
+    wait_for,
+)
 from acorn._drive.driver import Driver, iterate_inline, run_inline
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
+from acorn._history.transcript import FinishedCall, finish_call
 from acorn._machine.asks import Ask, AskHook, AskModel, AskSource, AskTool
 from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
@@ -153,7 +164,7 @@ class SyncDriver(Driver):
         if isinstance(ask, AskTool):
             running.deadline = time.monotonic() + ask.seconds
         if isinstance(ask, AskTool) and is_async(ask.tool.function):
-            future: Future[ToolResult] = Future()
+            future: Future[FinishedCall] = Future()
             running.canceller = future
             future.add_done_callback(partial(self._receive, running))
             with CallSite(self.tree, *running.key):
@@ -168,7 +179,7 @@ class SyncDriver(Driver):
         cancel_token.set(token)
         run_inline(self._perform_concurrently(running))
 
-    def _receive(self, running: RunningAsk, done: Future[ToolResult]) -> None:
+    def _receive(self, running: RunningAsk, done: Future[FinishedCall]) -> None:
         if not done.cancelled():
             running.error = done.exception()
             running.value = None if running.error else done.result()
@@ -215,7 +226,7 @@ class SyncDriver(Driver):
             elif close is not None:
                 close()
 
-    async def _call_tool(self, ask: AskTool) -> ToolResult:
+    async def _call_tool(self, ask: AskTool) -> FinishedCall:
         worker = self._own_worker()
         return call_tool(ask) if worker is None else worker.call(call_tool, ask)
 
@@ -228,13 +239,15 @@ class SyncDriver(Driver):
         self.schedule.start_ending()
 
 
-def call_tool(ask: AskTool) -> ToolResult:
+def call_tool(ask: AskTool) -> FinishedCall:
     """Call a tool and return its result, or return an error result if the tool raises an exception."""
     started, call = time.monotonic(), ask.call
     try:
         output = ask.tool.function(*ask.args, **ask.kwargs)
         if type(output) not in NOT_AWAITABLE:
-            output = await_value(collect_items(output))
+            output = await_value(output)
+            if inspect.isasyncgen(output):
+                output = wait_for(collect_items(output))
     except Exception as error:
         return error_result(ask, error, time.monotonic() - started)
-    return ToolResult(call.id, call.name, output, None, time.monotonic() - started)
+    return finish_call(ToolResult(call.id, call.name, output, None, time.monotonic() - started))

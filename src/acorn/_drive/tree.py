@@ -26,6 +26,7 @@ from acorn._drive.commit import RunCommitter
 from acorn._drive.driven_run import DrivenRun, attach_run, log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers
 from acorn._formats.blobs import to_saved_data
+from acorn._history.transcript import finish_call
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
@@ -389,7 +390,7 @@ class Tree:
             parent, run = self.machines[context.parent_id], self.machines[context.run_id].run
             if not parent.is_over:
                 result = branch_result(ToolCall(context.place, context.name), BranchEnd(run, error))
-                parent.branches.finish(context, run, result, self.now(context.parent_id))
+                parent.branches.finish(context, run, finish_call(result), self.now(context.parent_id))
                 self._publish(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:

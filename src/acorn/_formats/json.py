@@ -1,8 +1,9 @@
 """Conversion of any Python value to JSON data, to JSON text and to message content.
 
-Pydantic serializes the types that it supports. An object of another type becomes its `repr`, and bytes that are not
-valid UTF-8 become base64. The conversion functions never raise an exception. The XML encoder calls these functions, and
-the error messages about wrong values use them.
+Pydantic serializes the types that it supports. Values like those of NumPy become lists and numbers, an object of
+another type becomes its `repr`, and bytes that are not valid UTF-8 become base64. If a user's serializer raises an
+exception, acorn must not send the value that the serializer should have changed. A strict conversion, for a message,
+raises this exception. Other conversions, for views and error messages, never raise: a text describes the exception.
 
 Message content is a text, or a text with content parts. A `ContentPart` is a value, such as an image, that a user
 passes in an input or returns from a tool. The message text contains a placeholder for the content part, and the content
@@ -21,12 +22,15 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from contextlib import suppress
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
+from operator import is_
+from traceback import format_exception
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SerializationInfo, TypeAdapter
@@ -46,6 +50,9 @@ from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_json_ob
 T = TypeVar("T")
 
 _MAX_DEPTH = 150
+_MAX_TRACEBACK = 10_000
+_ATOMS = frozenset((type(None), str, int, float, bool, bytes))
+"""The types of most values, which contain no iterators."""
 _KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
@@ -68,23 +75,31 @@ class _Options(TypedDict):
     """The collector that serializers of content parts and blobs receive, or None."""
 
 
-def to_json_data(value: object, unserializable: list[object] | None = None, context: object = None) -> Any:
+def to_json_data(
+    value: object, unserializable: list[object] | None = None, context: object = None, *, is_strict: bool = False
+) -> Any:
     """Convert a value to JSON data: dicts, lists, strings, numbers, booleans and None.
 
     The dict keys are the Python names of the fields, not their aliases. `unserializable` is an optional list. The
     function appends each object that it can only represent as a memory address, such as `<object at 0x7f...>`, to this
-    list. `context` is a `PartCollector` or a `BlobCollector`.
+    list. `context` is a `PartCollector` or a `BlobCollector`. With `is_strict`, the function raises the exception of a
+    serializer.
     """
 
     def fallback(part: object) -> object:
-        if unserializable is not None and _ADDRESS.search(safe_repr(part)):
+        converted = _fallback(part)
+        if unserializable is not None and isinstance(converted, str) and _ADDRESS.search(converted):
             unserializable.append(part)
-        return _fallback(part)
+        return converted
 
     options: _Options = {"fallback": _fallback if unserializable is None else fallback, "context": context}
     token = active_collector.set(context)
     try:
         return _convert(value, (), options)
+    except Exception as error:
+        if is_strict:
+            raise
+        return f"<{type(value).__name__}: {describe_error(error)}>"
     finally:
         active_collector.reset(token)
 
@@ -121,10 +136,11 @@ def to_compact_json(value: object) -> str:
     return _write(to_json_data(value), "constants")
 
 
-def to_json_text(value: object, context: PartCollector | None = None) -> str:
+def to_json_text(value: object, context: PartCollector | None = None, *, is_strict: bool = False) -> str:
     """Convert a value to the JSON text that Pydantic produces, with null in place of NaN and infinity.
 
-    The function adds the content parts in the value to `context`, and writes their placeholders.
+    The function adds the content parts in the value to `context`, and writes their placeholders. With `is_strict`, it
+    raises the exception of a serializer.
     """
     options: _Options = {"fallback": _fallback, "context": context}
     token = active_collector.set(context)
@@ -133,9 +149,35 @@ def to_json_text(value: object, context: PartCollector | None = None) -> str:
             return type(value).__pydantic_serializer__.to_json(value, warnings=False, **options).decode()
         return to_json(value, by_alias=False, inf_nan_mode="null", **options).decode()
     except Exception:  # The value has invalid bytes, a lone surrogate or a circular reference, or a serializer raised.
-        return _write(_convert(value, (), options), "null")
+        pass
     finally:
         active_collector.reset(token)
+    return _write(to_json_data(value, context=context, is_strict=is_strict), "null")
+
+
+def read_iterators(value: Any, parents: tuple[int, ...] = ()) -> Any:
+    """Return the value with a list in place of each iterator in it, so that it can be converted more than once.
+
+    The fields of objects change in place.
+    """
+    if type(value) in _ATOMS or id(value) in parents or len(parents) > _MAX_DEPTH:
+        return value
+    parents = (*parents, id(value))
+    if isinstance(value, Iterator):
+        return [read_iterators(item, parents) for item in cast(Iterator[object], value)]
+    if isinstance(value, dict):
+        changed = {key: new for key, item in value.items() if (new := read_iterators(item, parents)) is not item}
+        return {**value, **changed} if changed else value
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        for name, item in list(field_values(value).items()):
+            if (new := read_iterators(item, parents)) is not item:
+                object.__setattr__(value, name, new)
+        return value
+    items = items_of(value) or []
+    if _ATOMS.issuperset(map(type, items)):
+        return value
+    read = [read_iterators(item, parents) for item in items]
+    return value if all(map(is_, read, items)) else read
 
 
 def parse_json(text: str) -> Any:
@@ -208,20 +250,19 @@ def _convert(value: object, parents: tuple[int, ...], options: _Options) -> Any:
 
     `parents` contains the `id()` of every container around the value, so that the function detects circular references.
     """
+    if parents and issubclass(type(value), Iterator):
+        # An iterator can be read only once, and the conversion of the outermost value has already read it.
+        return safe_repr(value)
     try:
-        if parents and _is_iterator(value):
-            # An iterator can be read only once, and the conversion of the outermost value has already read it.
-            return safe_repr(value)
         if isinstance(value, BaseModel):
             return _dump(value, options)
         return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", **options)
-    except Exception:  # Pydantic fails for invalid bytes and for circular references. A user's serializer may raise.
+    except Exception as error:  # Pydantic fails for invalid bytes and for circular references.
+        if error.__cause__ is not None:  # A user's serializer raised.
+            raise
         if id(value) in parents or len(parents) >= _MAX_DEPTH:
             return safe_repr(value)
-    try:
-        return _convert_parts(value, (*parents, id(value)), options)
-    except Exception:  # A user's container class or property may raise.
-        return safe_repr(value)
+    return _convert_parts(value, (*parents, id(value)), options)
 
 
 def is_root_model(value: object) -> TypeIs[RootModel[Any]]:
@@ -234,43 +275,71 @@ def is_root_class(kind: object) -> TypeIs[type[RootModel[Any]]]:
     return isinstance(kind, type) and issubclass(kind, RootModel)
 
 
-def _is_iterator(value: object) -> TypeIs[Iterator[Any]]:
-    return isinstance(value, Iterator)
-
-
 def _convert_parts(value: object, parents: tuple[int, ...], options: _Options) -> object:
     """Convert each item of a container separately, so that an item that fails does not affect the other items."""
+    try:
+        value.__class__  # noqa: B018 - A proxy may raise here, and then `isinstance` raises too.
+    except Exception:
+        return safe_repr(value)
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
         return _convert(value.value, parents, options)
     if is_root_model(value):
+        _require_cause(value.root, options)
         return _convert(value.root, parents, options)
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         return _convert_fields(value, parents, options)
     if is_mapping(value):
-        pairs = dict[str, Any].items(value) if is_json_object(value) else value.items()
+        try:
+            pairs = list(dict[str, Any].items(value) if is_json_object(value) else value.items())
+        except Exception:  # A user's class may raise.
+            return safe_repr(value)
         return {_convert_key(key, options): _convert(item, parents, options) for key, item in pairs}
     items = items_of(value)
-    return options["fallback"](value) if items is None else [_convert(item, parents, options) for item in items]
+    if items is not None:
+        return [_convert(item, parents, options) for item in items]
+    if hasattr(type(value), "__pydantic_serializer__"):
+        return _dump(value, options)  # This raises the exception of the serializer again.
+    converted = options["fallback"](value)
+    return converted if isinstance(converted, str) else _convert(converted, parents, options)
 
 
 def _convert_fields(value: object, parents: tuple[int, ...], options: _Options) -> JsonObject:
     """Convert the fields of an object to JSON data, except the fields that its class excludes.
 
-    The function serializes each field separately with the serializer of the class. If the serializer fails for a field,
-    `_convert` converts the value of this field instead.
+    The function serializes each field separately with the serializer of the class. If Pydantic has no JSON form for the
+    value of a field, `_convert` converts this value instead.
     """
     infos: Mapping[str, object] = getattr(type(value), "__pydantic_fields__", {})
+    decorators = getattr(type(value), "__pydantic_decorators__", None)
+    computed = {name: getattr(value, name) for name in getattr(decorators, "computed_fields", ())}
     converted: JsonObject = {}
-    for name, item in list(field_values(value).items()):
+    for name, item in [*field_values(value).items(), *computed.items()]:
         if getattr(infos.get(name), "exclude", False):
             continue
-        try:
-            converted.update(_dump(value, options, {name}))
-        except Exception:  # The serializer of the field raised, or the class is not a Pydantic class.
-            converted[name] = _convert(item, parents, options)
+        if decorators is not None:
+            try:
+                converted.update(_dump(value, options, {name}))
+                continue
+            except Exception as error:
+                if error.__cause__ is not None:
+                    raise
+            _require_cause(item, options)
+        converted[name] = _convert(item, parents, options)
     return converted
+
+
+def _require_cause(value: object, options: _Options) -> None:
+    """Raise an error if Pydantic can convert a value without the serializer of its class.
+
+    In this case, the serializer returned a value without a JSON form. acorn must not send the original value instead.
+    """
+    try:
+        to_jsonable_python(value, by_alias=False, **options)
+    except Exception:
+        return
+    raise ValueError("a serializer returned a value that has no JSON form")
 
 
 def _dump(value: object, options: _Options, only: set[str] | None = None) -> Any:
@@ -280,8 +349,32 @@ def _dump(value: object, options: _Options, only: set[str] | None = None) -> Any
     )
 
 
+def failing_field(instance: BaseModel) -> str:
+    """Return the name of the first field whose serializer raises, or "" if there is no such field."""
+    kind = type(instance)
+    for name in (*kind.model_fields, *kind.model_computed_fields):
+        try:
+            _dump(instance, {"fallback": _fallback, "context": None}, {name})
+        except UnicodeError:  # The field contains invalid bytes, and acorn converts them.
+            pass
+        except Exception:
+            return name
+    return ""
+
+
 def _fallback(value: object) -> object:
-    return dict(value) if is_mapping(value) else safe_repr(value)
+    """Convert a value of a type that Pydantic cannot serialize."""
+    with suppress(Exception):  # A user's class may raise any exception, even in `isinstance`.
+        if is_mapping(value):
+            return dict(value)
+        if isinstance(value, range | KeysView | ValuesView | ItemsView):
+            return list(cast(Iterable[object], value))
+    for name in ("tolist", "item"):  # The methods of the arrays and the scalars of NumPy.
+        with suppress(Exception):
+            converted: object = getattr(type(value), name)(value)
+            if type(converted) is not type(value):
+                return converted
+    return safe_repr(value)
 
 
 def _convert_key(key: object, options: _Options) -> str:
@@ -332,6 +425,15 @@ def excerpt(value: object, limit: int = 120) -> str:
         return shorten(_KEY_REDACTOR.text(safe_repr(redact_by_name(value))), limit)
     except Exception:  # The value has a circular reference, or a user's mapping class raised.
         return f"<{type(value).__name__}>"
+
+
+def describe_traceback(error: BaseException) -> str:
+    """Return the traceback of an exception of user code, without the frames of acorn that called the code."""
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("acorn."):
+        trace = trace.tb_next
+    text = "".join(format_exception(type(error), error, trace)).rstrip()
+    return text if len(text) <= _MAX_TRACEBACK else f"…{text[-_MAX_TRACEBACK:]}"
 
 
 def describe_error(error: BaseException) -> str:
@@ -448,10 +550,10 @@ class PartCollector:
 def to_content(value: object) -> Content:
     """Convert a value to message content: the JSON text of the value, followed by its content parts.
 
-    Do not pass a string, because its JSON text has quotes.
+    Do not pass a string, because its JSON text has quotes. The function raises the exceptions of serializers.
     """
     collector = PartCollector()
-    return collector.content(to_json_text(value, collector))
+    return collector.content(to_json_text(value, collector, is_strict=True))
 
 
 def text_of(content: object) -> str:

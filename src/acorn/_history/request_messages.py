@@ -24,7 +24,17 @@ from typing_extensions import TypeIs
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.blobs import format_size
-from acorn._formats.json import PartCollector, excerpt, find_path, is_encodable, replace_surrogates, safe_repr, shorten
+from acorn._formats.json import (
+    PartCollector,
+    describe_error,
+    excerpt,
+    failing_field,
+    find_path,
+    is_encodable,
+    replace_surrogates,
+    safe_repr,
+    shorten,
+)
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
 from acorn._history.history import ROLES, SYSTEM_ROLES, History, user_message
@@ -289,7 +299,12 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
     """Return the run input as one user message that contains XML text and then the media parts."""
     parts = PartCollector()
     unserializable: list[object] = []
-    text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
+    try:
+        text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
+    except AcornError:
+        raise
+    except Exception as error:  # A user's serializer may raise any exception.
+        raise _failed_input(spec.owner, run_input, error) from error
     if unserializable:
         raise _unserializable_input(spec.owner, run_input, unserializable)
     if not parts.parts:
@@ -311,6 +326,12 @@ def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] 
         f"{format_size(limit)}. The largest is in {largest.source} ({format_size(largest.size)}). Make the media "
         f"smaller, or increase `max_media_bytes` if the model accepts more."
     )
+
+
+def _failed_input(owner: str, run_input: BaseModel, error: Exception) -> InputError:
+    message = f"the serializer of `{failing_field(run_input) or 'input'}` raised {describe_error(error)}"
+    problems = [input_problem(failing_field(run_input), "a value that can be serialized", "", message)]
+    return InputError(f"Wrong input for `{owner}`: {message}. Correct the serializer.", problems=problems)
 
 
 def _unserializable_input(owner: str, run_input: BaseModel, values: Sequence[object]) -> InputError:

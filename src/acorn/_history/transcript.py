@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from pydantic_core import from_json
 
 from acorn import journal
 from acorn._formats.blobs import to_saved_data
-from acorn._formats.json import copy_json, describe_error, text_of, to_content
+from acorn._formats.json import (
+    PartCollector,
+    copy_json,
+    describe_error,
+    describe_traceback,
+    read_iterators,
+    to_content,
+    to_json_text,
+)
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
@@ -35,6 +43,15 @@ _STOPPED = "This call was not completed: the run was stopped."
 _WAITING = "This call has not returned yet: it waits for a person."
 
 
+class FinishedCall(NamedTuple):
+    """A tool result, with the message that the model receives, so that the output is converted only once."""
+
+    result: ToolResult
+    message: ResultMessage
+    traceback: str | None = None
+    """The traceback of the exception that the tool raised, or None."""
+
+
 class Transcript:
     """The writer of one run. It adds messages to the history, and a journal entry for each change."""
 
@@ -45,8 +62,8 @@ class Transcript:
         self._run_id = run.id
         self._unanswered: list[ToolCall] = []
         """The tool calls of the last response that have no result in the history."""
-        self._last_result: tuple[ToolResult, ResultMessage] | None = None
-        """The last tool result, and its form in the history."""
+        self._finished: dict[int, FinishedCall] = {}
+        """A dict that maps the `id()` of each result of the step to the finished call."""
 
     def add_entry(self, make: Callable[Concatenate[str, int, float, P], E], *fields: P.args, **named: P.kwargs) -> E:
         """Add a journal entry with the id of the run, the current step and the current time, and return the entry."""
@@ -131,16 +148,20 @@ class Transcript:
 
     # Tool results
 
-    def add_result(self, result: ToolResult, began: float | None) -> None:
+    def add_result(self, call: FinishedCall, began: float | None) -> None:
         """Add one tool result to the journal.
 
         At the end of the step, `add_results` adds the results of all calls to the history.
         """
-        message = result_message(result)
-        self._last_result = result, message
+        result, message, _ = call
+        self._finished[id(result)] = call
         error = None if result.error is None else str(result.error)
         fields = (began, message.content, error, message.form, message.seconds)
         self.add_entry(journal.ToolFinished, result.id, result.name, *fields)
+
+    def add_branch_result(self, call: FinishedCall) -> None:
+        """Store the result of a branch for `add_results`. The journal has another entry for it."""
+        self._finished[id(call.result)] = call
 
     def answer_calls(self, texts: Mapping[str, str], otherwise: str) -> None:
         """Add a result that acorn wrote to each tool call that has no result.
@@ -166,8 +187,9 @@ class Transcript:
         `context` is the content of an additional user message from a hook, or None. `is_unchanged` is True if no hook
         could change the results since `add_result`.
         """
-        last = self._last_result if is_unchanged else None
-        messages = [last[1] if last is not None and result is last[0] else result_message(result) for result in results]
+        finished = self._finished if is_unchanged else {}
+        messages = [(finished.get(id(result)) or finish_call(result)).message for result in results]
+        self._finished = {}
         added = messages
         if not is_unchanged:
             removed = {call.id for call in self._unanswered}.difference([message.call_id for message in messages])
@@ -247,7 +269,7 @@ class Transcript:
             self.add_entry(journal.RunFinished, reason, str.__str__(output), "text")
         else:
             # `on_finish` may return an image. The journal does not contain its data.
-            self.add_entry(journal.RunFinished, reason, text_of(to_content(output)), "json")
+            self.add_entry(journal.RunFinished, reason, to_json_text(output, PartCollector()), "json")
 
     def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:
         """Add a result to each unanswered tool call in the history, and record the error in the journal.
@@ -273,7 +295,7 @@ class Transcript:
         if self._unanswered:
             open_ids = dict.fromkeys(call.id for call in self._unanswered)
             result_ids = {result.id for result in results}
-            closed = [result_message(result) for result in results if result.id in open_ids]
+            closed = [finish_call(result).message for result in results if result.id in open_ids]
             if (index := self.turn_index) is not None:
                 history.splice(index + 1, 0, [tool_message(result.call_id, result.content) for result in closed])
             unfinished = [call_id for call_id in open_ids if call_id not in result_ids]
@@ -312,20 +334,31 @@ def _has_json_object(call: ToolCall) -> bool:
     return bool(call.arguments) or text == "{}"
 
 
-def result_content(result: ToolResult) -> Content:
-    """Return the message content that the model receives for a tool result."""
-    if result.error is not None:
-        return f"{TOOL_ERROR}{result.error}"
-    output = result.output
-    if type(output) is str:
-        return output
-    # A subclass of `str`, such as an enum, may override `__str__`. Return the characters of the string.
-    return str.__str__(output) if isinstance(output, str) else to_content(output)
+def finish_call(result: ToolResult) -> FinishedCall:
+    """Return a tool result with its message. If the output cannot be converted, the call has an error instead."""
+    try:
+        result.output = read_iterators(result.output)
+        return FinishedCall(result, _result_message(result))
+    except Exception as error:  # A serializer or an iterator of the user may raise any exception.
+        return failed_call(result.id, result.name, error, result.seconds)
 
 
-def result_message(result: ToolResult) -> ResultMessage:
+def failed_call(call_id: str, name: str, error: Exception, seconds: float | None = None) -> FinishedCall:
+    """Return the result of a call that raised an exception."""
+    result = ToolResult(call_id, name, error=describe_error(error), seconds=seconds)
+    return FinishedCall(result, _result_message(result), describe_traceback(error))
+
+
+def _result_message(result: ToolResult) -> ResultMessage:
     """Return a tool result in the form in which the history and the journal contain it."""
-    content = result_content(result)
+    content: Content
+    if result.error is not None:
+        content = f"{TOOL_ERROR}{result.error}"
+    elif isinstance(result.output, str):
+        # A subclass of `str`, such as an enum, may override `__str__`. Use the characters of the string.
+        content = str.__str__(result.output)
+    else:
+        content = to_content(result.output)
     # JSON encodes a value such as a date as a string. A loaded run has the form text for it, so use text here too.
     is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))
     form: Form = "error" if result.error is not None else "text" if is_text else "json"

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from acorn._declare.tools.kinds import Tool, ToolSource
+from acorn._history.transcript import FinishedCall
 from acorn._machine.plan import Plan
 from acorn._machine.state import BranchContext
 from acorn.models.port import Model, ModelResponse
 from acorn.models.request import ModelRequest
 from acorn.record import Run
-from acorn.types import JsonObject, ToolCall, ToolResult
+from acorn.types import JsonObject, ToolCall
 
 Outcome = TypeVar("Outcome")
 
@@ -60,8 +61,8 @@ class AskModel(Operation[ModelResponse]):
 
 
 @dataclass(eq=False, slots=True)
-class AskTool(Operation[ToolResult]):
-    """An ask to call a tool function, which may run at the same time as other asks. The result is a `ToolResult`."""
+class AskTool(Operation[FinishedCall]):
+    """An ask to call a tool function, which may run at the same time as other asks. The result is a `FinishedCall`."""
 
     id: str
     call: ToolCall

@@ -22,7 +22,7 @@ from acorn._declare.tools.kinds import Tool
 from acorn._formats.json import describe_error
 from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
-from acorn._history.transcript import Transcript, result_content, result_message
+from acorn._history.transcript import FinishedCall, Transcript, finish_call
 from acorn._machine.asks import BranchEnd
 from acorn._machine.budgets import Budget, Budgets, Limits, add_usage
 from acorn._machine.plan import Plan
@@ -142,9 +142,10 @@ class Branches:
         self.run.journal.now = now
         self.transcript.add_entry(BranchStarted, context.run_id, context.path, context.call_id, context.inside)
 
-    def finish(self, context: BranchContext, branch: Run, result: ToolResult, now: float) -> None:
+    def finish(self, context: BranchContext, branch: Run, call: FinishedCall, now: float) -> None:
         """Append a journal entry for the end of a branch, and add the branch's usage to the usage of the run."""
-        message = result_message(result)
+        result, message, _ = call
+        self.transcript.add_branch_result(call)
         self.run.journal.now = now
         self.transcript.add_entry(
             BranchFinished,
@@ -225,7 +226,7 @@ def _close_turn(
     if turn_index is not None:
         first = turn_index + 1
         answers: dict[str, Content] = {call_id: f"The branch `{name}` has begun." for call_id, name in started.items()}
-        answers |= {result.id: result_content(result) for result in results}
+        answers |= {result.id: finish_call(result).message.content for result in results}
         tool_messages = takewhile(lambda message: message.get("role") == "tool", messages[first:])
         answered = {message.get("tool_call_id") for message in tool_messages}
         messages[first:first] = [

@@ -27,7 +27,7 @@ from acorn._formats.json import safe_repr, shorten, to_json_text
 from acorn._history.history import current_openings, history_of
 from acorn._history.request_messages import REMINDER, RequestMessages, check_messages
 from acorn._history.saved_form import decode_instance
-from acorn._history.transcript import Transcript, first_messages
+from acorn._history.transcript import FinishedCall, Transcript, finish_call, first_messages
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
 from acorn._machine.budgets import REPEATED, Budgets, Limits, digest_step, is_repeating
@@ -42,7 +42,7 @@ from acorn.models.port import ModelResponse, thinks
 from acorn.record import Run
 from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Message, Paused, Request, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, Message, Paused, Request, ToolCall, Unfinished
 
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
 FORCED_REMINDER = f"Call `{FINISH}` with your final answer now."
@@ -159,7 +159,7 @@ class Machine:
             assert isinstance(outcome, ModelResponse)
             self._take_response(ask, outcome, now if began is None else began, now)
         elif isinstance(ask, AskTool):
-            assert isinstance(outcome, ToolResult)
+            assert isinstance(outcome, FinishedCall)
             self.calls.add_result(outcome, began)
             self._end_tools_if_done(now)
         elif isinstance(ask, AskHook):
@@ -450,13 +450,13 @@ class Machine:
     # The step: tool calls, human input, and branches
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
-        result = branch_result(ask.call, end)
+        call = finish_call(branch_result(ask.call, end))
         self.state.branches.pop(ask.call.id, None)
-        self.calls.store_result(result)
+        self.calls.store_result(call.result)
         if end.run is None:
-            self.transcript.add_result(result, None)
+            self.transcript.add_result(call, None)
         else:
-            self.branches.finish(ask.context, end.run, result, now)
+            self.branches.finish(ask.context, end.run, call, now)
         self._end_tools_if_done(now)
 
     def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:

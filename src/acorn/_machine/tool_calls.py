@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool
 from acorn._formats.json import describe_error, to_compact_json, to_json_data, to_json_text
-from acorn._history.transcript import Transcript
+from acorn._history.transcript import FinishedCall, Transcript, finish_call
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
 from acorn._machine.budgets import Budgets
@@ -84,7 +84,7 @@ class PendingCalls:
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
             elif isinstance(prepared, ToolResult):
-                self.add_result(prepared, None)
+                self.add_result(finish_call(prepared), None)
             else:
                 self.prepared[call.id] = prepared
                 if not prepared.inherits:
@@ -134,7 +134,9 @@ class PendingCalls:
         for call in state.calls:
             ask_id, tool = f"{TOOL_ASK_PREFIX}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
             if ask_id in state.open_asks and tool is not None and tool.options.once and call.id not in state.results:
-                self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.open_asks.pop(ask_id))
+                self.add_result(
+                    finish_call(ToolResult(call.id, call.name, error=_UNKNOWN)), state.open_asks.pop(ask_id)
+                )
 
     def restore_outputs(self) -> None:
         """Create the output instances of finished branches again, because only their JSON data is saved."""
@@ -203,10 +205,10 @@ class PendingCalls:
 
     # Results
 
-    def add_result(self, result: ToolResult, began: float | None) -> None:
+    def add_result(self, call: FinishedCall, began: float | None) -> None:
         """Store a tool result in the state, and add it to the journal."""
-        self.store_result(result)
-        self.transcript.add_result(result, began)
+        self.store_result(call.result)
+        self.transcript.add_result(call, began)
 
     def store_result(self, result: ToolResult) -> None:
         """Store a tool result in the state, but do not add it to the journal."""
@@ -242,7 +244,7 @@ class PendingCalls:
                 inherits=branch.inherits,
             )
         except Exception as error:  # The user's validators may raise any exception.
-            self.add_result(ToolResult(call.id, call.name, error=describe_error(error)), None)
+            self.add_result(finish_call(ToolResult(call.id, call.name, error=describe_error(error))), None)
         else:
             self.state.branches[call.id] = context
 
@@ -327,15 +329,16 @@ class PendingCalls:
             return
         request, answer = state.requests[call_id], state.answers[call_id]
         if request.kind == "question":
-            self.add_result(ToolResult(call_id, request.tool, answer), None)
+            self.add_result(finish_call(ToolResult(call_id, request.tool, answer)), None)
             return
         decision = decision_of(request, answer)
         if not decision["approved"]:
-            self.add_result(ToolResult(call_id, request.tool, error=rejection_error(decision.get("reason"))), None)
+            error = rejection_error(decision.get("reason"))
+            self.add_result(finish_call(ToolResult(call_id, request.tool, error=error)), None)
         elif (arguments := decision.get("arguments")) is not None:
             changed = self._approved_call(self.calls[call_id], arguments)
             if isinstance(changed, ToolResult):  # The process that received the answer could not check the arguments.
-                self.add_result(changed, None)
+                self.add_result(finish_call(changed), None)
             else:
                 self.prepared[call_id] = changed
 

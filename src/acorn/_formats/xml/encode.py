@@ -139,7 +139,7 @@ def encode_xml(
     can only represent as a memory address to `unserializable`.
     """
     lines: list[str] = []
-    data = to_json_data(value, unserializable, parts or PartCollector())
+    data = to_json_data(value, unserializable, parts or PartCollector(), is_strict=True)
     _XmlWriter(style or XmlStyle(), lines).write_element(f"<{root}", f"</{root}>", data, value, 0)
     return "\n".join(lines)
 

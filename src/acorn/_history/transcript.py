@@ -19,7 +19,6 @@ from acorn._formats.json import (
     PartCollector,
     copy_json,
     describe_error,
-    describe_traceback,
     read_iterators,
     to_content,
     to_json_text,
@@ -48,8 +47,8 @@ class FinishedCall(NamedTuple):
 
     result: ToolResult
     message: ResultMessage
-    traceback: str | None = None
-    """The traceback of the exception that the tool raised, or None."""
+    error: Exception | None = None
+    """The exception that the tool raised, or None."""
 
 
 class Transcript:
@@ -346,7 +345,7 @@ def finish_call(result: ToolResult) -> FinishedCall:
 def failed_call(call_id: str, name: str, error: Exception, seconds: float | None = None) -> FinishedCall:
     """Return the result of a call that raised an exception."""
     result = ToolResult(call_id, name, error=describe_error(error), seconds=seconds)
-    return FinishedCall(result, _result_message(result), describe_traceback(error))
+    return FinishedCall(result, _result_message(result), error)
 
 
 def _result_message(result: ToolResult) -> ResultMessage:

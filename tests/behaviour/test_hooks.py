@@ -307,7 +307,7 @@ def test_specification_example_of_tool_calls_in_reference_prints_calls_and_resul
     assert capsys.readouterr().out == (
         "Tool: search_web\nArgs: {'query': 'python', 'max_results': 5}\nTool: read_file\nArgs: {}\n"
         "Tool: search_web\nOutput: ['result1', 'result2', 'result3']\n"
-        "Tool: read_file\nError: argument `path` is missing, expected string\n"
+        "Tool: read_file\nError: argument `path` is missing (expected a string)\n"
     )
 
 
@@ -897,21 +897,21 @@ def test_second_step_finish_call_replaces_output_of_first(call: Call, script: Sc
     [
         (
             {"answer": "a", "confidence": 7},
-            "`confidence` must be float between 0 and 1, got 7",
+            "`confidence` must be a float between 0 and 1, got 7",
             [{"path": "confidence", "expected": "float between 0 and 1", "received": "7"}],
         ),
         (
             {},
-            r"`answer` is missing \(expected string\)",
+            r"`answer` is missing \(expected a string\)",
             [{"path": "answer", "expected": "string", "received": "missing"}],
         ),
         (
             {"answer": "a", "confidense": 0.5},
-            "`confidense` is refused: no such field; there are answer, confidence, sources",
+            "`confidense` does not exist \\(the fields are: `answer`, `confidence`, `sources`\\)",
             [
                 {
                     "path": "confidense",
-                    "expected": "no such field; there are answer, confidence, sources",
+                    "expected": "no such field (the fields are: `answer`, `confidence`, `sources`)",
                     "received": "0.5",
                 }
             ],
@@ -989,7 +989,7 @@ def test_step_finish_with_unknown_field_for_plain_type_output_raises_parse_error
         def on_step(self, step: Step) -> None:
             step.finish(answer="enough")
 
-    with pytest.raises(ParseError, match="`answer` is refused: no such field; there are result"):
+    with pytest.raises(ParseError, match="`answer` does not exist \\(the fields are: `result`\\)"):
         call(Plain(model=script(SEARCH)))
 
 
@@ -1073,7 +1073,7 @@ def test_on_finish_is_called_with_output_of_forced_finish_request(call: Call, sc
 
 def test_outputs_rejected_by_on_finish_count_against_parse_retries(call: Call, script: Script) -> None:
     agent = Judge(model=script(SURE, finish(confidence=1), SURE))
-    with pytest.raises(ParseError, match="in 3 attempts: `output` is refused: nobody is so sure") as caught:
+    with pytest.raises(ParseError, match="in 3 attempts: `output` is invalid: nobody is so sure") as caught:
         call(agent, question="?")
     error = caught.value
     assert error.attempts == 3

@@ -258,22 +258,22 @@ Row = tuple[Any, tuple[Any, ...], dict[str, Any], str]
 
 WRONG: list[Row] = [
     # Missing.
-    (Question, (), {}, "`question` is missing (expected string). It takes `question`, `limit`."),
-    (["q", ("n", int)], (), {"q": "a"}, "`n` is missing (expected integer). It takes `q`, `n`."),
-    (str, (), {}, "`result` is missing (expected string). It takes `result`."),
-    (Open, (), {"more": 1}, "`q` is missing (expected string). It takes `q`."),
+    (Question, (), {}, "`question` is missing (expected a string). It takes `question`, `limit`."),
+    (["q", ("n", int)], (), {"q": "a"}, "`n` is missing (expected an integer). It takes `q`, `n`."),
+    (str, (), {}, "`result` is missing (expected a string). It takes `result`."),
+    (Open, (), {"more": 1}, "`q` is missing (expected a string). It takes `q`."),
     # Invalid.
     (
         Question,
         (),
         {"question": "Why?", "limit": "many"},
-        "`limit` must be integer between 1 and 10, got 'many'. It takes `question`, `limit`.",
+        "`limit` must be an integer between 1 and 10, got 'many'. It takes `question`, `limit`.",
     ),
     (
         Survey,
         (),
         {"day": "soon", "questions": []},
-        "`day` must be date as YYYY-MM-DD, got 'soon'. It takes `day`, `questions`, `color`, `notes`.",
+        "`day` must be a date as YYYY-MM-DD, got 'soon'. It takes `day`, `questions`, `color`, `notes`.",
     ),
     (
         Survey,
@@ -285,48 +285,49 @@ WRONG: list[Row] = [
         Survey,
         (),
         {"day": "2024-01-01", "questions": [{"question": "Why?", "limit": "x"}, {"limit": 2}]},
-        "`questions.0.limit` must be integer between 1 and 10, got 'x'; `questions.1.question` is "
-        "missing (expected string). It takes `day`, `questions`, `color`, `notes`.",
+        "`questions.0.limit` must be an integer between 1 and 10, got 'x'; `questions.1.question` is "
+        "missing (expected a string). It takes `day`, `questions`, `color`, `notes`.",
     ),
     (
         Survey,
         (),
         {"day": "2024-01-01", "questions": [], "notes": {"first": "Why?"}},
-        "`notes.first` must be object with question, limit, got 'Why?'. It takes `day`, `questions`, `color`, `notes`.",
+        "`notes.first` must be an object with question, limit, got 'Why?'. "
+        "It takes `day`, `questions`, `color`, `notes`.",
     ),
-    (Strict, (), {"n": "5"}, "`n` must be integer, got '5'. It takes `n`."),
+    (Strict, (), {"n": "5"}, "`n` must be an integer, got '5'. It takes `n`."),
     (
         Renamed,
         (),
         {"query": "a", "number": "x"},
-        "`number` must be integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
+        "`number` must be an integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
     ),
     # A plain type.
-    (int, ("x",), {}, "`result` must be integer, got 'x'. It takes `result`."),
-    (list[int], ([1, "x"],), {}, "`result.1` must be integer, got 'x'. It takes `result`."),
-    (list[int], ("x",), {}, "`result` must be list of integer, got 'x'. It takes `result`."),
-    (int | bool, ("x",), {}, "`result` must be integer or boolean (true or false), got 'x'. It takes `result`."),
+    (int, ("x",), {}, "`result` must be an integer, got 'x'. It takes `result`."),
+    (list[int], ([1, "x"],), {}, "`result.1` must be an integer, got 'x'. It takes `result`."),
+    (list[int], ("x",), {}, "`result` must be a list of integers, got 'x'. It takes `result`."),
+    (int | bool, ("x",), {}, "`result` must be an integer or a boolean (true or false), got 'x'. It takes `result`."),
     (Literal["a", "b"], ("c",), {}, '`result` must be one of "a", "b", got \'c\'. It takes `result`.'),
-    (Place, ({"y": 1},), {}, "`result.x` is missing (expected integer). It takes `result`."),
-    (Point, ({"x": "a"},), {}, "`result.x` must be integer, got 'a'. It takes `result`."),
-    (Numbers, (["x"],), {}, "`result.0` must be integer, got 'x'. It takes `result`."),
+    (Place, ({"y": 1},), {}, "`result.x` is missing (expected an integer). It takes `result`."),
+    (Point, ({"x": "a"},), {}, "`result.x` must be an integer, got 'a'. It takes `result`."),
+    (Numbers, (["x"],), {}, "`result.0` must be an integer, got 'x'. It takes `result`."),
     # Unknown.
     (Question, (), {"question": "Why?", "depth": 2}, "`depth` is not an input. It takes `question`, `limit`."),
     (Closed, (), {"q": "a", "z": 1}, "`z` is not an input. It takes `q`."),
     (Careless, (), {"q": "a", "z": 1}, "`z` is not an input. It takes `q`."),
     ([], (), {"a": 1, "b": 2}, "`a` is not an input; `b` is not an input. It takes no arguments."),
     (None, (), {"a": 1}, "`a` is not an input. It takes no arguments."),
-    (str, (), {"text": "a"}, "`result` is missing (expected string); `text` is not an input. It takes `result`."),
+    (str, (), {"text": "a"}, "`result` is missing (expected a string); `text` is not an input. It takes `result`."),
     (Renamed, (), {"q": "a", "written": 1}, "`written` is not an input. It takes `q`, `n`, `c`, `p`, `s`."),
     # Several at once.
     (
         Question,
         (),
         {"limit": "many", "depth": 2, "width": 3},
-        "`question` is missing (expected string); `limit` must be integer between 1 and 10, got 'many'; "
+        "`question` is missing (expected a string); `limit` must be an integer between 1 and 10, got 'many'; "
         "`depth` is not an input; `width` is not an input. It takes `question`, `limit`.",
     ),
-    (Closed, (), {"z": 1}, "`q` is missing (expected string); `z` is not an input. It takes `q`."),
+    (Closed, (), {"z": 1}, "`q` is missing (expected a string); `z` is not an input. It takes `q`."),
 ]
 
 KEYWORDS = (
@@ -385,13 +386,13 @@ def test_problems_of_input_error_contain_path_and_received_value() -> None:
             "path": "day",
             "expected": "date as YYYY-MM-DD",
             "received": "'soon'",
-            "message": "`day` must be date as YYYY-MM-DD, got 'soon'",
+            "message": "`day` must be a date as YYYY-MM-DD, got 'soon'",
         },
         {
             "path": "questions.0.question",
             "expected": "string",
             "received": "missing",
-            "message": "`questions.0.question` is missing (expected string)",
+            "message": "`questions.0.question` is missing (expected a string)",
         },
         {"path": "depth", "expected": "no such input", "received": "3", "message": "`depth` is not an input"},
     ]
@@ -490,16 +491,16 @@ def test_input_error_contains_name_of_called_module() -> None:
 def test_missing_field_with_alias_is_reported_under_name_that_call_accepts() -> None:
     words = complaint(Renamed)
     assert words.startswith(("Wrong input for `Agent`: `query` is missing", "Wrong input for `Agent`: `q` is missing"))
-    assert "(expected string)" in words
+    assert "(expected a string)" in words
 
 
 def test_wrong_value_passed_under_field_name_is_reported_under_field_name_instead_of_alias() -> None:
-    assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be integer, got 'x'.")
+    assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be an integer, got 'x'.")
 
 
 def test_argument_whose_value_is_text_missing_is_not_reported_as_missing() -> None:
     words = complaint(Question, question="Why?", limit="missing")
-    assert "`limit` must be integer between 1 and 10, got " in words
+    assert "`limit` must be an integer between 1 and 10, got " in words
     assert "is missing" not in words
 
 

@@ -658,7 +658,7 @@ def test_output_validator_message_is_sent_unchanged(call: Call, script: Script) 
     class Agent(module[Any, Polite]):
         parse_retries = 0
 
-    with pytest.raises(ParseError, match="`answer` is refused: must end with 'please' \\(got 'Paris'\\)") as caught:
+    with pytest.raises(ParseError, match="`answer` is invalid: must end with 'please' \\(got 'Paris'\\)") as caught:
         call(Agent(model=script(finish(answer="Paris"))))
     assert caught.value.errors == [{"path": "answer", "expected": "must end with 'please'", "received": "Paris"}]
 
@@ -710,7 +710,7 @@ def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> N
         call(Asker(model=model, parse_retries=1), question="?")
     error = caught.value
     assert str(error) == (
-        "`Asker` got no valid output from `some-model` in 2 attempts: `confidence` must be float between 0 and 1, "
+        "`Asker` got no valid output from `some-model` in 2 attempts: `confidence` must be a float between 0 and 1, "
         "got 'very confident'. Raise `parse_retries`, or make `final_output` easier to fill."
     )
     assert error.raw_output == '{"answer":"Paris","confidence":"very confident"}'
@@ -722,7 +722,7 @@ def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> N
 
 
 def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: Script) -> None:
-    with pytest.raises(ParseError, match="in 1 attempt: `answer` is missing \\(expected string\\)\\.") as caught:
+    with pytest.raises(ParseError, match="in 1 attempt: `answer` is missing \\(expected a string\\)\\.") as caught:
         call(Asker(model=script(finish(confidence=0.5)), parse_retries=0), question="?")
     assert caught.value.attempts == 1
     assert caught.value.errors == [{"path": "answer", "expected": "string", "received": "missing"}]
@@ -928,7 +928,7 @@ def test_failed_tool_call_in_single_turn_run_is_in_results_of_unfinished_output(
     found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
     assert isinstance(found, Unfinished)
     missing, unknown = found.tool_results
-    assert missing.error == "argument `query` is missing, expected string"
+    assert missing.error == "argument `query` is missing (expected a string)"
     assert "no tool `unknown`" in str(unknown.error)
 
 

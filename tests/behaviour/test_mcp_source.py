@@ -125,7 +125,7 @@ def test_mcp_call_with_invalid_arguments_returns_tool_error_without_calling_serv
     before = len(odd.lines())
     model = script(calling("echo", text=5), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
-    assert results(run) == ["Tool error: argument `text`: expected string, got 5"]
+    assert results(run) == ["Tool error: argument `text` must be a string, got 5"]
     assert len(odd.lines()) == before
 
 
@@ -613,7 +613,7 @@ def test_mcp_server_that_asks_user_gets_tool_error_if_on_human_answer_is_invalid
     model = script(calling("ask"), finish("done"))
     (result,) = results(Human(model=model, tools=[odd.server]).run("x"))
     assert "The answer of `on_human` cannot be used" in result
-    assert "expected one of" in result
+    assert "must be one of" in result
 
 
 @both_protocols

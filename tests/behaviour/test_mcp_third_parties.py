@@ -51,7 +51,7 @@ def test_mcp_time_server_returns_time_and_errors(call: Call, script: Script, clo
     converted, failed, unfit = results(call.run(Worker(model=model, tools=[clock]), "x"))
     assert "21:00:00+09:00" in converted
     assert failed.startswith("Tool error: ServerError: ")
-    assert unfit.startswith("Tool error: argument `timezone` is missing, expected string")
+    assert unfit.startswith("Tool error: argument `timezone` is missing (expected a string)")
 
 
 def test_mcp_servers_are_called_concurrently_in_branches(call: Call, script: Script, clock: MCPServer) -> None:

@@ -150,7 +150,7 @@ def test_media_field_accepts_media_bytes_and_urls(given: Any) -> None:
 
 def test_path_as_value_of_media_field_raises_input_error(call: Call, script: Script) -> None:
     model = script()
-    with pytest.raises(InputError, match=r"`photo` is refused: .*`acorn\.Image\.from_path"):
+    with pytest.raises(InputError, match=r"`photo` is invalid: .*`acorn\.Image\.from_path"):
         call.run(Botanist(model=model), photo="cat.png")
     assert not model.requests
 

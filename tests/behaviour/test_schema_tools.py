@@ -247,9 +247,9 @@ def test_model_argument_for_run_parameter_or_bound_partial_parameter_returns_too
     reply = calling("loose", a="x", run=1) & calling("named", run=1)
     reply &= calling("keyed", a="x", key="mine") & calling("keyed", a="x")
     assert use(call, script, [loose, named, keyed], reply) == [
-        "Tool error: argument `run` is filled in already and cannot be set",
-        "Tool error: argument `run` is filled in already and cannot be set",
-        "Tool error: argument `key` is filled in already and cannot be set",
+        "Tool error: argument `run` is set by the program. Leave it out.",
+        "Tool error: argument `run` is set by the program. Leave it out.",
+        "Tool error: argument `key` is set by the program. Leave it out.",
         "secret {'a': 'x'}",
     ]
 
@@ -367,7 +367,7 @@ def test_schema_tool_listed_by_tool_source_is_called_with_validated_arguments(ca
 
     reply = calling("keep", city="Rome", nights=0) & calling("keep", city="Rome", nights=1)
     first, second = use(call, script, [Server()], reply)
-    assert first == "Tool error: argument `nights`: expected integer between 1 and 30, got 0"
+    assert first == "Tool error: argument `nights` must be an integer between 1 and 30, got 0"
     assert second == "kept"
     assert got == [{"city": "Rome", "nights": 1}]
 
@@ -378,29 +378,29 @@ def test_schema_tool_listed_by_tool_source_is_called_with_validated_arguments(ca
 @each_case(
     ("arguments", "words"),
     [
-        ({"city": "Rome"}, "argument `nights` is missing, expected integer between 1 and 30"),
-        ({"nights": 1, "city": 5}, "argument `city`: expected string of at least 2 characters, got 5"),
-        ({"nights": "5", "city": "Rome"}, 'argument `nights`: expected integer between 1 and 30, got "5"'),
-        ({"nights": 1.5, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 1.5"),
-        ({"nights": True, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got true"),
-        ({"nights": 31, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 31"),
-        ({"nights": None, "city": "R"}, 'expected string of at least 2 characters, got "R"; argument `nights`'),
-        ({"nights": 1, "city": "Rome", "guest": {}}, "argument `guest.name` is missing, expected string"),
+        ({"city": "Rome"}, "argument `nights` is missing (expected an integer between 1 and 30)"),
+        ({"nights": 1, "city": 5}, "argument `city` must be a string of at least 2 characters, got 5"),
+        ({"nights": "5", "city": "Rome"}, 'argument `nights` must be an integer between 1 and 30, got "5"'),
+        ({"nights": 1.5, "city": "Rome"}, "argument `nights` must be an integer between 1 and 30, got 1.5"),
+        ({"nights": True, "city": "Rome"}, "argument `nights` must be an integer between 1 and 30, got true"),
+        ({"nights": 31, "city": "Rome"}, "argument `nights` must be an integer between 1 and 30, got 31"),
+        ({"nights": None, "city": "R"}, 'must be a string of at least 2 characters, got "R"; argument `nights`'),
+        ({"nights": 1, "city": "Rome", "guest": {}}, "argument `guest.name` is missing (expected a string)"),
         (
             {"nights": 1, "city": "Rome", "guest": {"name": "A", "age": "x"}},
-            'argument `guest.age`: expected integer of at least 0 or null, got "x"',
+            'argument `guest.age` must be an integer of at least 0 or null, got "x"',
         ),
         (
             {"nights": 1, "city": "Rome", "guest": {"name": "A", "pet": "cat"}},
-            'argument `guest.pet`: expected no such field; there are name, age, got "cat"',
+            "argument `guest.pet` does not exist (the fields are: `name`, `age`)",
         ),
         (
             {"nights": 1, "city": "Rome", "rooms": ["single", "suite"]},
-            'argument `rooms.1`: expected one of "single", "double", got "suite"',
+            'argument `rooms.1` must be one of "single", "double", got "suite"',
         ),
         (
             {"nights": 1, "city": "Rome", "rooms": ["single"] * 4},
-            'argument `rooms`: expected list of one of "single", "double", at most 3 items, got ["single",',
+            'argument `rooms` must be a list of values from "single", "double", at most 3 items, got ["single",',
         ),
     ],
 )
@@ -413,9 +413,9 @@ def test_schema_tool_call_with_wrong_arguments_returns_tool_error_with_each_prob
     reply = calling("keep", nights="two", guest={"age": 3}) & calling("keep", city="Rome", nights=2)
     first, second = use(call, script, [keeping(BOOKING, got)], reply)
     assert first == (
-        'Tool error: argument `nights`: expected integer between 1 and 30, got "two"; '
-        "argument `guest.name` is missing, expected string; "
-        "argument `city` is missing, expected string of at least 2 characters"
+        'Tool error: argument `nights` must be an integer between 1 and 30, got "two"; '
+        "argument `guest.name` is missing (expected a string); "
+        "argument `city` is missing (expected a string of at least 2 characters)"
     )
     assert second == "kept"
     assert got == [{"city": "Rome", "nights": 2}]
@@ -428,38 +428,50 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
 @each_case(
     ("schema", "value", "words"),
     [
-        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, '`a.lives`: expected integer, got "x"'),
-        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cow"}, '`a.kind`: expected "cat", got "cow"'),
-        ({"anyOf": [CAT, {"type": "null"}]}, 5, "`a`: expected object with kind, lives or null, got 5"),
-        ({"oneOf": [CAT, DOG]}, {"kind": "dog", "barks": 1}, "`a.barks`: expected boolean (true or false), got 1"),
-        ({"oneOf": [CAT, DOG]}, {"kind": "cow"}, "`a`: expected object with kind, lives or object with kind, barks"),
-        ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 3, "`a`: expected value of at least 1 or value of at least 2 (3"),
-        ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, 2, "`a`: expected value of at least 3, got 2"),
-        ({"$ref": "#/$defs/Up", "maximum": 5}, 6, "`a`: expected value of at most 5, got 6"),
-        ({"not": {"type": "string"}}, "x", "`a`: expected value ('x' should not be valid under"),
-        ({"type": "array", "uniqueItems": True}, [1, 1], "`a`: expected list ([1, 1] has non-unique elements)"),
-        ({"type": "object", "propertyNames": {"pattern": "^x"}}, {"y": 1}, "`a`: expected another key (value matching"),
+        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, '`a.lives` must be an integer, got "x"'),
+        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cow"}, '`a.kind` must be "cat", got "cow"'),
+        ({"anyOf": [CAT, {"type": "null"}]}, 5, "`a` must be an object with kind, lives or null, got 5"),
+        ({"oneOf": [CAT, DOG]}, {"kind": "dog", "barks": 1}, "`a.barks` must be a boolean (true or false), got 1"),
+        (
+            {"oneOf": [CAT, DOG]},
+            {"kind": "cow"},
+            "`a` must be an object with kind, lives or an object with kind, barks",
+        ),
+        (
+            {"oneOf": [{"minimum": 1}, {"minimum": 2}]},
+            3,
+            "`a` must be a value of at least 1 or a value of at least 2 (3",
+        ),
+        ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, 2, "`a` must be a value of at least 3, got 2"),
+        ({"$ref": "#/$defs/Up", "maximum": 5}, 6, "`a` must be a value of at most 5, got 6"),
+        ({"not": {"type": "string"}}, "x", "`a` must be a value ('x' should not be valid under"),
+        ({"type": "array", "uniqueItems": True}, [1, 1], "`a` must be a list ([1, 1] has non-unique elements)"),
+        (
+            {"type": "object", "propertyNames": {"pattern": "^x"}},
+            {"y": 1},
+            "`a` must be under another key (a value matching",
+        ),
         (
             {"properties": {"propertyNames": {"type": "string"}}},
             {"propertyNames": 1},
-            "`a.propertyNames`: expected str",
+            "`a.propertyNames` must be str",
         ),
         ({"properties": {"b": False}}, {"b": 1}, "expected no such value, got 1"),
         (
             {"patternProperties": {"^x": {}}, "additionalProperties": False},
             {"x1": 1, "y": 2},
-            "`a.y`: expected no such",
+            "`a.y` must be no such",
         ),
-        ({"additionalProperties": {"type": "string"}}, {"k": 1}, "`a.k`: expected string, got 1"),
-        ({"minProperties": 2}, {"k": 1}, "`a`: expected value ({'k': 1} does not have enough properties)"),
-        ({"enum": ["x", 1, None]}, "y", '`a`: expected one of "x", 1, null, got "y"'),
-        ({"prefixItems": [{"type": "string"}], "items": False}, ["x", 1], "`a`: expected value (Expected at most 1 it"),
+        ({"additionalProperties": {"type": "string"}}, {"k": 1}, "`a.k` must be a string, got 1"),
+        ({"minProperties": 2}, {"k": 1}, "`a` must be a value ({'k': 1} does not have enough properties)"),
+        ({"enum": ["x", 1, None]}, "y", '`a` must be one of "x", 1, null, got "y"'),
+        ({"prefixItems": [{"type": "string"}], "items": False}, ["x", 1], "`a` must be a value (Expected at most 1 it"),
         (
             {"if": {"type": "string"}, "then": {"minLength": 3}},
             "x",
-            '`a`: expected value of at least 3 characters, got "x"',
+            '`a` must be a value of at least 3 characters, got "x"',
         ),
-        ({"type": "string", "pattern": "^[a-z]+$"}, "A", '`a`: expected string matching ^[a-z]+$, got "A"'),
+        ({"type": "string", "pattern": "^[a-z]+$"}, "A", '`a` must be a string matching ^[a-z]+$, got "A"'),
     ],
 )
 def test_schema_tool_error_contains_expected_value(script: Script, schema: Schema, value: Any, words: str) -> None:
@@ -470,16 +482,16 @@ def test_schema_tool_error_contains_expected_value(script: Script, schema: Schem
 @each_case(
     ("schema", "arguments", "words"),
     [
-        ({"type": "object", "minProperties": 1}, {}, "The arguments: expected object, at least 1 key, got {}"),
+        ({"type": "object", "minProperties": 1}, {}, "The arguments must be an object, at least 1 key, got {}"),
         (
             {"type": "object", "additionalProperties": False},
             {"a": 1},
-            "argument `a`: expected no such field; there are n",
+            "argument `a` does not exist (there are no arguments)",
         ),
         (
             {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
             {},
-            "argument `a` is missing, expected value or argument `b` is missing, expected value",
+            "argument `a` is missing (expected a value) or argument `b` is missing (expected a value)",
         ),
     ],
 )
@@ -495,7 +507,7 @@ def test_schema_tool_call_with_unknown_argument_returns_tool_error(call: Call, s
         raise AssertionError("not called")
 
     assert use(call, script, [keep], calling("keep", a="x", b=1)) == [
-        "Tool error: argument `b`: expected no such field; there are a, got 1"
+        "Tool error: argument `b` does not exist (the arguments are: `a`)"
     ]
 
 
@@ -539,13 +551,13 @@ def test_deeply_nested_tool_json_schema_validates_arguments(script: Script) -> N
     assert read(Worker(model=model, tools=[keeping(deep(10), got)]).run()) == ["kept"]
     assert got == [{"top": nested(10, 5)}]
     path = ".".join(["top", *["next"] * 10])
-    assert complaint(script, deep(10), {"top": nested(10, "x")}) == f'argument `{path}`: expected integer, got "x"'
+    assert complaint(script, deep(10), {"top": nested(10, "x")}) == f'argument `{path}` must be an integer, got "x"'
 
 
 def test_recursive_tool_json_schema_validates_arguments(script: Script) -> None:
     tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
     assert complaint(script, tree, {"next": {"next": {"value": "x"}}}) == (
-        'argument `next.next.value`: expected integer, got "x"'
+        'argument `next.next.value` must be an integer, got "x"'
     )
     winding = {"type": "object", "properties": {"next": {"allOf": [{"anyOf": [{"allOf": [{"$ref": "#"}]}]}]}}}
     assert "cannot be checked: RecursionError" in complaint(script, winding, nested(190, {}))

@@ -132,7 +132,7 @@ def test_run_argument_passed_by_model_to_tool_with_kwargs_returns_tool_error(cal
         return "noted"
 
     assert use(call, script, [note], calling("note", run="mine", a="b")) == [
-        "Tool error: argument `run` is filled in already and cannot be set"
+        "Tool error: argument `run` is set by the program. Leave it out."
     ]
     assert seen == []
     assert use(call, script, [note], calling("note", a="b")) == ["noted"]

@@ -373,7 +373,7 @@ def test_xml_response_that_is_empty_or_unsafe_or_malformed_is_corrected(call: Ca
 def test_xml_corrections_beyond_parse_retries_raise_parse_error(call: Call, script: Script) -> None:
     wrong = ANSWER.replace("0.95", "very confident")
     model = script(calling("search", query="a"), *[wrong] * 3, forces=False)
-    with pytest.raises(ParseError, match="in 3 attempts: `confidence` must be float between 0 and 1") as caught:
+    with pytest.raises(ParseError, match="in 3 attempts: `confidence` must be a float between 0 and 1") as caught:
         call(Reader(model=model), text="I love it")
     error = caught.value
     assert (error.raw_output, error.attempts) == (wrong, 3)
@@ -468,6 +468,6 @@ def test_parse_error_contains_raw_xml_of_output_rejected_by_on_finish(call: Call
         def on_finish(self, output: Sentiment) -> None:
             raise ValueError("never")
 
-    with pytest.raises(ParseError, match="`output` is refused: never") as caught:
+    with pytest.raises(ParseError, match="`output` is invalid: never") as caught:
         call(Doubter(model=script(calling("search", query="a"), ANSWER, forces=False), parse_retries=0), text="?")
     assert caught.value.raw_output == ANSWER

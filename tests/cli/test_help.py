@@ -37,7 +37,7 @@ def test_help_of_agent_lists_each_input_field(acorn: Acorn) -> None:
     assert "date as YYYY-MM-DD" in lines["--day"]
     assert "Where somebody lives." in lines["--address"]
     assert "The town" in lines["--address.city"]
-    assert "list of string; repeat it" in lines["--tags"]
+    assert "list of strings; repeat it" in lines["--tags"]
     assert lines.keys() >= {"--two-words", "--model", "--input", "--json", "--save", "--debug", "--help"}
     assert "--tree.children.name" not in lines  # An endless tree.
 

@@ -54,13 +54,13 @@ WRONG = [
         "Cannot use the value of `--photo`: the type of `odd.thing` is unknown. Rename the file so that its extension "
         "matches the media type.",
     ),
-    (["--photo", "data:image/png;base64,*"], "`--photo` is refused: the data is not valid base64"),
+    (["--photo", "data:image/png;base64,*"], "`--photo` is invalid: the data is not valid base64"),
     (
         ["--photo", "cat.png", "--papers", "odd.thing"],
         "Cannot use the value of `--papers`: the type of `odd.thing` is unknown. Rename the file so that its extension "
         "matches the media type.",
     ),
-    ([], "`--photo` is missing (expected image)"),
+    ([], "`--photo` is missing (expected an image)"),
 ]
 
 
@@ -76,7 +76,7 @@ def test_media_path_in_json_is_rejected(acorn: Acorn) -> None:
     Path("input.json").write_text(json.dumps({"photo": "cat.png"}))
     ended = acorn("run", LOOKER, "--input", "input.json")
     assert ended.code == 2
-    assert "`photo` in `input.json` is refused: expected an image" in ended.err
+    assert "`photo` in `input.json` is invalid: expected an image" in ended.err
 
 
 def test_help_of_media_option_contains_accepted_values(acorn: Acorn) -> None:

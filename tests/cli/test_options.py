@@ -90,21 +90,21 @@ def test_option_sets_input_field(acorn: Acorn) -> None:
 
 
 WRONG: list[tuple[str, list[str], str]] = [
-    ("Kinds", ["--count", "many"], "`--count` must be integer between 1 and 10, got 'many'"),
-    ("Kinds", ["--count", "11"], "`--count` must be integer between 1 and 10, got"),
-    ("Kinds", ["--day", "soon"], "`--day` must be date as YYYY-MM-DD"),
+    ("Kinds", ["--count", "many"], "`--count` must be an integer between 1 and 10, got 'many'"),
+    ("Kinds", ["--count", "11"], "`--count` must be an integer between 1 and 10, got"),
+    ("Kinds", ["--day", "soon"], "`--day` must be a date as YYYY-MM-DD"),
     ("Kinds", ["--color", "blue"], '`--color` must be one of "red", "green", got \'blue\''),
     ("Kinds", ["--level", "3"], "`--level` must be one of 1, 2"),
-    ("Kinds", ["--numbers", "1", "--numbers", "x"], "`1` of `--numbers` must be integer, got 'x'"),
+    ("Kinds", ["--numbers", "1", "--numbers", "x"], "`1` of `--numbers` must be an integer, got 'x'"),
     (
         "Kinds",
         ["--address", "Oslo"],
         "`--address` must be JSON (object with city, zip_code), got 'Oslo'. Or set its fields one by one",
     ),
-    ("Kinds", ["--address.zip-code", "7"], "`--address.city` is missing (expected string)"),
+    ("Kinds", ["--address.zip-code", "7"], "`--address.city` is missing (expected a string)"),
     ("Kinds", ["--address.street", "x"], "There is no option `--address.street`"),
     ("Kinds", ["--places.1.city", "B"], "`--places.1.city` needs an item 0 before it"),
-    ("Kinds", ["--text", "rude"], "`--text` is refused: be polite (got 'rude')"),
+    ("Kinds", ["--text", "rude"], "`--text` is invalid: be polite (got 'rude')"),
     ("Kinds", ["--text"], "`--text` needs a value"),
     ("Kinds", ["--text", "--count", "3"], "`--text` needs a value. If the value is `--count`, write `--text=--count`"),
     ("Kinds", ["--txt", "x"], "There is no option `--txt`. Did you mean `--text`"),
@@ -133,8 +133,8 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Aliased", ["--from", "a", "--from_", "b"], "occurs twice"),
     ("Plain", ["a", "--result", "b"], "`--result` occurs twice"),
     ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` occurs twice, but it accepts only one value"),
-    ("Needs", [], "`--name` is missing (expected string). `--born` is missing (expected date as YYYY-MM-DD)"),
-    ("Plain", [], "the argument is missing (expected string)"),
+    ("Needs", [], "`--name` is missing (expected a string). `--born` is missing (expected a date as YYYY-MM-DD)"),
+    ("Plain", [], "the argument is missing (expected a string)"),
     ("Plain", ["a", "b"], "Unexpected argument `b`"),
     ("Numbers", ["1", "x"], "the argument must be"),
     ("Nothing", ["x"], "Unexpected argument `x`. The module has no input"),
@@ -262,7 +262,7 @@ def test_input_file_for_list_input_contains_json_list(acorn: Acorn, tmp_path: Pa
 def test_wrong_input_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path: Path) -> None:
     for content, message in [
         (None, "Cannot read `--input {file}`: No such file"),
-        ('{"count": 99}', "`count` in `{file}` must be integer between 1 and 10, got 99"),
+        ('{"count": 99}', "`count` in `{file}` must be an integer between 1 and 10, got 99"),
         ('{"counts": 9}', "`counts` in `{file}` is not an input"),
         ("[1]", "`{file}` must contain a JSON object, got [1]"),
         ("{", "`{file}` does not contain valid JSON"),

@@ -81,10 +81,10 @@ def test_piped_text_without_free_text_field_exits_with_2(run: Piped) -> None:
             "more",
             "Cannot use the piped text: it could be the value of `--text` or `--two-words`. Set all but one of them",
         ),
-        ("Kinds", ["--two-words", "x"], "rude", "`--text` is refused: be polite (got 'rude')"),
-        ("Plain", [], "", "the argument is missing (expected string)"),
-        ("Plain", [], "\n", "the argument is missing (expected string)"),
-        ("Needs", [], "", "`--name` is missing (expected string). `--born` is missing"),
+        ("Kinds", ["--two-words", "x"], "rude", "`--text` is invalid: be polite (got 'rude')"),
+        ("Plain", [], "", "the argument is missing (expected a string)"),
+        ("Plain", [], "\n", "the argument is missing (expected a string)"),
+        ("Needs", [], "", "`--name` is missing (expected a string). `--born` is missing"),
     ]:
         with case(cls, text):
             ended = run(f"{ECHO}:{cls}", *words, stdin=text)

@@ -170,8 +170,9 @@ def test_unknown_argument_raises_error_with_known_names() -> None:
         with case(row.name):
             for text in row.takes:
                 words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
-                there = ", ".join(row.parameters["properties"]) or "none"
-                assert words == f"argument `no_such_argument`: expected no such field; there are {there}, got 1"
+                names = ", ".join(f"`{name}`" for name in row.parameters["properties"])
+                there = f"the arguments are: {names}" if names else "there are no arguments"
+                assert words == f"argument `no_such_argument` does not exist ({there})"
 
 
 PROBES: list[Any] = [
@@ -564,7 +565,7 @@ def test_functools_partial_is_called_with_bound_arguments_and_model_arguments() 
     assert call(by_keyword, '{"to": "me", "text": "hi", "cc": "you"}') == ("k", "me", "hi", True, {"cc": "you"})
     assert call(both, '{"to": "me", "text": "hi"}') == ("k", "me", "hi", True, {})
     assert refusal(by_keyword, '{"to": "me", "text": "hi", "key": "mine"}') == (
-        "argument `key` is filled in already and cannot be set"
+        "argument `key` is set by the program. Leave it out."
     )
 
 
@@ -618,7 +619,7 @@ def test_iterable_argument_is_validated_and_can_be_read_twice() -> None:
         return sum(numbers) + sum(numbers) + sum(more or ())
 
     assert call(total, '{"numbers": [1, "2"], "more": [4]}') == 10
-    assert refusal(total, '{"numbers": [1, "x"]}') == "argument `numbers.1`: expected integer, got x"
+    assert refusal(total, '{"numbers": [1, "x"]}') == "argument `numbers.1` must be an integer, got x"
 
 
 # Messages about arguments.
@@ -653,87 +654,90 @@ def nested(
 
 
 WORDS: list[tuple[Any, str, str]] = [
-    (signatures.search, "", "argument `query` is missing, expected string"),
-    (signatures.search, "{}", "argument `query` is missing, expected string"),
-    (signatures.search, '{"query": 5}', "argument `query`: expected string, got 5"),
-    (signatures.search, '{"query": null}', "argument `query`: expected string, got null"),
-    (signatures.search, '{"query": "x", "limit": "many"}', "argument `limit`: expected integer, got many"),
-    (signatures.search, '{"query": "x", "limit": "missing"}', 'argument `limit`: expected integer, got "missing"'),
+    (signatures.search, "", "argument `query` is missing (expected a string)"),
+    (signatures.search, "{}", "argument `query` is missing (expected a string)"),
+    (signatures.search, '{"query": 5}', "argument `query` must be a string, got 5"),
+    (signatures.search, '{"query": null}', "argument `query` must be a string, got null"),
+    (signatures.search, '{"query": "x", "limit": "many"}', "argument `limit` must be an integer, got many"),
+    (signatures.search, '{"query": "x", "limit": "missing"}', 'argument `limit` must be an integer, got "missing"'),
     (signatures.search, '{"query": ["x"], "limit": {"a": 1}}',
-     'argument `query`: expected string, got ["x"]; argument `limit`: expected integer, got {"a":1}'),
+     'argument `query` must be a string, got ["x"]; argument `limit` must be an integer, got {"a":1}'),
     (signatures.search, '{"query": "x", "max": 5}',
-     "argument `max`: expected no such field; there are query, limit, got 5"),
-    (signatures.no_parameters, '{"x": 1}', "argument `x`: expected no such field; there are none, got 1"),
-    (signatures.a_float, '{"ratio": "half"}', "argument `ratio`: expected float, got half"),
-    (signatures.a_boolean, '{"flag": "perhaps"}', "argument `flag`: expected boolean (true or false), got perhaps"),
-    (signatures.none_by_default, '{"count": "x"}', "argument `count`: expected integer or null, got x"),
-    (signatures.a_union, '{"value": []}', "argument `value`: expected integer or string, got []"),
-    (signatures.an_enum, '{"color": "blue"}', 'argument `color`: expected one of "red", "green", got blue'),
-    (signatures.a_literal_of_several_types, '{"level": 2}', 'argument `level`: expected one of "auto", 1, null, got 2'),
-    (signatures.a_literal_of_one_value, '{"answer": "no"}', 'argument `answer`: expected "yes", got no'),
+     "argument `max` does not exist (the arguments are: `query`, `limit`)"),
+    (signatures.no_parameters, '{"x": 1}', "argument `x` does not exist (there are no arguments)"),
+    (signatures.a_float, '{"ratio": "half"}', "argument `ratio` must be a float, got half"),
+    (signatures.a_boolean, '{"flag": "perhaps"}', "argument `flag` must be a boolean (true or false), got perhaps"),
+    (signatures.none_by_default, '{"count": "x"}', "argument `count` must be an integer or null, got x"),
+    (signatures.a_union, '{"value": []}', "argument `value` must be an integer or a string, got []"),
+    (signatures.an_enum, '{"color": "blue"}', 'argument `color` must be one of "red", "green", got blue'),
+    (signatures.a_literal_of_several_types, '{"level": 2}', 'argument `level` must be one of "auto", 1, null, got 2'),
+    (signatures.a_literal_of_one_value, '{"answer": "no"}', 'argument `answer` must be "yes", got no'),
     (signatures.an_integer_between_limits, '{"count": 11}',
-     "argument `count`: expected integer between 1 and 10, got 11"),
+     "argument `count` must be an integer between 1 and 10, got 11"),
     (signatures.a_float_between_open_limits, '{"ratio": 1}',
-     "argument `ratio`: expected float greater than 0 and less than 1, got 1"),
-    (signatures.a_multiple, '{"minutes": 3}', "argument `minutes`: expected integer a multiple of 5, got 3"),
+     "argument `ratio` must be a float greater than 0 and less than 1, got 1"),
+    (signatures.a_multiple, '{"minutes": 3}', "argument `minutes` must be an integer divisible by 5, got 3"),
     (signatures.a_string_with_a_pattern, '{"code": "A"}',
-     "argument `code`: expected string of 2 to 4 characters and matching ^[a-z]+$, got A"),
+     "argument `code` must be a string of 2 to 4 characters and matching ^[a-z]+$, got A"),
     (signatures.a_list_of_bounded_length, '{"numbers": []}',
-     "argument `numbers`: expected list of integer, 1 to 2 items, got []"),
-    (signatures.a_dict_of_bounded_length, '{"counts": {}}', "argument `counts`: expected object, 1 to 2 keys, got {}"),
-    (signatures.a_list_of_strings, '{"names": ["a", 5]}', "argument `names.1`: expected string, got 5"),
-    (signatures.a_pair, '{"pair": [1]}', "argument `pair.1` is missing, expected string"),
-    (signatures.a_pair, '{"pair": [1, "a", 2]}', 'argument `pair`: expected list of integer, string, got [1,"a",2]'),
-    (signatures.an_empty_tuple, '{"nothing": [1]}', "argument `nothing`: expected list, exactly 0 items, got [1]"),
-    (signatures.a_dict_of_integers, '{"counts": {"a": "x"}}', "argument `counts.a`: expected integer, got x"),
+     "argument `numbers` must be a list of integers, 1 to 2 items, got []"),
+    (signatures.a_dict_of_bounded_length, '{"counts": {}}', "argument `counts` must be an object, 1 to 2 keys, got {}"),
+    (signatures.a_list_of_strings, '{"names": ["a", 5]}', "argument `names.1` must be a string, got 5"),
+    (signatures.a_pair, '{"pair": [1]}', "argument `pair.1` is missing (expected a string)"),
+    (signatures.a_pair, '{"pair": [1, "a", 2]}',
+     'argument `pair` must be a list of an integer, a string, got [1,"a",2]'),
+    (signatures.an_empty_tuple, '{"nothing": [1]}', "argument `nothing` must be a list, exactly 0 items, got [1]"),
+    (signatures.a_dict_of_integers, '{"counts": {"a": "x"}}', "argument `counts.a` must be an integer, got x"),
     (signatures.a_dict_with_known_keys, '{"counts": {"c": 1}}',
-     "argument `counts.c`: expected another key (Input should be 'a' or 'b'), got c"),
+     "argument `counts.c` must be under another key (Input should be 'a' or 'b'), got c"),
     (signatures.a_dict_with_integers_as_keys, '{"names": {"one": "1"}}',
-     "argument `names.one`: expected another key (Input should be a valid integer, unable to parse string as an "
+     "argument `names.one` must be under another key (Input should be a valid integer, unable to parse string as an "
      "integer), got one"),
-    (signatures.a_model, '{"point": {}}', "argument `point.x` is missing, expected float"),
-    (signatures.a_model, '{"point": 5}', "argument `point`: expected object with x, y, got 5"),
-    (signatures.a_dataclass, '{"size": []}', "argument `size`: expected object with width, height, got []"),
-    (signatures.a_named_tuple, '{"span": 5}', "argument `span`: expected list of integer, integer, got 5"),
+    (signatures.a_model, '{"point": {}}', "argument `point.x` is missing (expected a float)"),
+    (signatures.a_model, '{"point": 5}', "argument `point` must be an object with x, y, got 5"),
+    (signatures.a_dataclass, '{"size": []}', "argument `size` must be an object with width, height, got []"),
+    (signatures.a_named_tuple, '{"span": 5}', "argument `span` must be a list of an integer, an integer, got 5"),
     (signatures.a_model_that_forbids_more, '{"thing": {"x": 1, "y": 2}}',
-     "argument `thing.y`: expected no such field; there are x, got 2"),
+     "argument `thing.y` does not exist (the fields are: `x`)"),
     (signatures.a_model_with_a_validator, '{"span": {"low": 2, "high": 1}}',
-     'argument `span`: expected low must not be above high, got {"low":2,"high":1}'),
+     'argument `span` must be low must not be above high, got {"low":2,"high":1}'),
     (signatures.a_recursive_model, '{"tree": {"value": 1, "children": [{"value": "x"}]}}',
-     "argument `tree.children.0.value`: expected integer, got x"),
+     "argument `tree.children.0.value` must be an integer, got x"),
     (signatures.a_discriminated_union, '{"pet": {"kind": "bird"}}',
-     "argument `pet`: expected object with kind, lives or object with kind, name, where 'kind' is one of 'cat', 'dog', "
+     "argument `pet` must be an object with kind, lives or an object with kind, name, "
+     "where 'kind' is one of 'cat', 'dog', "
      'got {"kind":"bird"}'),
-    (signatures.a_discriminated_union, '{"pet": {"kind": "cat"}}', "argument `pet.lives` is missing, expected integer"),
-    (signatures.keywords_of_a_typed_dict, '{"query": "x"}', "argument `title` is missing, expected string"),
+    (signatures.a_discriminated_union, '{"pet": {"kind": "cat"}}',
+     "argument `pet.lives` is missing (expected an integer)"),
+    (signatures.keywords_of_a_typed_dict, '{"query": "x"}', "argument `title` is missing (expected a string)"),
     (signatures.a_parameter_with_an_alias, '{"search": "x"}',
-     "argument `q` is missing, expected string; argument `search`: expected no such field; there are q, got x"),
-    (signatures.a_float, '{"ratio": 1e999}', "argument `ratio`: expected a finite number, got inf"),
-    (signatures.a_datetime, '{"when": "soon"}', "argument `when`: expected date and time in ISO 8601, got soon"),
+     "argument `q` is missing (expected a string); argument `search` does not exist (the arguments are: `q`)"),
+    (signatures.a_float, '{"ratio": 1e999}', "argument `ratio` must be a finite number, got inf"),
+    (signatures.a_datetime, '{"when": "soon"}', "argument `when` must be a date and time in ISO 8601, got soon"),
     (signatures.an_aware_datetime, '{"when": "2024-02-29T12:30:00"}',
-     "argument `when`: expected date and time in ISO 8601 (Input should have timezone info), got 2024-02-29T12:30:00"),
+     "argument `when` must be a date and time in ISO 8601 (Input should have timezone info), got 2024-02-29T12:30:00"),
     (signatures.a_date_with_a_limit, '{"day": "2019-12-31"}',
-     "argument `day`: expected date as YYYY-MM-DD (Input should be greater than or equal to 2020-01-01), "
+     "argument `day` must be a date as YYYY-MM-DD (Input should be greater than or equal to 2020-01-01), "
      "got 2019-12-31"),
     (signatures.a_date_in_the_past, '{"day": "2999-01-01"}',
-     "argument `day`: expected date as YYYY-MM-DD (Date should be in the past), got 2999-01-01"),
-    (signatures.a_uuid, '{"key": "x"}', "argument `key`: expected UUID, got x"),
+     "argument `day` must be a date as YYYY-MM-DD (Date should be in the past), got 2999-01-01"),
+    (signatures.a_uuid, '{"key": "x"}', "argument `key` must be a UUID, got x"),
     (signatures.an_http_url, '{"address": "ftp://x"}',
-     "argument `address`: expected URL (URL scheme should be 'http' or 'https'), got ftp://x"),
+     "argument `address` must be a URL (URL scheme should be 'http' or 'https'), got ftp://x"),
     (signatures.a_decimal, '{"price": "much"}',
-     r"argument `price`: expected float or string matching ^-?\d+(\.\d+)?$ "
+     r"argument `price` must be a float or a string matching ^-?\d+(\.\d+)?$ "
      r"(Input should be a valid decimal), got much"),
     (signatures.json_in_a_string, '{"numbers": "["}',
-     "argument `numbers`: expected valid JSON (EOF while parsing a list at line 1 column 1), got ["),
-    (wrong_numbers, '{"a": 3}', "argument `a`: expected an even number, got 3"),
-    (wrong_numbers, '{"b": 3}', "argument `b`: expected integer, got 3"),
-    (wrong_numbers, '{"c": 4}', "argument `c`: expected integer (4 can be divided), got 4"),
-    (wrong_numbers, '{"d": 4}', "argument `d`: expected integer between 1 and 9 and a multiple of 3, got 4"),
-    (wrong_numbers, '{"e": NaN}', "argument `e`: expected float (Input should be a finite number), got NaN"),
+     "argument `numbers` must be valid JSON (EOF while parsing a list at line 1 column 1), got ["),
+    (wrong_numbers, '{"a": 3}', "argument `a` must be an even number, got 3"),
+    (wrong_numbers, '{"b": 3}', "argument `b` must be an integer, got 3"),
+    (wrong_numbers, '{"c": 4}', "argument `c` must be an integer (4 can be divided), got 4"),
+    (wrong_numbers, '{"d": 4}', "argument `d` must be an integer between 1 and 9 and divisible by 3, got 4"),
+    (wrong_numbers, '{"e": NaN}', "argument `e` must be a float (Input should be a finite number), got NaN"),
     (nested, '{"people": [{"name": "Ada", "addresses": [{"street": "Main", "city": ""}]}]}',
-     "argument `people.0.addresses.0.city`: expected string of at least 1 character, got "),
+     "argument `people.0.addresses.0.city` must be a string of at least 1 character, got "),
     (nested, '{"people": [], "pets": {"Tom": {"kind": "cat", "lives": "nine"}}}',
-     "argument `pets.Tom.lives`: expected integer, got nine"),
+     "argument `pets.Tom.lives` must be an integer, got nine"),
     # Arguments that are not an object.
     (signatures.search, "5", "The arguments must be a JSON object, got 5"),
     (signatures.search, "null", "The arguments must be a JSON object, got null"),
@@ -775,7 +779,7 @@ def test_argument_error_has_validation_error_as_cause() -> None:
 
 def test_long_value_is_shortened_in_argument_error() -> None:
     words = refusal(signatures.an_integer, json.dumps({"count": "x" * 5000}))
-    assert words == f"argument `count`: expected integer, got {'x' * 199}…"
+    assert words == f"argument `count` must be an integer, got {'x' * 199}…"
 
 
 @given(st.text(max_size=30) | st.text('{}[]":,\\ query1\ud800', max_size=30))

@@ -19,8 +19,15 @@ from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
-from acorn._formats.schema.problems import Problem, find_problems, join_problems, public_problems
-from acorn._formats.schema.shape import RESULT, Shape, describe_problem
+from acorn._formats.schema.problems import (
+    Problem,
+    describe_problem,
+    find_problems,
+    join_problems,
+    list_names,
+    public_problems,
+)
+from acorn._formats.schema.shape import RESULT, Shape
 from acorn._formats.xml.decode import decode_xml, read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._history.saved_form import decode_instance_json
@@ -97,7 +104,7 @@ class Answers:
     def reject(self, error: ValueError) -> FinishResult:
         """Return the problems to send to the model after `on_finish` rejected the last valid answer."""
         shown, text = shorten(self.state.answer or ""), str(error) or type(error).__name__
-        problem = Problem(path="", expected=text, received=shown, excerpt=shown, expected_is_message=True)
+        problem = Problem(path="", expected=text, received=shown, excerpt=shown, text=text, kind="invalid")
         return FinishResult(self._raw_text(), None, [problem], text, cause=error)
 
     def restore(self) -> None:
@@ -242,15 +249,15 @@ def _cut_off_message(max_tokens: int) -> str:
 
 
 def _describe(found: Sequence[Problem]) -> str:
-    return join_problems([describe_problem({**problem, "path": problem["path"] or "output"}) for problem in found])
+    return join_problems(
+        [describe_problem(problem, f"`{problem['path'] or 'output'}`", problem["excerpt"]) for problem in found]
+    )
 
 
 def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:
-    known = ", ".join(shape.schema.model_fields) or "none"
-    shown = shorten(safe_repr(fields[name]))
-    return Problem(
-        path=name, expected=f"no such field; there are {known}", received=shown, excerpt=shown, expected_is_message=True
-    )
+    text, shown = list_names(shape.schema.model_fields), shorten(safe_repr(fields[name]))
+    expected = f"no such field ({text})"
+    return Problem(path=name, expected=expected, received=shown, excerpt=shown, text=text, kind="unknown")
 
 
 def _parse(text: str) -> Any:

@@ -93,7 +93,7 @@ class Binding:
 def _check_filled(named: JsonObject, filled: frozenset[str]) -> None:
     """Raise `ArgumentError` if the model passes a keyword that a partial or the run sets already."""
     if taken := filled & named.keys():
-        raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
+        raise ArgumentError(f"argument `{min(taken)}` is set by the program. Leave it out.")
 
 
 def check_finite(arguments: str, named: JsonObject, defaults: JsonObject) -> None:
@@ -106,7 +106,7 @@ def check_finite(arguments: str, named: JsonObject, defaults: JsonObject) -> Non
     given = {name: value for name, value in named.items() if value is not defaults.get(name, _P.empty)}
     for value in (from_json(arguments), given):
         for path, part in _find_infinite(value, ()):
-            raise ArgumentError(f"argument `{'.'.join(map(str, path))}`: expected a finite number, got {part}")
+            raise ArgumentError(f"argument `{'.'.join(map(str, path))}` must be a finite number, got {part}")
 
 
 def _find_infinite(value: Any, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], object]]:
@@ -220,9 +220,7 @@ def _describe(error: ValidationError, schema: JsonSchema, arguments: str) -> str
             return _not_an_object(arguments)
         return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
     texts = [
-        f"argument `{problem['path']}` is missing, expected {problem['expected']}"
-        if problem["received"] == "missing"
-        else f"argument `{problem['path']}`: expected {problem['expected']}, got {problem['received']}"
+        problems.describe_problem(problem, f"argument `{problem['path']}`", problem["received"])
         for problem in problems.find_problems(error, schema, from_json(arguments))
     ]
     return problems.join_problems(texts)
@@ -500,7 +498,7 @@ def _read_by_schema(
         raise ArgumentError(f"The arguments cannot be checked: {shorten(describe_error(error))}") from error
     if known is not None:  # A schema that allows other properties does not report them.
         unknown = [name for name in received if name not in known]
-        errors |= dict.fromkeys(problems.describe_unknown_property([], name, received, schema) for name in unknown)
+        errors |= dict.fromkeys(problems.describe_unknown_property([], name, schema) for name in unknown)
     if errors:
         raise ArgumentError(problems.join_problems([*errors]))
     return {**defaults, **received}

@@ -1,7 +1,7 @@
 """Short descriptions of JSON Schemas and of validation errors, for people and models.
 
 - `describe_schema` describes a JSON Schema in a few words, such as `float between 0 and 1` or `list of
-  string, at least 1 item`.
+  strings, at least 1 item`. Sentences use the description with an article.
 - `find_problems` converts a Pydantic validation error to a list with one problem for each wrong field: its path, the
   expected value and the received value. The validation document for the model, `InputError` and the errors about tool
   arguments contain these problems.
@@ -17,7 +17,7 @@ import re
 import typing
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
@@ -47,35 +47,58 @@ MAX_PROBLEMS = 20
 """The number of problems in one message, and of values in a description of an enum."""
 
 
-def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) -> str:
+def describe_schema(node: JsonSchema, top: JsonSchema) -> str:
     """Return a short description of the values that fit a schema node, such as `float between 0 and 1`.
 
-    `top` is the complete schema, which contains the targets of references. `depth` limits the number of nested types in
-    the description, because a type may contain itself.
+    `top` is the complete schema, which contains the targets of references.
+    """
+    return _ARTICLE.sub("", _describe(node, top))
+
+
+_ARTICLE = re.compile("^an? ")
+
+
+def _describe(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH, *, plural: bool = False) -> str:
+    """Return a short description with an article, such as `a float between 0 and 1`, or in the plural.
+
+    `depth` limits the number of nested types in the description, because a type may contain itself.
     """
     if not depth or not isinstance(node, dict):  # A user's schema may be `true`.
-        return "value"
+        return _noun("value", plural)
     if "$ref" in node:
-        return describe_schema(resolve_ref(node["$ref"], top), top, depth - 1)
+        return _describe(resolve_ref(node["$ref"], top), top, depth - 1, plural=plural)
     if "const" in node:
         return _quote(node["const"])
     if "enum" in node:
-        return "one of " + _list_values(node["enum"])
-    for union in ("anyOf", "oneOf"):
-        if union in node:
-            return " or ".join(dict.fromkeys(describe_schema(member, top, depth - 1) for member in node[union]))
+        return f"{'values from' if plural else 'one of'} {_list_values(node['enum'])}"
     kind = node.get("type")
-    if is_json_list(kind):
-        return " or ".join(dict.fromkeys(describe_schema({**node, "type": name}, top, depth - 1) for name in kind))
+    members: list[JsonSchema] = node.get("anyOf") or node.get("oneOf") or []
+    if not members and is_json_list(kind):
+        members = [{**node, "type": name} for name in kind]
+    if members:
+        return " or ".join(dict.fromkeys(_describe(member, top, depth - 1, plural=plural) for member in members))
     if kind == "array":
-        return _describe_list(node, top, depth - 1)
+        return _noun(_describe_list(node, top, depth - 1), plural)
     if kind == "object":
-        return _describe_object(node)
+        return _noun(_describe_object(node), plural)
     if kind == "string" and node.get("format") in _FORMATS:
-        return _FORMATS[node["format"]]
+        return _noun(_FORMATS[node["format"]], plural)
     if kind == "boolean":
-        return "boolean (true or false)"
-    return "null" if kind == "null" else _TYPES.get(str(kind), "value") + _describe_limits(node)
+        return _noun("boolean (true or false)", plural)
+    return "null" if kind == "null" else _noun(_TYPES.get(str(kind), "value"), plural) + _describe_limits(node)
+
+
+_PLURALS = {"date and time in ISO 8601": "dates and times in ISO 8601", "e-mail address": "e-mail addresses"}
+
+
+def _noun(text: str, plural: bool) -> str:
+    """Return the text with an article, or in the plural."""
+    if text in ("audio", "bytes"):
+        return text
+    if plural:
+        noun, space, others = text.partition(" ")
+        return _PLURALS.get(text, f"{noun}s{space}{others}")
+    return f"{'an' if text[0] in 'aeio' else 'a'} {text}"
 
 
 _LIMITS = {
@@ -83,7 +106,7 @@ _LIMITS = {
     "maximum": "of at most",
     "exclusiveMinimum": "greater than",
     "exclusiveMaximum": "less than",
-    "multipleOf": "a multiple of",
+    "multipleOf": "divisible by",
 }
 
 
@@ -101,9 +124,9 @@ def _describe_limits(node: JsonSchema) -> str:
 
 def _describe_list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
     if "prefixItems" in node:
-        return "list of " + ", ".join(describe_schema(member, top, depth) for member in node["prefixItems"])
+        return "list of " + ", ".join(_describe(member, top, depth) for member in node["prefixItems"])
     item: JsonSchema = node.get("items") or {}
-    text = "list of " + describe_schema(item, top, depth) if item else "list"
+    text = "list of " + _describe(item, top, depth, plural=True) if item else "list"
     count = _describe_count(node.get("minItems"), node.get("maxItems"), "item")
     return f"{text}, {count}" if count else text
 
@@ -159,8 +182,30 @@ class Problem(TypedDict):
     received: str
     excerpt: str
     """The short `repr` of the received value, for error messages to Python callers."""
-    expected_is_message: bool
-    """Whether `expected` is a complete message, such as the message of a user-defined validator."""
+    text: str
+    """The expected value with an article, the names that exist, or the message of a validator."""
+    kind: Literal["missing", "unknown", "invalid", "wrong"]
+    """The kind of the problem. For `invalid`, `text` is a message."""
+
+
+def describe_problem(problem: Problem, subject: str, received: str) -> str:
+    """Return a text about one problem, such as "`limit` must be an integer, got 'x'"."""
+    text = problem["text"]
+    match problem["kind"]:
+        case "missing":
+            return f"{subject} is missing (expected {text})"
+        case "unknown":
+            return f"{subject} does not exist ({text})"
+        case "invalid":
+            return f"{subject} is invalid: {text} (got {received})"
+        case "wrong":
+            return f"{subject} must be {text}, got {received}"
+
+
+def list_names(names: Iterable[str], noun: str = "fields") -> str:
+    """Return the part of a message about an unknown name that lists the names that exist."""
+    quoted = ", ".join(f"`{name}`" for name in names)
+    return f"the {noun} are: {quoted}" if quoted else f"there are no {noun}"
 
 
 def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
@@ -188,16 +233,7 @@ def find_problems(error: ValidationError, schema: JsonSchema, received: object) 
     places: dict[str, tuple[ErrorDetails, _Place]] = {}
     for detail, place in _find_places(error.errors(include_url=False), 0, _Place((), schema, received), schema):
         places.setdefault(".".join(map(str, place.path)), (detail, place))
-    return [
-        Problem(
-            path=path,
-            expected=_expected(detail, place, schema),
-            received=_MISSING if _is_missing(detail) else format_value(detail["input"]),
-            excerpt=excerpt(detail["input"], 200),
-            expected_is_message=bool(_validator_message(detail)),
-        )
-        for path, (detail, place) in places.items()
-    ]
+    return [_make_problem(path, detail, place, schema) for path, (detail, place) in places.items()]
 
 
 class _Place(NamedTuple):
@@ -211,7 +247,7 @@ class _Place(NamedTuple):
 
     def child(self, part: int | str, top: JsonSchema) -> _Place:
         is_inside = part in self.keys
-        node = None if self.node is None else _find_node(self.node, [part], top)
+        node = None if self.node is None else _child_node(self.node, part, top)
         return _Place((*self.path, part), node, self.value[part] if is_inside else None, self.node)
 
     @property
@@ -328,21 +364,40 @@ def _is_missing(detail: ErrorDetails) -> bool:
     return detail["type"].startswith("missing")
 
 
-def _expected(detail: ErrorDetails, place: _Place, schema: JsonSchema) -> str:
-    kind = detail["type"]
-    if message := _validator_message(detail):
-        return message
-    if kind == "json_invalid":
+def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSchema) -> Problem:
+    kind = _problem_kind(detail, place)
+    text = _problem_text(kind, detail, place, schema)
+    return Problem(
+        path=path,
+        expected=f"no such field ({text})" if kind == "unknown" else _ARTICLE.sub("", text),
+        received=_MISSING if kind == "missing" else format_value(detail["input"]),
+        excerpt=excerpt(detail["input"], 200),
+        text=text,
+        kind=kind,
+    )
+
+
+def _problem_kind(detail: ErrorDetails, place: _Place) -> Literal["missing", "unknown", "invalid", "wrong"]:
+    if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return "unknown"
+    if _is_missing(detail):
+        return "missing"
+    has_message = _validator_message(detail) or (place.node is None and detail["type"] != "json_invalid")
+    return "invalid" if has_message else "wrong"
+
+
+def _problem_text(kind: str, detail: ErrorDetails, place: _Place, schema: JsonSchema) -> str:
+    if kind == "unknown":
+        noun = "arguments" if detail["type"] == "unexpected_keyword_argument" else "fields"
+        return list_names(follow_refs(place.parent or {}, schema).get("properties", {}), noun)
+    if detail["type"] == "json_invalid":
         return f"valid JSON ({detail['msg'].removeprefix('Invalid JSON: ')})"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        names = ", ".join(follow_refs(place.parent or {}, schema).get("properties", {})) or "none"
-        return f"no such field; there are {names}"
     if detail["loc"][-1:] == ("[key]",):
-        return f"another key ({detail['msg']})"
-    if place.node is None:
-        return detail["msg"]
-    text = describe_schema(place.node, schema)
-    if kind == "union_tag_invalid":
+        return f"under another key ({detail['msg']})"
+    if kind == "invalid":
+        return _validator_message(detail) or detail["msg"]
+    text = _describe(place.node or {}, schema)
+    if detail["type"] == "union_tag_invalid":
         ctx = detail.get("ctx", {})
         return f"{text}, where {ctx.get('discriminator')} is one of {ctx.get('expected_tags')}"
     return f"{text} ({detail['msg']})" if _is_without_keyword(detail) else text
@@ -373,26 +428,23 @@ def format_value(value: object) -> str:
     return shorten(value if isinstance(value, str) and value != _MISSING else to_compact_json(value))
 
 
-def _find_node(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
-    """Return the schema of the value at a path, or None if the schema does not describe this path.
+def _child_node(node: JsonSchema, part: int | str, top: JsonSchema) -> JsonSchema | None:
+    """Return the schema of a field or an item, or None if the schema does not describe it.
 
-    In a union, the function uses the first member that describes the path. `top` is the complete schema, which contains
-    the targets of references.
+    In a union, the function uses the first member that describes it. `top` is the complete schema, which contains the
+    targets of references.
     """
     node = follow_refs(node, top)
-    if not path:
-        return node
     for union in ("anyOf", "oneOf", "allOf"):
         for member in node.get(union, []):
-            if (found := _find_node(member, path, top)) is not None:
+            if (found := _child_node(member, part, top)) is not None:
                 return found
-    step, remaining = path[0], path[1:]
-    if isinstance(step, int):
+    if isinstance(part, int):
         prefix = node.get("prefixItems", [])
-        inner = prefix[step] if step < len(prefix) else node.get("items")
+        inner = prefix[part] if part < len(prefix) else node.get("items")
     else:
-        inner = node.get("properties", {}).get(step, node.get("additionalProperties"))
-    return _find_node(inner, remaining, top) if is_json_object(inner) else None
+        inner = node.get("properties", {}).get(part, node.get("additionalProperties"))
+    return follow_refs(inner, top) if is_json_object(inner) else None
 
 
 _DESCRIBED_KEYWORDS = {
@@ -410,11 +462,11 @@ def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
             case "required":
                 for name in required_properties(error.schema):
                     if name not in error.instance:
-                        expected = describe_schema(error.schema.get("properties", {}).get(name, {}), top)
-                        yield f"argument `{'.'.join([*path, name])}` is missing, expected {expected}"
+                        expected = _describe(error.schema.get("properties", {}).get(name, {}), top)
+                        yield f"argument `{'.'.join([*path, name])}` is missing (expected {expected})"
             case "additionalProperties" if error.validator_value is False:
                 for name in _unknown_names(error.instance, error.schema):
-                    yield describe_unknown_property(path, name, error.instance, error.schema)
+                    yield describe_unknown_property(path, name, error.schema)
             case "anyOf" | "oneOf" if error.context:
                 yield from _describe_union(error, top)
             case _:
@@ -430,7 +482,7 @@ def required_properties(schema: JsonSchema) -> list[str]:
 def _describe_mismatch(error: Any, expected: str) -> str:
     path = ".".join(map(str, error.absolute_path))
     where = f"argument `{path}`" if path else "The arguments"
-    return f"{where}: expected {expected}, got {_format_json(error.instance)}"
+    return f"{where} must be {expected}, got {_format_json(error.instance)}"
 
 
 def _format_json(value: object) -> str:
@@ -440,21 +492,20 @@ def _format_json(value: object) -> str:
 
 def _describe_expected(error: Any, top: JsonSchema) -> str:
     if error.schema is False:
-        return "no such value"
+        return "absent"
     # The nested schemas under these keywords cause separate errors.
     omitted = {"$ref", "anyOf", "oneOf"} - {error.validator}
-    text = describe_schema({key: value for key, value in error.schema.items() if key not in omitted}, top)
-    if error.validator not in _DESCRIBED_KEYWORDS or text == "value":
+    text = _describe({key: value for key, value in error.schema.items() if key not in omitted}, top)
+    if error.validator not in _DESCRIBED_KEYWORDS or text == "a value":
         text = f"{text} ({shorten(error.message)})"
     *around, keyword = [None, None, *error.absolute_schema_path][-3:-1]
-    return f"another key ({text})" if keyword == "propertyNames" and around != ["properties"] else text
+    return f"under another key ({text})" if keyword == "propertyNames" and around != ["properties"] else text
 
 
-def describe_unknown_property(path: list[str], name: str, instance: JsonSchema, schema: JsonSchema) -> str:
+def describe_unknown_property(path: list[str], name: str, schema: JsonSchema) -> str:
     """Return the error message for a property that the schema does not allow."""
-    names = ", ".join(schema.get("properties", {})) or "none"
-    where, got = ".".join([*path, name]), _format_json(instance[name])
-    return f"argument `{where}`: expected no such field; there are {names}, got {got}"
+    names = list_names(schema.get("properties", {}), "fields" if path else "arguments")
+    return f"argument `{'.'.join([*path, name])}` does not exist ({names})"
 
 
 def _unknown_names(instance: JsonSchema, schema: JsonSchema) -> list[str]:
@@ -477,7 +528,7 @@ def _describe_union(error: Any, top: JsonSchema) -> Iterator[str]:
         members.setdefault(inner.relative_schema_path[0], []).append(inner)
     if intended := _intended_member(list(members.values())):
         yield from describe_errors(intended, top)
-    elif (text := describe_schema({error.validator: error.validator_value}, top)) != "value":
+    elif (text := _describe({error.validator: error.validator_value}, top)) != "a value":
         yield _describe_mismatch(error, text)
     else:  # `describe_schema` has no words for some members, such as members with different required properties.
         yield " or ".join(dict.fromkeys("; ".join(describe_errors(errors, top)) for errors in members.values()))

@@ -30,7 +30,14 @@ from typing_extensions import TypeIs
 
 from acorn._formats.json import excerpt, is_root_class, shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.problems import MAX_PROBLEMS, Problem, find_problems, input_problem, join_problems
+from acorn._formats.schema.problems import (
+    MAX_PROBLEMS,
+    Problem,
+    describe_problem,
+    find_problems,
+    input_problem,
+    join_problems,
+)
 from acorn.errors import DeclarationError, InputError
 from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple
 
@@ -297,7 +304,8 @@ class Shape:
 def _public_problem(problem: Problem) -> dict[str, str]:
     is_missing = problem["received"] == "missing" and bool(problem["path"])
     received = "missing" if is_missing else problem["excerpt"]
-    return input_problem(problem["path"], problem["expected"], received, describe_problem(problem))
+    message = describe_problem(problem, f"`{problem['path'] or 'input'}`", problem["excerpt"])
+    return input_problem(problem["path"], problem["expected"], received, message)
 
 
 def _describe_option(name: str) -> str:
@@ -317,16 +325,6 @@ class Shapes(NamedTuple):
 
 SHAPES = "__acorn_shapes__"
 """The name of the module class attribute that contains a `Shapes` object."""
-
-
-def describe_problem(problem: Problem) -> str:
-    """Return a text about one problem for an error message, such as "`limit` must be integer, got 'x'"."""
-    path = problem["path"] or "input"
-    if problem["received"] == "missing" and problem["path"]:
-        return f"`{path}` is missing (expected {problem['expected']})"
-    if problem["expected_is_message"]:
-        return f"`{path}` is refused: {problem['expected']} (got {problem['excerpt']})"
-    return f"`{path}` must be {problem['expected']}, got {problem['excerpt']}"
 
 
 class EmptySchema(BaseModel):

@@ -454,9 +454,9 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
         (
             {"properties": {"propertyNames": {"type": "string"}}},
             {"propertyNames": 1},
-            "`a.propertyNames` must be str",
+            "`a.propertyNames` must be a str",
         ),
-        ({"properties": {"b": False}}, {"b": 1}, "expected no such value, got 1"),
+        ({"properties": {"b": False}}, {"b": 1}, "must not contain this value: 1"),
         (
             {"patternProperties": {"^x": {}}, "additionalProperties": False},
             {"x1": 1, "y": 2},

@@ -76,7 +76,7 @@ def test_each_invalid_field_passed_to_finish_is_reported_once() -> None:
     with pytest.raises(ParseError) as caught:
         judge_fields(PERSON, {"name": 1, "size": 2, "age": 3.0}, "Agent")
     assert [problem["path"] for problem in caught.value.errors] == ["size", "name"]
-    assert "there are name, age" in str(caught.value)
+    assert "the fields are: `name`, `age`" in str(caught.value)
     with pytest.raises(ParseError) as caught:
         judge_fields(Shape(Closed), {"name": "a", "size": 2}, "Agent")
     assert [problem["path"] for problem in caught.value.errors] == ["size"]

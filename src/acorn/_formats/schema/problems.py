@@ -467,6 +467,8 @@ def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
             case "additionalProperties" if error.validator_value is False:
                 for name in _unknown_names(error.instance, error.schema):
                     yield describe_unknown_property(path, name, error.schema)
+            case None:  # The schema of the value is `false`.
+                yield f"{_describe_place(error)} must not contain this value: {_format_json(error.instance)}"
             case "anyOf" | "oneOf" if error.context:
                 yield from _describe_union(error, top)
             case _:
@@ -480,9 +482,12 @@ def required_properties(schema: JsonSchema) -> list[str]:
 
 
 def _describe_mismatch(error: Any, expected: str) -> str:
+    return f"{_describe_place(error)} must be {expected}, got {_format_json(error.instance)}"
+
+
+def _describe_place(error: Any) -> str:
     path = ".".join(map(str, error.absolute_path))
-    where = f"argument `{path}`" if path else "The arguments"
-    return f"{where} must be {expected}, got {_format_json(error.instance)}"
+    return f"argument `{path}`" if path else "The arguments"
 
 
 def _format_json(value: object) -> str:
@@ -491,8 +496,6 @@ def _format_json(value: object) -> str:
 
 
 def _describe_expected(error: Any, top: JsonSchema) -> str:
-    if error.schema is False:
-        return "absent"
     # The nested schemas under these keywords cause separate errors.
     omitted = {"$ref", "anyOf", "oneOf"} - {error.validator}
     text = _describe({key: value for key, value in error.schema.items() if key not in omitted}, top)

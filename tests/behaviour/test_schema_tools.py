@@ -460,7 +460,7 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
         (
             {"patternProperties": {"^x": {}}, "additionalProperties": False},
             {"x1": 1, "y": 2},
-            "`a.y` must be no such",
+            "`a.y` does not exist",
         ),
         ({"additionalProperties": {"type": "string"}}, {"k": 1}, "`a.k` must be a string, got 1"),
         ({"minProperties": 2}, {"k": 1}, "`a` must be a value ({'k': 1} does not have enough properties)"),

@@ -423,7 +423,7 @@ def test_saved_run_contains_images(call: Call, script: Script) -> None:
     loop = new_machine(agent, (), {"question": "?", "photo": OAK})
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     assert again.run.input == run.input
-    assert again.builder.openings == loop.builder.openings
+    assert again.transcript.history.openings == loop.transcript.history.openings
 
 
 def test_failed_run_history_contains_images(call: Call, script: Script) -> None:

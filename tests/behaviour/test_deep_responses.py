@@ -29,7 +29,7 @@ def test_response_nested_too_deep_is_model_error() -> None:
         fault = Fault(status=status, body=body.encode(), content_type=EVENTS if is_streamed else "application/json")
         with Loopback([fault] * 8) as server:
             # LiteLLM needs seconds for some texts.
-            by_litellm = [partial(server.openai, lane="litellm")] if "choices" in text else []
+            by_litellm: list[Any] = [partial(server.openai, lane="litellm")] if "choices" in text else []
             for lane in (server.openai, server.anthropic, server.responses, *by_litellm):
                 agent = Agent(model=lane(num_retries=0))
                 with case(text[:20], is_streamed, status, lane), pytest.raises(ModelError):

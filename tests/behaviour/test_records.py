@@ -64,7 +64,7 @@ class Searcher(Asker):
     max_steps = 5
 
 
-def used(reply: Reply, *counts: int) -> Reply:
+def used(reply: Reply, *counts: Any) -> Reply:
     """A reply with costs: input, output, cached and reasoning tokens."""
     reply.usage = Usage(*counts)
     return reply

@@ -27,7 +27,7 @@ from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk, Streamer
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, ModelResponse, StreamingModel, can_stream
+from acorn.models.port import Delta, ModelResponse, StreamingModel, can_stream, check_response, wrong_value
 from acorn.models.request import ModelRequest
 from acorn.record import CallSite
 from acorn.types import ToolResult
@@ -225,7 +225,7 @@ class Driver(ABC):
             if not can_stream(ask.model):
                 with tree.span(run_id, ask.id):
                     response = await self._complete(ask)
-                for delta in as_deltas(response):
+                for delta in as_deltas(check_response(response, ask.model)):
                     yield delta
                 return
             is_timed = ask.request.timeout is not None
@@ -237,6 +237,8 @@ class Driver(ABC):
                 if next_delta is not None and tree.trace is not None:
                     tree.trace.record_first_chunk(run_id)
                 while next_delta is not None:
+                    if type(next_delta) is not Delta or not isinstance(next_delta.content, str):
+                        raise wrong_value(ask.model, "stream `Delta` objects whose `content` is text", next_delta)
                     # A complete response may still end after the deadline.
                     is_timed = is_timed and next_delta.stop_reason is None
                     if is_timed:

@@ -194,27 +194,19 @@ class Budgets:
             f"limit, or use a faster model."
         )
 
-    def pay(
-        self,
-        request: ModelRequest,
-        response: ModelResponse,
-        model: Model,
-        run: Run,
-        seconds: float,
-        *,
-        is_summary: bool = False,
-    ) -> None:
+    def pay(self, request: ModelRequest, response: ModelResponse, model: Model, run: Run, took: float | None) -> None:
         """Add the usage and the cost of a response to the run and to all its budgets.
 
-        If the response is a summary, its usage does not influence the estimate for the next request.
+        `took` is the duration of the request in seconds. It is None for a summary, whose usage does not influence the
+        estimate for the next request.
         """
         usage = response.usage
         if not (usage.input_tokens or usage.output_tokens):
             # The provider has reported no usage, so the cost that LiteLLM computes is 0.
             usage = response.usage = _estimate(usage, request, response)
             response.cost = response.cost or None
-        if not is_summary:
-            self.meter.count(usage, seconds)
+        if took is not None:
+            self.meter.count(usage, took)
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
         usage.requests = usage.requests or 1  # A custom model may leave the number of requests at 0.

@@ -38,16 +38,17 @@ from acorn._machine.state import BranchContext, State, StopReason
 from acorn._machine.tool_calls import PendingCalls
 from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
-from acorn.models.port import ModelResponse, thinks
+from acorn.models.port import ModelResponse, RawCall, check_response, thinks
 from acorn.record import Run
 from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Message, Paused, Request, ToolCall, Unfinished
+from acorn.types import Content, Message, Paused, Request, ToolCall, Unfinished, Usage
 
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
 FORCED_REMINDER = f"Call `{FINISH}` with your final answer now."
 FINISHED = "Finished."
 SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
+_CALL = frozenset((RawCall,))
 TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
 
 
@@ -156,8 +157,11 @@ class Machine:
         began = self.state.open_asks.pop(id, None)
         asks, self._asks, phase = self._asks, None, self.state.phase
         if isinstance(ask, AskModel):
-            assert isinstance(outcome, ModelResponse)
-            self._take_response(ask, outcome, now if began is None else began, now)
+            match outcome:  # This is faster than a call of `check_response`, which raises the error.
+                case ModelResponse(str(), list(calls), usage=Usage()) if _CALL.issuperset(map(type, calls)):
+                    self._take_response(ask, outcome, now if began is None else began, now)
+                case _:
+                    check_response(outcome, ask.model)
         elif isinstance(ask, AskTool):
             assert isinstance(outcome, FinishedCall)
             self.calls.add_result(outcome, began)
@@ -385,7 +389,7 @@ class Machine:
 
     def _take_response(self, ask: AskModel, response: ModelResponse, asked: float, now: float) -> None:
         if ask.is_summary:
-            self.builder.take_summary(ask.request, response, asked, now)
+            self.builder.take_summary(ask.request, response, asked)
             self._prepare_request(now)
             return
         state, model = self.state, self.builder.model

@@ -230,11 +230,11 @@ class RequestBuilder:
         self._transcript.record_edits()
         return range_to_compact(history.messages, history.openings, max_size) is not None
 
-    def take_summary(self, request: ModelRequest, response: ModelResponse, asked: float, now: float) -> None:
+    def take_summary(self, request: ModelRequest, response: ModelResponse, asked: float) -> None:
         """Replace older steps with the summary in a response. If the response has no summary, keep the steps."""
         state, transcript, history = self._state, self._transcript, self._transcript.history
         self.request, state.compacted = None, state.turns
-        self._budgets.pay(request, response, self.model, self.run, now - asked, is_summary=True)
+        self._budgets.pay(request, response, self.model, self.run, None)
         transcript.record_edits()
         compacted = range_to_compact(history.messages, history.openings, self._spec.compact_at or 1)
         is_refusal = response.refusal is not None or response.stop_reason == "content_filter"

@@ -150,19 +150,6 @@ def as_deltas(response: ModelResponse) -> list[Delta]:
     calls = tuple(
         CallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(response.tool_calls)
     )
-    return [
-        Delta(
-            response.content,
-            response.reasoning or "",
-            calls,
-            stop_reason=response.stop_reason,
-            usage=response.usage,
-            cost=response.cost,
-            model=response.model,
-            refusal=response.refusal,
-            extra=response.extra,
-            attempts=response.attempts,
-            waits=response.waits,
-            fallbacks=response.fallbacks,
-        )
-    ]
+    end = response.stop_reason, response.usage, response.cost, response.model, response.refusal, response.extra
+    sending = response.attempts, response.waits, response.fallbacks
+    return [Delta(response.content, response.reasoning or "", calls, *end, *sending)]

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeGuard
 
+from acorn._formats.json import excerpt
 from acorn.errors import ModelError
 from acorn.models.request import ModelRequest
 from acorn.types import Fallback, JsonObject, Usage
@@ -206,6 +207,22 @@ class StreamingModel(Model, Protocol):
     def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
 
     def astream(self, request: ModelRequest) -> AsyncIterator[Delta]: ...
+
+
+def check_response(response: object, model: Model) -> ModelResponse:
+    """Return a response of a model. Raise `ModelError` if a custom model has returned a value of another type."""
+    match response:
+        case ModelResponse(str(), list(calls), usage=Usage()) if {RawCall}.issuperset(map(type, calls)):
+            return response
+        case _:
+            parts = "`content` (text), `tool_calls` (a list of `RawCall`) and `usage` (a `Usage`)"
+            raise wrong_value(model, f"return a `ModelResponse` with {parts}", response)
+
+
+def wrong_value(model: Model, must: str, value: object) -> ModelError:
+    """Return the `ModelError` for a custom model that has returned a value of the wrong type."""
+    got = f"`{type(value).__name__}`: {excerpt(value, 200)}"
+    return ModelError(f"The model `{model.name}` must {must}, got {got}. Correct the model.")
 
 
 _METHODS = ("complete", "acomplete", "can_force_tool", "price")

@@ -26,7 +26,7 @@ from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, Model, ModelResponse, Price, RetryEvent, can_stream, report_retry
+from acorn.models.port import Delta, Model, ModelResponse, Price, RetryEvent, can_stream, check_response, report_retry
 from acorn.models.request import ModelRequest
 from acorn.types import JsonObject
 
@@ -129,14 +129,16 @@ class AttemptingModel(ABC):
         for attempt in self.attempts(request):
             with attempt, attempt.in_progress:
                 attempt.acquire()
-                return attempt.add_first(attempt.model.complete(attempt.request()))
+                response = attempt.model.complete(attempt.request())
+                return attempt.add_first(check_response(response, attempt.model))
         raise AssertionError("The attempts ended without a response or an error. This is a bug in acorn.")
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         for attempt in self.attempts(request):
             with attempt, attempt.in_progress:
                 await attempt.aacquire()
-                return attempt.add_first(await attempt.model.acomplete(attempt.request()))
+                response = await attempt.model.acomplete(attempt.request())
+                return attempt.add_first(check_response(response, attempt.model))
         raise AssertionError("The attempts ended without a response or an error. This is a bug in acorn.")
 
     def stream(self, request: ModelRequest) -> Generator[Delta]:

@@ -505,7 +505,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
                 f"earlier conversation, call `agent.using(history=messages)(...)`."
             )
         if not isinstance(messages, list):
-            raise AcornError(f"`history` must be a list of messages, got `{type(messages).__name__}`.")
+            raise AcornError(
+                f"`history` must be a list of messages, got `{type(messages).__name__}`. Assign a list of dicts."
+            )
         run.history = messages
 
     @property

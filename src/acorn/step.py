@@ -342,5 +342,5 @@ def _read_only_message(name: str) -> str:
     if hasattr(Step, name) or name in Step.__annotations__:
         return f"`step.{name}` is read-only. On a step {settable}."
     near = get_close_matches(name, _SETTABLE, 1)
-    hint = f"; did you mean `{near[0]}`?" if near else "."
-    return f"A step has no `{name}`{hint} On a step {settable}."
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    return f"A step has no `{name}`.{hint} On a step {settable}."

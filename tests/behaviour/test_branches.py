@@ -180,8 +180,8 @@ def test_branch_beyond_max_depth_returns_tool_error(call: Call, script: Script, 
         (run,), depth = run.branches, depth + 1
     assert depth == begun
     assert told(run)[-2] == (
-        f"Tool error: BranchError: `deeper` would be branch {begun + 1} levels deep, and `max_depth` of `Digger` is "
-        f"{begun}; finish without it, or raise `max_depth`."
+        f"Tool error: BranchError: Cannot start branch `deeper`: it would be at depth {begun + 1}, "
+        f"and `max_depth` of `Digger` is {begun}. Finish without it, or raise `max_depth`."
     )
 
 
@@ -192,7 +192,7 @@ def test_branch_max_depth_lowers_but_never_raises_parent_limit(call: Call, scrip
     assert run_main(call, model, branches={"outer": outer}).output == "yes"
     model = script(calling("outer"), calling("inner"), TRUE, DONE)
     run = run_main(call, model, branches={"outer": outer}, max_depth=1)
-    assert "BranchError: `inner` would be branch 2 levels deep" in told(run.branches[0])[1]
+    assert "BranchError: Cannot start branch `inner`: it would be at depth 2," in told(run.branches[0])[1]
 
 
 def test_branch_without_input_is_offered_as_tool_without_parameters(call: Call, script: Script) -> None:
@@ -408,7 +408,7 @@ def test_branch_with_non_object_arguments_returns_tool_error(call: Call, script:
     for raw, stop, error in [
         ('{"claim": "x', None, "InputError: The arguments are not valid JSON: "),
         ("[1]", None, "InputError: The arguments must be a JSON object, got [1]"),
-        ('{"claim": "x', "length", "The reply was cut off at the token limit"),
+        ('{"claim": "x', "length", "The response was cut off at the token limit"),
     ]:
         with case(raw, stop, error):
             reply = calling("check")
@@ -880,7 +880,7 @@ def test_branch_that_ends_without_output_returns_tool_error(call: Call, script: 
     model = script(calling("check"), calling("look"), DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
     assert told(run)[0] == (
-        "Tool error: Unfinished: the branch `check` called a tool and ended without an answer; set `max_steps` on it."
+        "Tool error: Unfinished: The branch `check` called a tool and ended without an answer. Set `max_steps` on it."
     )
     assert isinstance(run.branches[0].output, Unfinished)
 
@@ -1135,7 +1135,7 @@ def test_branch_method_whose_branch_fails_raises_branch_error_with_cause(call: C
     assert isinstance(first.__cause__, ParseError)
     assert str(first) == f"The branch `Checker` failed: ParseError: {first.__cause__}"
     assert first.__cause__.run is run.branches[0]
-    assert "ended without an answer; set `max_steps` on it" in str(second)
+    assert "ended without an answer. Set `max_steps` on it" in str(second)
     assert isinstance(third.__cause__, InputError)
     assert (run.output, run.usage.requests, len(run.branches)) == ("yes", 4, 2)
 
@@ -1161,7 +1161,9 @@ def test_branch_method_called_deeper_than_max_depth_raises_branch_error(call: Ca
             self.branch(Digger, question="Deeper?")
 
     model = script(calling("look"), calling("look"), calling("look"))
-    with pytest.raises(BranchError, match="`Digger` would be branch 3 levels deep, and `max_depth` of `Digger` is 2"):
+    with pytest.raises(
+        BranchError, match="Cannot start branch `Digger`: it would be at depth 3, and `max_depth` of `Digger` is 2"
+    ):
         run_main(call, model, Digger)
 
 
@@ -1230,7 +1232,7 @@ def test_branch_started_by_parent_tool_inside_branch_counts_against_max_depth(ca
     scripts = by_asker(answer=[calling("check"), DONE], be=[calling("ask"), TRUE], check=[calling("ask"), TRUE])
     run = run_main(call, script(scripts), Lender, max_depth=2)
     (asked,) = [branch for branch in run.branches if branch.branch == "Asked"]
-    assert "`Asked` would be branch 3 levels deep" in told(asked)[-2]
+    assert "Cannot start branch `Asked`: it would be at depth 3" in told(asked)[-2]
 
 
 class Empty(module[Any, Any]):

@@ -530,7 +530,7 @@ def test_unknown_setting_raises_type_error() -> None:
                 with pytest.raises(TypeError) as caught:
                     act(**{name: 5})
                 assert str(caught.value).startswith(words)
-                assert not str(caught.value).endswith("?.")
+                assert "Its settings are: `model`, " in str(caught.value)
 
 
 def test_input_passed_to_init_raises_type_error_that_suggests_passing_it_to_call() -> None:
@@ -1031,7 +1031,7 @@ def test_schema_type_unsupported_by_pydantic_raises_declaration_error() -> None:
             with case(attribute, declared):
                 words = refusal(declare, **{attribute: declared})
                 assert words.startswith(
-                    (f"`Agent.{attribute}` must be {SCHEMA}. Pydantic reports: ", f"`Agent.{attribute}` cannot be ")
+                    (f"`Agent.{attribute}` has a type that Pydantic cannot use: ", f"`Agent.{attribute}` cannot be ")
                 )
 
 

@@ -618,7 +618,7 @@ def sent_of(call: Call, *messages: Any) -> list[Message]:
         assert run.history[4 : 4 + len(given)] == before
         assert all(mine is theirs for mine, theirs in zip(run.history[4:], given, strict=False))
     sent = requests[1][4:]
-    if "Please go on" in str(sent[-1:]):  # A reminder follows the model's text, only in that request.
+    if "Please continue" in str(sent[-1:]):  # A reminder follows the model's text, only in that request.
         del sent[-1]
     assert requests[2][4 : 4 + len(sent)] == sent
     return sent

@@ -114,7 +114,7 @@ def test_thread_format_request_contains_system_message_and_document() -> None:
             '  <event type="tool_output" id="4" name="look" status="success" iteration="1">nothing in here</event>\n'
             '  <event type="error" id="5" iteration="1" recoverable="true">ValueError: no &lt;b&gt;</event>\n'
             '  <event type="ai" id="6" iteration="2">Hm.</event>\n'
-            '  <event type="human" id="7" iteration="2">Please go on: call one of your tools, or call `__finish__` '
+            '  <event type="human" id="7" iteration="2">Please continue: call one of your tools, or call `__finish__` '
             "with your answer.</event>\n"
             '  <event type="tool_input" id="8" name="__finish__" iteration="3">{&quot;answer&quot;:5}</event>\n'
             f'  <event type="error" id="9" iteration="3" recoverable="true">{escape_xml(wrong)}</event>\n'

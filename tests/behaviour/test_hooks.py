@@ -78,7 +78,7 @@ class Once(module[Question, Answer]):
 
 SEARCH = calling("search_web", query="python")
 DONE = finish(answer="1991")
-REMINDER = "Please go on: call one of your tools, or call `__finish__` with your answer."
+REMINDER = "Please continue: call one of your tools, or call `__finish__` with your answer."
 
 
 def hooked(hook: Callable[[Any, Step], Any] | str, base: type[module[Any, Any]] = Researcher, **names: Any) -> Any:
@@ -535,9 +535,9 @@ SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_cal
 
 def test_unknown_step_attribute_raises_attribute_error(call: Call, script: Script) -> None:
     for name, words in [
-        ("temprature", f"A step has no `temprature`; did you mean `temperature`? On a step {SETTABLE}."),
-        ("max_token", "A step has no `max_token`; did you mean `max_tokens`?"),
-        ("tool", "A step has no `tool`; did you mean `tools`?"),
+        ("temprature", f"A step has no `temprature`. Did you mean `temperature`? On a step {SETTABLE}."),
+        ("max_token", "A step has no `max_token`. Did you mean `max_tokens`?"),
+        ("tool", "A step has no `tool`. Did you mean `tools`?"),
         ("history", f"A step has no `history`. The conversation is `self.history`. On a step {SETTABLE}."),
         ("note", f"A step has no `note`. On a step {SETTABLE}."),
         ("counter", f"`step.counter` is read-only. On a step {SETTABLE}."),

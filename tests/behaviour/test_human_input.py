@@ -1188,7 +1188,7 @@ def test_interrupted_call_of_tool_with_once_option_is_not_repeated_on_resume() -
             raise KeyboardInterrupt
         return "counted"
 
-    for name, read in (("ship", "Unknown: the process stopped while this call was under way."), ("count", "counted")):
+    for name, read in (("ship", "Unknown: the process stopped while this call was in progress."), ("count", "counted")):
         model = ScriptedModel([calling(name), finish("ok")])
         loop = new_machine(Desk(model=model, tools=[ship, count]), (), {})
         tree = Tree(loop)

@@ -362,7 +362,9 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     assert (run.output, run.stop_reason, run.steps) == (Report(summary="done"), "limit", 1)
     told = [message["content"] for message in run.history if message["role"] == "tool"][:-1]
     assert len(told) == 2
-    assert all(text.startswith("Tool error: TimeoutError: it took longer than ") for text in told)
+    assert all(
+        text.startswith("Tool error: TimeoutError: the tool did not return within its time limit of ") for text in told
+    )
 
 
 @pytest.mark.every_way
@@ -380,7 +382,12 @@ def test_tools_that_run_one_after_another_share_remaining_time_of_run(call: Call
         call(Worker(model=ScriptedModel(reply), tools=[hang], max_seconds=0.25))
     release.set()
     told = [message["content"] for message in runs[0].history if message["role"] == "tool"]
-    allowed = [float(found) for found in re.findall(r"it took longer than ([\d.]+) s", " ".join(map(str, told)))]
+    allowed = [
+        float(found)
+        for found in re.findall(
+            r"the tool did not return within its time limit of ([\d.]+) s", " ".join(map(str, told))
+        )
+    ]
     assert sum(allowed) <= 0.25 + 40 * 0.001  # Each gets at least a moment.
 
 
@@ -391,7 +398,9 @@ def test_tool_timeout_shorter_than_remaining_time_of_run_applies(call: Call, scr
         await asyncio.sleep(PATIENCE)
 
     run = call.run(Worker(model=script(calling("hang"), finish(summary="own")), tools=[hang], max_seconds=600))
-    assert run.history[3]["content"] == "Tool error: TimeoutError: it took longer than 0.05 s"
+    assert (
+        run.history[3]["content"] == "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s"
+    )
     assert run.stop_reason == "finish"
 
 

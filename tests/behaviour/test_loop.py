@@ -67,11 +67,11 @@ WRONG_CONFIDENCE = """\
 
 NOT_CALLED = """\
 <error type="validation">
-  <message>`__finish__` was not called; call it with your answer.</message>
+  <message>The response did not call `__finish__` with an answer.</message>
   <instruction>Please provide the output again in the correct format.</instruction>
 </error>"""
 
-REMINDER = "Please go on: call one of your tools, or call `__finish__` with your answer."
+REMINDER = "Please continue: call one of your tools, or call `__finish__` with your answer."
 SKIPPED = "Skipped: `__finish__` was called in the same response, so this call was not executed."
 
 
@@ -741,7 +741,7 @@ def test_text_response_in_single_turn_run_with_tools_is_corrected(call: Call, sc
 
 
 def test_repeated_text_responses_in_single_turn_run_raise_parse_error(call: Call, script: Script) -> None:
-    with pytest.raises(ParseError, match="in 3 attempts: `__finish__` was not called") as caught:
+    with pytest.raises(ParseError, match="in 3 attempts: The response did not call `__finish__`") as caught:
         call(Picky(model=script("Paris.", "Paris!", "I said Paris.")), question="?")
     assert (caught.value.raw_output, caught.value.errors, caught.value.attempts) == ("I said Paris.", [], 3)
     assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
@@ -828,7 +828,7 @@ def test_finish_call_cut_off_at_token_limit_is_reported_to_model_as_cut_off(
     model = script(raw("__finish__", arguments, stop_reason="length"), finish(answer="Paris"))
     run = call.run(agent(model=model, max_tokens=50), question="?")
     assert run.output == Answer(answer="Paris")
-    assert "<message>The reply was cut off at the limit of 50 tokens" in told(run)[0]
+    assert "<message>The response was cut off at the limit of 50 tokens" in told(run)[0]
 
 
 def test_finish_call_that_is_cut_off_in_every_attempt_raises_parse_error(call: Call, script: Script) -> None:
@@ -875,7 +875,7 @@ def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, argume
     model = script(raw("look", arguments, stop_reason="length"), finish(answer="Paris"))
     run = call.run(Agent(model=model), question="?")
     assert searched == []
-    assert "Tool error: The reply was cut off" in told(run)[0]
+    assert "Tool error: The response was cut off" in told(run)[0]
     assert seen == [({}, arguments or "{}")]
 
 

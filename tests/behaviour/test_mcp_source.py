@@ -453,7 +453,7 @@ def test_mcp_tool_whose_definition_changes_during_run_returns_tool_error(tmp_pat
     odd = Odd(tmp_path / "diary", "changes")
     model = script(calling("die"), calling("echo", text="a"), calling("die"), finish("done"))
     run = Worker(model=model, tools=[odd.server]).run("x")
-    assert "has changed the definition of `echo` while the run was under way" in results(run)[1]
+    assert "changed the definition of `echo` during the run" in results(run)[1]
     assert not any(line.startswith("called echo") for line in odd.lines())
 
 

@@ -340,7 +340,7 @@ def test_schema_tool_timeout_and_parallel_options_are_applied(call: Call, script
 
     reply = calling("slow", a="x") & calling("alone", a="x") & calling("alone", a="y")
     first, *rest = use(call, script, [slow, alone], reply)
-    assert first == "Tool error: TimeoutError: it took longer than 0.05 s"
+    assert first == "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s"
     assert rest == ["null", "null"]
     assert most == 1
 

@@ -828,7 +828,9 @@ def test_slow_sync_tool_returns_timeout_tool_error(call: Call, script: Script) -
         ended.set()
         return "too late"
 
-    assert use(call, script, [hang], calling("hang")) == ["Tool error: TimeoutError: it took longer than 0.05 s"]
+    assert use(call, script, [hang], calling("hang")) == [
+        "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s"
+    ]
     assert not ended.is_set()  # The run did not wait for it.
     release.set()
     assert ended.wait(PATIENCE)
@@ -847,7 +849,9 @@ def test_slow_async_tool_is_cancelled_after_timeout(call: Call, script: Script) 
             raise
         return "too late"
 
-    assert use(call, script, [hang], calling("hang")) == ["Tool error: TimeoutError: it took longer than 0.05 s"]
+    assert use(call, script, [hang], calling("hang")) == [
+        "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s"
+    ]
     assert cancelled.wait(PATIENCE)
 
 
@@ -886,9 +890,9 @@ def test_timed_out_tool_does_not_affect_other_tools(call: Call, script: Script) 
     with listen(hear):
         assert use(call, script, [hang, ahang, patient, free, afree], together(*map(calling, names))) == [
             "free",
-            "Tool error: TimeoutError: it took longer than 0.05 s",
+            "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s",
             "patient",
-            "Tool error: TimeoutError: it took longer than 0.07 s",
+            "Tool error: TimeoutError: the tool did not return within its time limit of 0.07 s",
             "afree",
         ]
     release.set()
@@ -917,7 +921,7 @@ def test_tool_timeout_starts_when_tool_starts(call: Call, script: Script) -> Non
     with listen(hear):
         first, second = use(call, script, [slow, slower_than_allowed], reply)
     assert first == "slow"
-    assert second == "Tool error: TimeoutError: it took longer than 0.05 s"
+    assert second == "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s"
 
 
 @pytest.mark.every_way
@@ -1468,4 +1472,6 @@ def test_async_tool_that_blocks_its_event_loop_exceeds_its_time_limit() -> None:
     assert agent() == "done"
     released.set()
     assert agent.last is not None
-    assert "Tool error: TimeoutError: it took longer than 0.05 s" in str(agent.last.history)
+    assert "Tool error: TimeoutError: the tool did not return within its time limit of 0.05 s" in str(
+        agent.last.history
+    )

@@ -360,7 +360,7 @@ def test_response_without_xml_element_is_corrected(call: Call, script: Script) -
     model = script(calling("search", query="a"), "It is positive.", ANSWER, forces=False)
     call(Reader(model=model), text="I love it")
     assert last(model.requests[2])["role"] == "user"
-    assert last(model.requests[2])["content"].startswith('<error type="validation">\n  <message>The reply holds no')
+    assert last(model.requests[2])["content"].startswith('<error type="validation">\n  <message>The response has no')
 
 
 @each_case("reply", ["", "<!DOCTYPE x [<!ENTITY a 'b'>]>" + ANSWER, "<output>" + "<a>" * 100])
@@ -396,7 +396,7 @@ def test_xml_answer_cut_off_at_token_limit_is_corrected(call: Call, script: Scri
 
     model = script("Hm.", Reply(reply, stop_reason="length"), ANSWER, forces=False)
     assert call(Labeller(model=model)).sentiment == "positive"
-    assert "<message>The reply was cut off at the limit of 9 tokens" in last(model.requests[2])["content"]
+    assert "<message>The response was cut off at the limit of 9 tokens" in last(model.requests[2])["content"]
 
 
 def test_complete_xml_answer_with_stop_reason_length_is_accepted(call: Call, script: Script) -> None:

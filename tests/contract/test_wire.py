@@ -128,7 +128,7 @@ WRONG = (
     "  <instruction>Please provide the output again in the correct format.</instruction>\n"
     "</error>"
 )
-REMINDER = "Please go on: call one of your tools, or call `__finish__` with your answer."
+REMINDER = "Please continue: call one of your tools, or call `__finish__` with your answer."
 EPHEMERAL = {"type": "ephemeral"}
 PNG = "iVBORw0KGgo="
 

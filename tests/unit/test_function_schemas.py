@@ -874,10 +874,11 @@ REFUSED: list[tuple[Any, str]] = [
         "text", with_a_bad_limit, "OverflowError: can't convert negative int to unsigned")),
     (with_a_bad_discriminator, type_error("value", with_a_bad_discriminator,
         "The core schema type 'int' is not a valid discriminated union variant")),
-    (with_a_failing_hint, "A type hint of the tool `with_a_failing_hint` cannot be read: division by zero. "
+    (with_a_failing_hint, "Cannot read a type hint of the tool `with_a_failing_hint`: division by zero. "
+     "Correct the type hint. "
      + place(with_a_failing_hint)),
-    (with_broken_quotes, "A type hint of the tool `with_broken_quotes` cannot be read: Forward reference must be an "
-     "expression -- got 'list[int'. " + place(with_broken_quotes)),
+    (with_broken_quotes, "Cannot read a type hint of the tool `with_broken_quotes`: Forward reference must be an "
+     "expression -- got 'list[int'. Correct the type hint. " + place(with_broken_quotes)),
     (a_lambda, f"`Owner` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)), {NAMES}"),
     (badly_named, f"`Owner` has a tool named 'not a name' (tools[0] (`{HERE}.badly_named`)), {NAMES}"),
     (named_at_length, f"`Owner` has a tool named '{'x' * 65}' (tools[0] (`{HERE}.named_at_length`)), {NAMES}"),

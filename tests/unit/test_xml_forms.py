@@ -1039,9 +1039,9 @@ def test_xml_answer_with_other_root_element_name_is_decoded() -> None:
 
 
 def test_rejected_xml_answer_error_contains_advice() -> None:
-    with pytest.raises(AcornError, match="holds a DTD, which is never read; leave it out"):
+    with pytest.raises(AcornError, match=r"contains a DTD, which acorn does not read\. Leave it out"):
         decode_xml("<!DOCTYPE a><output><answer>x</answer></output>", REPLY, "output")
-    with pytest.raises(AcornError, match="nested more than 64 levels deep; give a flatter answer"):
+    with pytest.raises(AcornError, match=r"nested more than 64 levels deep\. Give a flatter answer"):
         decode_xml("<output>" + "<a>" * 65, REPLY, "output")
-    with pytest.raises(AcornError, match="1,000,001 characters long; at most 1,000,000 are read"):
+    with pytest.raises(AcornError, match=r"1,000,001 characters long\. Write at most 1,000,000 characters"):
         decode_xml("x" * 1_000_001, REPLY, "output")

@@ -146,7 +146,10 @@ def check_setting_name(cls: type[AgentBase], name: str) -> None:
         call = f"{cls.__name__}().using({name}=...)"
         raise TypeError(f"`{name}` is an option of a call of `{cls.__name__}`, not a setting. Use `{call}`.")
     if name not in SETTINGS:
-        raise TypeError(f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)}")
+        settings = ", ".join(f"`{setting}`" for setting in SETTINGS)
+        raise TypeError(
+            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)} Its settings are: {settings}."
+        )
 
 
 _warned_about_docstrings: list[str] = []

@@ -172,7 +172,11 @@ async def acall_tool(ask: AskTool) -> FinishedCall:
             if inspect.isasyncgen(output):
                 output = await collect_items(output)
     except Exception as caught:
-        error = TimeoutError(f"it took longer than {ask.seconds:g} s") if limit.expired() else caught
+        error = (
+            TimeoutError(f"the tool did not return within its time limit of {ask.seconds:g} s")
+            if limit.expired()
+            else caught
+        )
         return error_result(ask, error, time.monotonic() - started)
     return finish_call(ToolResult(call.id, call.name, output, None, time.monotonic() - started))
 

@@ -195,7 +195,7 @@ class SyncDriver(Driver):
         except queue.Empty:
             first.cancel()
             assert isinstance(first.ask, AskTool)
-            late = TimeoutError(f"it took longer than {first.ask.seconds:g} s")
+            late = TimeoutError(f"the tool did not return within its time limit of {first.ask.seconds:g} s")
             first.value = error_result(first.ask, late, time.monotonic() - first.deadline + first.ask.seconds)
             return first
         if isinstance(event, Exception):

@@ -20,10 +20,10 @@ _MIN_SHARE = 10
 SUMMARY_INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
 _INSTRUCTION = (
     "You are given the earlier part of a conversation between an assistant, its tools and its user. It will be removed "
-    "from the conversation, and your reply will stand in its place: write down all that the assistant needs to go on. "
-    "Keep names, numbers, ids, links and quotations to the letter; say what was asked, what was done and with which "
-    "result, what was decided, what failed, and what is still to be done. Do not go on with the task, and add nothing "
-    "that is not there. Reply with the summary alone."
+    "from the conversation, and your reply will replace it. Write down all that the assistant needs to continue. Copy "
+    "names, numbers, ids, links and quotations exactly. Include the requests, the actions with their results, the "
+    "decisions, the failures and the remaining work. Do not continue the task, and add nothing that is not there. "
+    "Reply with the summary alone."
 )
 _CUT = " (cut off here)"
 

@@ -222,7 +222,9 @@ class History:
     def replace(self, messages: object) -> None:
         """Use the list that the user assigned to `history` as the user's list."""
         if not is_json_list(messages):
-            raise AcornError(f"`history` must be a list of messages, got `{type(messages).__name__}`.")
+            raise AcornError(
+                f"`history` must be a list of messages, got `{type(messages).__name__}`. Assign a list of dicts."
+            )
         self.hand_out()
         self.shown = messages
 

@@ -45,7 +45,7 @@ from acorn.models.request import SentMedium, SentMessages, SentPart, media_of
 from acorn.record import Run, history_of_run
 from acorn.types import JsonValue, Message, is_json_object, is_list_or_tuple
 
-REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
+REMINDER = f"Please continue: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 T = TypeVar("T")

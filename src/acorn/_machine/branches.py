@@ -84,8 +84,8 @@ class Branches:
         depth = max(depth, caller_depth + 1)
         if depth > spec.max_depth:
             raise BranchError(
-                f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{spec.owner}` is "
-                f"{spec.max_depth}; finish without it, or raise `max_depth`."
+                f"Cannot start branch `{name}`: it would be at depth {depth}, and `max_depth` of `{spec.owner}` is "
+                f"{spec.max_depth}. Finish without it, or raise `max_depth`."
             )
         settings, tools = self._changed()
         history: list[Message] = []
@@ -289,4 +289,4 @@ def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:
 
 
 def unfinished_message(name: str) -> str:
-    return f"the branch `{name}` called a tool and ended without an answer; set `max_steps` on it."
+    return f"The branch `{name}` called a tool and ended without an answer. Set `max_steps` on it."

@@ -235,7 +235,7 @@ def add_usage(run: Run, usage: Usage, cost: float | None) -> None:
 
 
 REPEATED = (
-    "You are repeating yourself: the last calls were the same and gave the same. Try something else, or finish "
+    "You are repeating yourself: the last calls and their results were the same. Try something else, or finish "
     "with what you have."
 )
 

@@ -196,7 +196,7 @@ def no_answer(content: str, cut_at: int | None = None) -> FinishResult:
     """Return the result for a response that should have called `__finish__` but did not."""
     if cut_at is not None:
         return FinishResult(content, None, [], _cut_off_message(cut_at), was_cut=True)
-    return FinishResult(content, None, [], f"`{FINISH}` was not called; call it with your answer.")
+    return FinishResult(content, None, [], f"The response did not call `{FINISH}` with an answer.")
 
 
 def refusal_error(response: ModelResponse, model: Model) -> ModelError:
@@ -243,8 +243,8 @@ def out_of_retries(result: FinishResult, owner: str, model: str | None, attempts
 
 def _cut_off_message(max_tokens: int) -> str:
     return (
-        f"The reply was cut off at the limit of {max_tokens} tokens before the output was complete; "
-        f"a shorter one would fit."
+        f"The response was cut off at the limit of {max_tokens} tokens before the output was complete. "
+        f"A shorter response would fit."
     )
 
 

@@ -27,10 +27,10 @@ from acorn.journal import InputReceived, InputRequested
 from acorn.record import TOOL_ASK_PREFIX, Run
 from acorn.types import JsonObject, Request, ToolCall, ToolResult
 
-_CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
+_CUT_OFF = "The response was cut off at the token limit before the arguments were complete. Call again with less."
 _UNKNOWN = (
-    "Unknown: the process stopped while this call was under way. It may or may not have taken effect and is not called "
-    "again; find out before you repeat it."
+    "Unknown: the process stopped while this call was in progress. It may or may not have taken effect, and acorn does "
+    "not repeat it. Find out before you call it again."
 )
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 """The time of a request for human input if the driver did not pass the current time."""

@@ -217,7 +217,7 @@ class Connection:
         message = self._transport.end_reason or message
         return ServerError(
             f"the connection to the MCP server `{self.address.label}` was lost ({message}). The call may or may not "
-            f"have taken effect and is not repeated; the next call opens a new connection.{await self._stderr_note()}"
+            f"have taken effect and is not repeated. The next call opens a new connection.{await self._stderr_note()}"
         )
 
     def _report_progress(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:

@@ -293,8 +293,8 @@ class MCPServer:
         connection = await self._get_connection(caller.on_human is not None)
         if all(current.fingerprint != definition.fingerprint for current in connection.definitions):
             raise ServerError(
-                f"the MCP server `{self.address.label}` has changed the definition of `{definition.name}` while the "
-                f"run was under way; it was not called"
+                f"the MCP server `{self.address.label}` changed the definition of `{definition.name}` during "
+                f"the run, so acorn did not call it. Start a new run to use the new definition."
             )
         return await connection.call(definition, arguments, caller)
 

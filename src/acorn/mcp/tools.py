@@ -370,7 +370,7 @@ def read_media(data: str, media_type: str | None) -> Media:
     except ValueError as error:
         raise ServerError(f"the server sent `{media_type}` data that cannot be used: {error}") from error
     if media.size > MAX_MEDIA:
-        raise ServerError(f"the server sent {media.size} bytes of `{media_type}`; at most {MAX_MEDIA} are allowed")
+        raise ServerError(f"the server sent {media.size} bytes of `{media_type}`, and the limit is {MAX_MEDIA} bytes")
     return media
 
 

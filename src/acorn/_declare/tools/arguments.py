@@ -327,7 +327,9 @@ def _read_hints(
     except (NameError, AttributeError) as error:
         raise _unresolved_hint(label, error) from error
     except Exception as error:  # A type hint in quotes may contain any expression.
-        raise DeclarationError(f"A type hint of the tool `{label}` cannot be read: {error}.") from error
+        raise DeclarationError(
+            f"Cannot read a type hint of the tool `{label}`: {error}. Correct the type hint."
+        ) from error
     for parameter in parameters:
         if parameter.default is None:  # `limit: int = None` means an optional parameter.
             hints[parameter.name] = _make_optional(hints[parameter.name])

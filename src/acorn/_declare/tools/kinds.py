@@ -153,7 +153,7 @@ class HostedTool(Tool):
         return self.definition
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        raise ArgumentError(f"`{self.name}` is run by the provider and cannot be called like this")
+        raise ArgumentError(f"The provider executes `{self.name}`. Do not call it as a function.")
 
 
 def hosted_tool_name(entry: Mapping[str, Any]) -> Any:

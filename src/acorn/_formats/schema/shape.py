@@ -445,7 +445,8 @@ def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[Ba
         raise _compile_error(error, owner, attribute) from error
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
         raise DeclarationError(
-            f"`{owner}.{attribute}` must be {_FORMS}. Pydantic reports: {shorten(str(error).splitlines()[0])}"
+            f"`{owner}.{attribute}` has a type that Pydantic cannot use: {shorten(str(error).splitlines()[0])} "
+            f"Use {_FORMS}."
         ) from error
     if missing := set(fields) - set(created.model_fields):
         raise DeclarationError(

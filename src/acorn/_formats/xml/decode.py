@@ -67,14 +67,14 @@ class Element:
 def raise_too_deep(source: str) -> NoReturn:
     """Raise `ParseError` for an XML answer that nests elements, or JSON inside an element, too deeply."""
     raise ParseError(
-        f"The XML is nested more than {MAX_DEPTH} levels deep; give a flatter answer, and write `<` in text as `&lt;`.",
+        f"The XML is nested more than {MAX_DEPTH} levels deep. Give a flatter answer, and write `<` in text as `&lt;`.",
         raw_output=source[:1000],
     )
 
 
 def raise_dtd(source: str) -> NoReturn:
     """Raise `ParseError` for a DTD, because its entities could include files or expand without limit."""
-    raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
+    raise ParseError("The XML contains a DTD, which acorn does not read. Leave it out.", raw_output=source[:1000])
 
 
 def parse_xml(source: str, start: int, stop: int) -> Element:
@@ -221,7 +221,9 @@ def find_answer(source: str, root: str, *, is_text: bool = False) -> tuple[int, 
     span = _last_outermost_span(tags, only_filled=True, is_text=is_text)
     span = span or _last_outermost_span(tags, only_filled=False, is_text=is_text)
     if span is None:
-        raise ParseError(f"The reply holds no <{root}> element.", raw_output=source)
+        raise ParseError(
+            f"The response has no <{root}> element. Write the answer inside <{root}>...</{root}>.", raw_output=source
+        )
     start, end, _ = span
     return start, _cut_off_end(source, start) if end is None else end
 
@@ -346,13 +348,14 @@ def read_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> An
     """
     if len(source) > MAX_SIZE:
         raise ParseError(
-            f"The XML is {len(source):,} characters long; at most {MAX_SIZE:,} are read.", raw_output=source[:1000]
+            f"The XML is {len(source):,} characters long. Write at most {MAX_SIZE:,} characters.",
+            raw_output=source[:1000],
         )
     source = replace_surrogates(source)
     start, stop = find_answer(source, root, is_text=shape.wrapped)
     elements = parse_xml(source, start, stop).children
     if not elements or elements[0].name != root:
-        raise ParseError(f"The reply's <{root}> element cannot be read.", raw_output=source)
+        raise ParseError(f"Cannot read the <{root}> element of the response. Write it as valid XML.", raw_output=source)
     element, schema = elements[0], shape.xml_schema
     reader = _XmlReader(source, schema, trims=trims)
     data, misfit = reader.convert(element, schema)

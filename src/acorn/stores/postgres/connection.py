@@ -196,7 +196,7 @@ class Database:
                 f"schemas `acorn` and `acorn_jobs`."
             )
         else:
-            text = f"PostgreSQL reported an error for {self.name} ({reason})."
+            text = f"PostgreSQL reported an error for {self.name} ({reason}). Check its log, then resume the run."
         explained = StoreError(text)
         explained.__cause__ = None if reason != original else error  # Python would print the secrets in the cause.
         return explained

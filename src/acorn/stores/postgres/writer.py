@@ -111,8 +111,8 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
         if self._uncertain is not None:
             self._uncertain = None
             return StoreError(
-                f"It is unknown whether {self._name} has stored the last commit: {explained} Resume the run; it "
-                f"continues after its last stored commit."
+                f"It is unknown whether {self._name} has stored the last commit: {explained} Resume the run. "
+                f"It continues after its last stored commit."
             )
         return explained
 

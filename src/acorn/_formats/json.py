@@ -33,8 +33,10 @@ from operator import is_
 from traceback import format_exception
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
 
-from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SerializationInfo, TypeAdapter
+from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SerializationInfo, TypeAdapter, ValidationError
 from pydantic_core import (
+    InitErrorDetails,
+    PydanticCustomError,
     PydanticSerializationUnexpectedValue,
     SchemaSerializer,
     core_schema,
@@ -155,29 +157,47 @@ def to_json_text(value: object, context: PartCollector | None = None, *, is_stri
     return _write(to_json_data(value, context=context, is_strict=is_strict), "null")
 
 
-def read_iterators(value: Any, parents: tuple[int, ...] = ()) -> Any:
+def read_iterators(value: Any, path: tuple[str | int, ...] = (), parents: tuple[int, ...] = ()) -> Any:
     """Return the value with a list in place of each iterator in it, so that it can be converted more than once.
 
-    The fields of objects change in place.
+    The fields of objects change in place. Pydantic validates the items of an `Iterable` only now. Its error for a wrong
+    item contains `path`, the location of the value.
     """
     if type(value) in _ATOMS or id(value) in parents or len(parents) > _MAX_DEPTH:
         return value
     parents = (*parents, id(value))
     if isinstance(value, Iterator):
-        return [read_iterators(item, parents) for item in cast(Iterator[object], value)]
+        try:
+            items = list(cast(Iterator[object], value))
+        except ValidationError as error:
+            raise _at_path(error, path) from error
+        return [read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     if isinstance(value, dict):
-        changed = {key: new for key, item in value.items() if (new := read_iterators(item, parents)) is not item}
-        return {**value, **changed} if changed else value
+        new = {key: read_iterators(item, (*path, str(key)), parents) for key, item in value.items()}
+        return value if all(map(is_, new.values(), value.values())) else new
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         for name, item in list(field_values(value).items()):
-            if (new := read_iterators(item, parents)) is not item:
-                object.__setattr__(value, name, new)
+            if (read := read_iterators(item, (*path, name), parents)) is not item:
+                object.__setattr__(value, name, read)
         return value
     items = items_of(value) or []
     if _ATOMS.issuperset(map(type, items)):
         return value
-    read = [read_iterators(item, parents) for item in items]
-    return value if all(map(is_, read, items)) else read
+    read = [read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
+    return value if all(map(is_, read, items)) else tuple(read) if type(value) is tuple else read
+
+
+def _at_path(error: ValidationError, path: tuple[str | int, ...]) -> ValidationError:
+    """Return a copy of a validation error whose locations start with `path`."""
+    details: list[InitErrorDetails] = [
+        {
+            "type": PydanticCustomError(cast(Any, detail["type"]), cast(Any, detail["msg"]), detail.get("ctx")),
+            "loc": (*path, *detail["loc"]),
+            "input": detail["input"],
+        }
+        for detail in error.errors(include_url=False)
+    ]
+    return ValidationError.from_exception_data(error.title, details)
 
 
 def parse_json(text: str) -> Any:

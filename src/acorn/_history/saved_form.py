@@ -15,7 +15,15 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from acorn import errors
 from acorn._formats.blobs import from_single_text, to_saved_data, to_single_text
-from acorn._formats.json import describe_error, excerpt, restore_parts, save_parts, shorten, to_json_data
+from acorn._formats.json import (
+    describe_error,
+    excerpt,
+    read_iterators,
+    restore_parts,
+    save_parts,
+    shorten,
+    to_json_data,
+)
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.shape import SHAPES, Shape, Shapes
 from acorn._history.history import history_of
@@ -214,7 +222,7 @@ def decode_instance(schema: type[BaseModel], data: object, name: str) -> BaseMod
         try:
             return decode_instance_json(schema, to_json(data, inf_nan_mode="constants"), name)
         except PydanticSerializationError:  # The data contains a lone surrogate.
-            return schema.model_validate(data, by_alias=True, by_name=True)
+            return read_iterators(schema.model_validate(data, by_alias=True, by_name=True))
     except ValidationError as error:
         raise _misfit(name, error) from error
 
@@ -222,7 +230,7 @@ def decode_instance(schema: type[BaseModel], data: object, name: str) -> BaseMod
 def decode_instance_json(schema: type[BaseModel], text: str | bytes, name: str) -> BaseModel:
     """Return an input or output, saved as JSON text, as an instance of `schema`. See `decode_instance`."""
     try:
-        return schema.model_validate_json(text, by_alias=True, by_name=True)
+        return read_iterators(schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
         raise _misfit(name, error) from error
 

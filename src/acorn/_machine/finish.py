@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import safe_repr, shorten
+from acorn._formats.json import read_iterators, safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import (
     Problem,
@@ -132,7 +132,7 @@ def judge_arguments(shape: Shape, arguments: str, cut_at: int | None = None) -> 
     """Validate the arguments of a `__finish__` call. `cut_at` is the token limit that cut off the response, or None."""
     text = arguments or "{}"
     try:
-        return FinishResult(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
+        return FinishResult(text, read_iterators(shape.schema.model_validate_json(text, by_alias=True, by_name=True)))
     except ValidationError as error:
         found, cause = find_problems(error, shape.json_schema, _parse(text)), error
     if cut_at is not None and not _parse(text):  # The token limit cut off the arguments, or the text before them.
@@ -160,7 +160,7 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     found = [_unknown_field(name, shape, fields) for name in unknown]
     cause: ValidationError | None = None
     try:
-        instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
+        instance = read_iterators(shape.schema.model_validate(fields, by_alias=True, by_name=True))
     except ValidationError as error:
         found += [
             problem for problem in find_problems(error, shape.call_schema, fields) if problem["path"] not in unknown

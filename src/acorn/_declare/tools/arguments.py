@@ -32,10 +32,10 @@ from pydantic_core import from_json
 
 from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._formats.json import describe_error, excerpt, shorten
+from acorn._formats.json import describe_error, excerpt, read_iterators, shorten
 from acorn._formats.schema import problems
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.shape import require_no_media
+from acorn._formats.schema.shape import eager_type, require_no_media
 from acorn.errors import DeclarationError
 from acorn.record import Run
 from acorn.types import JsonObject, is_json_object
@@ -203,7 +203,7 @@ def _read_by_types(
     if arguments.lstrip().startswith("["):  # Pydantic would accept a list as positional arguments.
         raise ArgumentError(_not_an_object(arguments))
     try:
-        named = validate(arguments)
+        named: JsonObject = read_iterators(validate(arguments))
     except ValidationError as error:
         raise ArgumentError(_describe(error, schema, arguments)) from error
     except Exception as error:  # A user's validator may raise any exception.
@@ -333,7 +333,7 @@ def _read_hints(
     for parameter in parameters:
         if parameter.default is None:  # `limit: int = None` means an optional parameter.
             hints[parameter.name] = _make_optional(hints[parameter.name])
-    return {name: _make_eager(hint) for name, hint in hints.items()}
+    return {name: eager_type(hint) for name, hint in hints.items()}
 
 
 def _enclosing_names(function: Any) -> JsonObject:
@@ -370,21 +370,6 @@ def _make_optional(hint: Any) -> Any:
     others = [metadata for metadata in extra if not isinstance(metadata, FieldInfo)]
     inner = typing.Optional[typing.Annotated[(inner, *others)] if others else inner]  # noqa: UP045
     return typing.Annotated[(inner, *fields)] if fields else inner
-
-
-def _make_eager(hint: Any) -> Any:
-    """Return a type hint with `list[int]` instead of `Iterable[int]`.
-
-    Pydantic would validate the items of an iterable only while the function runs.
-    """
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Iterable or origin is Iterable:
-        return typing.cast(Any, list)[inner[0]] if inner else list
-    if origin is typing.Annotated:
-        return typing.Annotated[(_make_eager(inner[0]), *inner[1:])]
-    if origin in (typing.Union, types.UnionType):
-        return typing.Union[tuple(_make_eager(member) for member in inner)]  # noqa: UP007
-    return hint
 
 
 def _unresolved_hint(label: str, error: Exception) -> UnresolvedHintError:

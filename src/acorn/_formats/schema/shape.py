@@ -13,13 +13,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ForwardRef, NamedTuple, get_args, get_origin
+from typing import Any, ForwardRef, NamedTuple, cast, get_args, get_origin
 
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -28,7 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError, to_json
 from typing_extensions import TypeIs
 
-from acorn._formats.json import excerpt, is_root_class, shorten
+from acorn._formats.json import excerpt, is_root_class, read_iterators, shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
 from acorn._formats.schema.problems import (
     MAX_PROBLEMS,
@@ -215,7 +216,7 @@ class Shape:
         wrapped = {RESULT: data} if self.wrapped else data
         try:
             text = to_json(wrapped, inf_nan_mode="constants")
-            return self.unwrap(self.schema.model_validate_json(text, by_alias=True, by_name=True))
+            return self.unwrap(read_iterators(self.schema.model_validate_json(text, by_alias=True, by_name=True)))
         except (ValidationError, ValueError):
             return data
 
@@ -236,7 +237,7 @@ class Shape:
             if name not in self.accepted_names and not self.allows_extra
         }
         try:
-            instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
+            instance = read_iterators(self.schema.model_validate(kwargs, by_alias=True, by_name=True))
         except ValidationError as error:
             problems = find_problems(error, self.call_schema, kwargs)
             wrong = [problem for problem in problems if problem["path"] not in unknown]
@@ -252,7 +253,10 @@ class Shape:
             if self.wrapped:
                 return self.from_call(owner, (), {RESULT: args[0]})
             if isinstance(args[0], self.schema) and not self.is_empty:
-                return args[0]
+                try:
+                    return read_iterators(args[0])
+                except ValidationError as error:
+                    raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}, {}) from error
         takes = (
             f"one value or `{RESULT}=...`"
             if self.wrapped
@@ -426,7 +430,23 @@ def _check_type(declared: Any, owner: str, where: str) -> Any:
     if has_fields(declared.__class__):
         name = declared.__class__.__name__
         raise DeclarationError(f"`{owner}.{where}` is an instance of `{name}`. Use the class `{name}` itself.")
-    return declared
+    return eager_type(declared)
+
+
+def eager_type(kind: Any) -> Any:
+    """Return a type with `list[int]` instead of `Iterable[int]`, also in the arguments of other types.
+
+    Pydantic validates the items of an iterable only when they are read. In the classes of users, `read_iterators` reads
+    them immediately.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if (origin or kind) in (Iterable, Iterator, Generator):
+        return cast(Any, list)[eager_type(inner[0])] if inner else list
+    if origin is typing.Annotated:
+        return typing.Annotated[(eager_type(inner[0]), *inner[1:])]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(eager_type, inner))]  # noqa: UP007
+    return origin[tuple(map(eager_type, inner))] if origin in (list, dict, tuple, set, frozenset) and inner else kind
 
 
 def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:

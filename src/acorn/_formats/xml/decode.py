@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
-from acorn._formats.json import replace_surrogates, to_compact_json
+from acorn._formats.json import read_iterators, replace_surrogates, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, additional_schema, follow_refs
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.errors import ParseError
@@ -333,11 +333,11 @@ def decode_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> 
     """
     text = to_json(read_xml(source, shape, root, trims=trims), inf_nan_mode="constants")
     try:
-        return shape.schema.model_validate_json(text, by_alias=False, by_name=True)
+        return read_iterators(shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError:
         # The tool schema in the request contains the aliases, so a model may use aliases in its XML answer, too.
         with suppress(ValidationError):
-            return shape.schema.model_validate_json(text, by_alias=True, by_name=True)
+            return read_iterators(shape.schema.model_validate_json(text, by_alias=True, by_name=True))
         raise
 
 

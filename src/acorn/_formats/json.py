@@ -157,12 +157,16 @@ def to_json_text(value: object, context: PartCollector | None = None, *, is_stri
     return _write(to_json_data(value, context=context, is_strict=is_strict), "null")
 
 
-def read_iterators(value: Any, path: tuple[str | int, ...] = (), parents: tuple[int, ...] = ()) -> Any:
+def read_iterators(value: T) -> T:
     """Return the value with a list in place of each iterator in it, so that it can be converted more than once.
 
     The fields of objects change in place. Pydantic validates the items of an `Iterable` only now. Its error for a wrong
-    item contains `path`, the location of the value.
+    item contains the location of the item in the value.
     """
+    return cast(T, _read_iterators(value, (), ()))
+
+
+def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> Any:
     if type(value) in _ATOMS or id(value) in parents or len(parents) > _MAX_DEPTH:
         return value
     parents = (*parents, id(value))
@@ -171,19 +175,19 @@ def read_iterators(value: Any, path: tuple[str | int, ...] = (), parents: tuple[
             items = list(cast(Iterator[object], value))
         except ValidationError as error:
             raise _at_path(error, path) from error
-        return [read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
+        return [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     if isinstance(value, dict):
-        new = {key: read_iterators(item, (*path, str(key)), parents) for key, item in value.items()}
+        new = {key: _read_iterators(item, (*path, str(key)), parents) for key, item in value.items()}
         return value if all(map(is_, new.values(), value.values())) else new
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         for name, item in list(field_values(value).items()):
-            if (read := read_iterators(item, (*path, name), parents)) is not item:
+            if (read := _read_iterators(item, (*path, name), parents)) is not item:
                 object.__setattr__(value, name, read)
         return value
     items = items_of(value) or []
     if _ATOMS.issuperset(map(type, items)):
         return value
-    read = [read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
+    read = [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     return value if all(map(is_, read, items)) else tuple(read) if type(value) is tuple else read
 
 

@@ -1894,7 +1894,8 @@ def test_branch_without_final_output_raises_declaration_error() -> None:
             silent = declare("Silent", final_output=output)
             for entry in (silent, {"module": silent, "description": "Check"}):
                 assert refusal(declare, branches={"check": entry}) == (
-                    "`Agent.branches['check']` is `Silent`, which has no `final_output`. A branch must return a value."
+                    "`Agent.branches['check']` is `Silent`, which has no `final_output`. "
+                    "Set it, because a branch must return a value."
                 )
 
 

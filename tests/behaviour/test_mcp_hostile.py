@@ -202,7 +202,7 @@ def test_mcp_connect_timeout_error_reports_invalid_lines_that_server_printed() -
         server = MCPServer(sys.executable, ["-c", program], connect_timeout=seconds)
         with pytest.raises(AcornError, match=f"did not answer within {seconds:g} s") as caught:
             Worker(model=ScriptedModel([]), tools=[server])("x")
-        return "; it wrote lines to its standard output that are not" in str(caught.value) or None
+        return ". It wrote lines to its standard output that are not" in str(caught.value) or None
 
     assert given_time(connect, 0.3)
 

@@ -560,7 +560,7 @@ def test_recursive_tool_json_schema_validates_arguments(script: Script) -> None:
         'argument `next.next.value` must be an integer, got "x"'
     )
     winding = {"type": "object", "properties": {"next": {"allOf": [{"anyOf": [{"allOf": [{"$ref": "#"}]}]}]}}}
-    assert "cannot be checked: RecursionError" in complaint(script, winding, nested(190, {}))
+    assert "Cannot check the arguments: RecursionError" in complaint(script, winding, nested(190, {}))
 
 
 # Rejected declarations

@@ -309,4 +309,6 @@ def read_prompt_file(file: Path, owner: str) -> str:
     try:
         return file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DeclarationError(f"`{owner}.system_prompt` cannot be read from `{file}` as UTF-8: {error}.") from error
+        raise DeclarationError(
+            f"`{owner}.system_prompt` cannot be read from `{file}` as UTF-8: {error}. Check the file."
+        ) from error

@@ -272,7 +272,7 @@ def check_branch(which: object, where: str) -> None:
     _check_instantiable(which, where)
     if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
         raise DeclarationError(
-            f"{where} is `{cls.__name__}`, which has no `final_output`. A branch must return a value."
+            f"{where} is `{cls.__name__}`, which has no `final_output`. Set it, because a branch must return a value."
         )
     if isinstance(which, AgentBase) and which.__acorn_call_options__.prior:
         raise DeclarationError(

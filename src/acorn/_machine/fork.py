@@ -90,7 +90,7 @@ class Fork:
         indexes = [index for index, _ in self._possible_inputs()] if original is None else [original[1]]
         if not indexes:
             message = (
-                f"The thread has no message that holds an input of `{spec.owner}`, so the input of the call cannot "
+                f"The thread has no message with an input of `{spec.owner}`, so the input of the call cannot "
                 f"replace it. Call the module without an input."
             )
             raise _error("", message, to_json_data(run_input), "no input")

@@ -305,7 +305,7 @@ class Machine:
         if fork is None:
             raise StoreError(
                 f"Cannot resume run {run.id}: it is a fork that was stopped before it started, and its store does not "
-                f"hold the events of the original run. Fork that run again."
+                f"contain the events of the original run. Fork that run again."
             )
         entries = fork.entries(run.id, now, prompt)
         self.journal.entries += entries

@@ -281,7 +281,7 @@ class Connection:
 
     def _invalid_output_note(self) -> str:
         has_invalid_output = self._transport.has_invalid_output
-        return "; it wrote lines to its standard output that are not MCP messages" if has_invalid_output else ""
+        return ". It wrote lines to its standard output that are not MCP messages" if has_invalid_output else ""
 
     async def _stderr_note(self) -> str:
         log = self._transport

@@ -124,7 +124,7 @@ class _TestWriter:
         if None in answers and (run.stop_reason != "paused" or any(answer is not None for answer in answers)):
             return "some requests for human input were not answered"
         if run.error is not None and answers:
-            return "the run failed after it requested human input; add an `on_human` with the same answers"
+            return "the run failed after it requested human input. Add an `on_human` with the same answers"
         if run.stop_reason is None:
             return "the run had not ended when this test was written"
         if run.stop_reason == "cancelled":

@@ -482,7 +482,9 @@ def _read_by_schema(
     try:
         errors = dict.fromkeys(problems.describe_errors(validator.iter_errors(received), schema))
     except Exception as error:  # The user's schema may raise any error, and deeply nested arguments too.
-        raise ArgumentError(f"The arguments cannot be checked: {shorten(describe_error(error))}") from error
+        raise ArgumentError(
+            f"Cannot check the arguments: {shorten(describe_error(error))}. Call again with others."
+        ) from error
     if known is not None:  # A schema that allows other properties does not report them.
         unknown = [name for name in received if name not in known]
         errors |= dict.fromkeys(problems.describe_unknown_property([], name, schema) for name in unknown)

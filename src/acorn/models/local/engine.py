@@ -115,7 +115,7 @@ class Engine:
         except ModelError as error:
             return error
         except Exception as error:
-            failure = local_error(f"`{self.name}` failed: {error}")
+            failure = local_error(f"`{self.name}` failed: {error}. Send the request again, or use another model.")
             failure.__cause__ = error
             return failure
         return self._closed_error() if self._is_closed else None

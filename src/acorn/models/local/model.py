@@ -300,7 +300,9 @@ class _ReplyReader:
                 f"context has {error.get('n_ctx')}. Shorten the input or the history (in `on_step`), or use a larger "
                 f"context if the model was trained for it: `{{'model': '{self._model}', 'n_ctx': ...}}`."
             )
-        return local_error(f"`{self._model}` failed: {error.get('message')}")
+        return local_error(
+            f"`{self._model}` failed: {error.get('message')}. Send the request again, or use another model."
+        )
 
 
 # The prompt

@@ -215,7 +215,7 @@ class Service:
             raise RejectedRequestError(409, "store", message)
         store = open_store(self.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
-            raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist.")
+            raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist. Check its id.")
         work = aresume(self.agent, run_id, answer, is_single=is_single)
         return self._run_response(await self.perform(work, deadline, request))
 

@@ -171,9 +171,7 @@ def test_on_start_finish_with_invalid_fields_raises_parse_error(call: Call, scri
     def hook(self: Looker, step: Step) -> None:
         step.finish(answer=1)
 
-    with pytest.raises(
-        ParseError, match=r"`step\.finish` of `Starter` was given an output that does not fit"
-    ) as caught:
+    with pytest.raises(ParseError, match=r"`step\.finish` of `Starter` got an output that does not fit") as caught:
         call.run(starting(hook)(model=script()), question="?")
     assert caught.value.run.history == [SYSTEM, INPUT]
 

@@ -86,7 +86,7 @@ def test_each_invalid_field_passed_to_finish_is_reported_once() -> None:
 
 def test_missing_finish_call_is_reported_to_model() -> None:
     missing, cut = (no_answer("text", cut_at) for cut_at in (None, 7))
-    assert "was not called" in missing.user_message
+    assert "did not call `__finish__`" in missing.user_message
     assert not missing.was_cut
     assert "cut off at the limit of 7 tokens" in cut.user_message
     assert cut.was_cut

@@ -180,13 +180,13 @@ def judge_output(shape: Shape, output: Any, owner: str) -> BaseModel:
         judge_fields(shape, dict(output), owner)  # Pydantic accepts an instance without a check of its values.
         return output
     shown, expected = shorten(safe_repr(output)), f"an instance of `{shape.schema.__name__}`"
-    problem = Problem(path="", expected=expected, received=shown, excerpt=shown, expected_is_message=False)
+    problem = Problem(path="", expected=expected, received=shown, excerpt=shown, text=expected, kind="wrong")
     raise _misfit([problem], output, owner)
 
 
 def _misfit(found: Sequence[Problem], received: Any, owner: str) -> ParseError:
     return ParseError(
-        f"`step.finish` of `{owner}` was given an output that does not fit: {_describe(found)}.",
+        f"`step.finish` of `{owner}` got an output that does not fit: {_describe(found)}.",
         raw_output=safe_repr(received),
         errors=public_problems(found),
     )

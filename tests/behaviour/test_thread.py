@@ -991,7 +991,7 @@ def test_thread_of_run_that_failed_on_invalid_message_contains_valid_messages(ca
         self.history.append(wrong)
         self.history.append(note("new"))
 
-    with pytest.raises(Exception, match=r"`history\[4\]` must be a dict with a `role`") as caught:
+    with pytest.raises(Exception, match=r"`history\[3\]` must be a dict with a `role`") as caught:
         call(Editing(spoil, model=call.scripted([calls("look")])), question="?")
     run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
     assert texts(run.thread)[2:] == ["new"]

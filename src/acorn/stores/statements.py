@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 
 APPLICATION_ID = 0x41434F52
 """The application id in a SQLite file of acorn, and the key of the advisory lock of acorn in PostgreSQL."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The version of the tables in SQLite and in PostgreSQL."""
 TABLES: tuple[str, ...] = (
     # Processes that drive runs.

@@ -142,6 +142,8 @@ class ToolFinished(NamedTuple):
     form: Form = "text"
     seconds: float | None = None
     """The duration of the function in seconds, or None if it was not called."""
+    traceback: str | None = None
+    """The traceback of the exception that the tool raised, with secrets redacted. The model does not receive it."""
 
 
 class InputRequested(NamedTuple):

@@ -25,7 +25,7 @@ from acorn.errors import AcornError
 from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
 if TYPE_CHECKING:
-    from acorn.journal import Entry, Listener
+    from acorn.journal import Entry, Listener, ToolFinished
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
@@ -135,6 +135,18 @@ class Run(_RunState, Generic[Out, Deps]):
     """The journal of the run, whose entries are defined in `acorn.journal`."""
     forked_from: ForkedFrom | None = None
     """The original run and the step if `using(thread=..., before=...)` has forked the run, or None."""
+
+    @property
+    def tool_errors(self) -> list[ToolFinished]:
+        """The journal entries of the tool calls that raised an exception, also if the run has finished.
+
+            for failed in run.tool_errors:
+                print(failed.name, failed.error, failed.traceback)
+
+        The list contains no calls with arguments that do not fit the schema. A branch has its own list.
+        """
+        entries = cast(list[Any], self.journal.entries)
+        return [entry for entry in entries if getattr(entry, "traceback", None) is not None]
 
     @property
     def thread(self) -> list[AgentEvent]:

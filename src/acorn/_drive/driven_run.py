@@ -1,8 +1,8 @@
 """The state of a run while a driver drives it: its clock, and the listeners that receive its journal entries.
 
-The logger `acorn` is one of the listeners. It logs the start, the end and the limits of a run at INFO, and each step at
-DEBUG. The lines contain names, counts and times, but never message content. Retries and fallbacks are logged by the
-code in `models/`.
+The logger `acorn` is one of the listeners. It logs the start, the end and the limits of a run at INFO, each step at
+DEBUG, and the traceback of a failed tool at WARNING. The other lines contain names, counts and times, but never message
+content. Retries and fallbacks are logged by the code in `models/`.
 """
 
 from __future__ import annotations
@@ -107,8 +107,11 @@ def log_entry(entry: journal.Entry) -> None:
         case journal.ToolStarted():
             logger.debug("Run %s, step %d: the tool %s is called.", run, step, entry.name)
         case journal.ToolFinished():
-            verb = "returned" if entry.error is None else "failed"
-            logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, verb)
+            if entry.traceback is not None:
+                logger.warning("Run %s, step %d: the tool %s failed:\n%s", run, step, entry.name, entry.traceback)
+            else:
+                verb = "returned" if entry.error is None else "failed"
+                logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, verb)
         case journal.Compacted():
             tokens = entry.usage.total_tokens
             logger.info("Run %s, step %d: %d messages were summarized, %d tokens.", run, step, entry.removed, tokens)

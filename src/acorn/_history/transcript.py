@@ -19,6 +19,7 @@ from acorn._formats.json import (
     PartCollector,
     copy_json,
     describe_error,
+    describe_traceback,
     read_iterators,
     to_content,
     to_json_text,
@@ -147,15 +148,16 @@ class Transcript:
 
     # Tool results
 
-    def add_result(self, call: FinishedCall, began: float | None) -> None:
-        """Add one tool result to the journal.
+    def add_result(self, call: FinishedCall, began: float | None, model: object = None) -> None:
+        """Add one tool result to the journal. The secrets of `model` are redacted in the traceback of an error.
 
         At the end of the step, `add_results` adds the results of all calls to the history.
         """
-        result, message, _ = call
+        result, message, raised = call
         self._finished[id(result)] = call
         error = None if result.error is None else str(result.error)
-        fields = (began, message.content, error, message.form, message.seconds)
+        trace = None if raised is None else Redactor(find_secrets(model)).text(describe_traceback(raised))
+        fields = (began, message.content, error, message.form, message.seconds, trace)
         self.add_entry(journal.ToolFinished, result.id, result.name, *fields)
 
     def add_branch_result(self, call: FinishedCall) -> None:

@@ -56,6 +56,8 @@ class Row:
     result: str | None = None
     """The text of the result that the model receives, or the answer of a person."""
     error: str | None = None
+    traceback: str | None = None
+    """The traceback of the exception that a tool raised."""
     has_failed: bool = False
     seconds: float | None = None
     """The duration of the function or branch that a call executed."""
@@ -293,6 +295,7 @@ class RunTree:
         else:
             row.start, row.end = now if entry.began is None else min(run.started + entry.began, now), now
             self._set_result(row, entry.content, entry.error)
+            row.traceback = None if entry.traceback is None else self._redact(entry.traceback)
             row.seconds = None if entry.began is None else entry.at - entry.began
             self._completed.append(row)
         return row
@@ -456,4 +459,4 @@ def tree_of(entries: Iterable[Entry]) -> RunTree:
 
 
 def _restart(row: Row, now: float) -> None:
-    row.start, row.end, row.seconds, row.result, row.error = now, None, None, None, None
+    row.start, row.end, row.seconds, row.result, row.error, row.traceback = now, None, None, None, None, None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool
 from acorn._formats.json import describe_error, to_compact_json, to_json_data, to_json_text
-from acorn._history.transcript import FinishedCall, Transcript, finish_call
+from acorn._history.transcript import FinishedCall, Transcript, failed_call, finish_call
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
 from acorn._machine.budgets import Budgets
@@ -83,8 +83,8 @@ class PendingCalls:
             if isinstance(prepared, AskTool):
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
-            elif isinstance(prepared, ToolResult):
-                self.add_result(finish_call(prepared), None)
+            elif isinstance(prepared, FinishedCall):
+                self.add_result(prepared, None)
             else:
                 self.prepared[call.id] = prepared
                 if not prepared.inherits:
@@ -95,15 +95,15 @@ class PendingCalls:
             self._use_answer(call_id)
         return has_tools
 
-    def _prepare_call(self, call: ToolCall, *, is_cut: bool = False) -> AskTool | BranchTool | ToolResult:
+    def _prepare_call(self, call: ToolCall, *, is_cut: bool = False) -> AskTool | BranchTool | FinishedCall:
         """Return an `AskTool` with validated arguments, the branch to start, or an error result for the model."""
         toolset, run = self.builder.toolset, self.run
         tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
         if tool is None:
             names = ", ".join(f"`{name}`" for name in (*toolset.named, *toolset.branches, FINISH))
-            return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
+            return _refused_call(call, f"There is no tool `{call.name}`. There are: {names}.")
         if is_cut:
-            return ToolResult(call.id, call.name, error=_CUT_OFF)
+            return _refused_call(call, _CUT_OFF)
         if isinstance(tool, BranchTool):
             return tool
         if isinstance(tool, AgentTool):
@@ -111,7 +111,9 @@ class PendingCalls:
         try:
             args, kwargs = tool.bind(call.raw_arguments, run)
         except ArgumentError as error:
-            return ToolResult(call.id, call.name, error=str(error))
+            return _refused_call(call, str(error))
+        except Exception as error:  # A user's validator may raise any exception.
+            return failed_call(call.id, call.name, error)
         ask_id = f"{TOOL_ASK_PREFIX}{run.steps} {call.id}"
         return AskTool(ask_id, call, tool, args, kwargs, tool.options.timeout or math.inf)
 
@@ -208,7 +210,7 @@ class PendingCalls:
     def add_result(self, call: FinishedCall, began: float | None) -> None:
         """Store a tool result in the state, and add it to the journal."""
         self.store_result(call.result)
-        self.transcript.add_result(call, began)
+        self.transcript.add_result(call, began, self.builder.model_setting)
 
     def store_result(self, result: ToolResult) -> None:
         """Store a tool result in the state, but do not add it to the journal."""
@@ -244,7 +246,7 @@ class PendingCalls:
                 inherits=branch.inherits,
             )
         except Exception as error:  # The user's validators may raise any exception.
-            self.add_result(finish_call(ToolResult(call.id, call.name, error=describe_error(error))), None)
+            self.add_result(_refused_call(call, describe_error(error)), None)
         else:
             self.state.branches[call.id] = context
 
@@ -285,8 +287,8 @@ class PendingCalls:
             arguments = decision_of(request, value).get("arguments")
             call = next(call for call in state.calls if call.id == call_id)
             changed = None if arguments is None else self._approved_call(call, arguments)
-            if isinstance(changed, ToolResult):
-                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.error}")
+            if isinstance(changed, FinishedCall):
+                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.result.error}")
         return call_id
 
     def add_answer(self, call_id: str, value: object) -> None:
@@ -298,7 +300,7 @@ class PendingCalls:
         self.transcript.add_entry(InputReceived, request.id, call_id, text)
         self._use_answer(call_id)
 
-    def _request_input(self, ask: AskTool, now: float) -> AskTool | BranchTool | ToolResult:
+    def _request_input(self, ask: AskTool, now: float) -> AskTool | BranchTool | FinishedCall:
         """Create a request for human input if the tool call needs one and has none yet, and return the call.
 
         If the request comes from the saved run, the call receives the arguments that the request shows: a default of
@@ -314,7 +316,7 @@ class PendingCalls:
                 return ask if is_shown else self._approved_call(call, request.arguments)
             request = request_for(ask, run.id, run.steps, branch or None, asked)
         except ArgumentError as error:
-            return ToolResult(call.id, call.name, error=str(error))
+            return _refused_call(call, str(error))
         if request is not None:
             self.state.requests[call.id] = request
             shown = to_compact_json(request.arguments)
@@ -337,20 +339,23 @@ class PendingCalls:
             self.add_result(finish_call(ToolResult(call_id, request.tool, error=error)), None)
         elif (arguments := decision.get("arguments")) is not None:
             changed = self._approved_call(self.calls[call_id], arguments)
-            if isinstance(changed, ToolResult):  # The process that received the answer could not check the arguments.
-                self.add_result(finish_call(changed), None)
+            if isinstance(changed, FinishedCall):  # The process that received the answer could not check the arguments.
+                self.add_result(changed, None)
             else:
                 self.prepared[call_id] = changed
 
-    def _approved_call(self, call: ToolCall, arguments: JsonObject) -> AskTool | BranchTool | ToolResult:
+    def _approved_call(self, call: ToolCall, arguments: JsonObject) -> AskTool | BranchTool | FinishedCall:
         """Prepare an approved call with the arguments that the request shows or that the person changed."""
         prepared = self._prepare_call(replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments)))
         if isinstance(prepared, AskTool):
             missing = prepared.tool.named((prepared.args, prepared.kwargs)).keys() - arguments.keys()
             if missing:  # A default that the person did not see must not be used.
-                return ToolResult(
-                    call.id,
-                    call.name,
-                    error=f"argument `{min(missing)}` is missing. Pass every argument that the request shows.",
+                return _refused_call(
+                    call, f"argument `{min(missing)}` is missing. Pass every argument that the request shows."
                 )
         return prepared
+
+
+def _refused_call(call: ToolCall, error: str) -> FinishedCall:
+    """Return the error result of a call whose function is not called."""
+    return finish_call(ToolResult(call.id, call.name, error=error))

@@ -322,6 +322,8 @@ def _draw_task(task: Row, tree: Tree, pen: Pen, last: int | None) -> None:
     if result is not None:
         text = one_line(result, inner.limit(2))
         node.add(pen.line((f"{pen.symbol('→')} ", "dim"), (text, "dim" if task.error is None else "red")))
+    if pen.is_full and task.traceback is not None:
+        node.add(Text(_multiline(task.traceback), "dim"))
 
 
 def task_title(task: Row, limit: int) -> str:

@@ -29,7 +29,7 @@ Row = tuple[str, str, str]
 def write_html(run: Any) -> str:
     """Return HTML with the output of a run and a collapsed table of its events."""
     facts = _table((name, "", text) for name, text in _output_fields(run))
-    steps = _table(map(_event_row, run.thread))
+    steps = _table([*map(_event_row, run.thread), *_traceback_rows(run)])
     head = f"<p><b>{_escape(_class_name(run))}</b> {_escape(' · '.join(_summary_texts(run)))}</p>"
     return f"<div>{head}{facts}<details><summary>Events</summary>{steps}</details></div>"
 
@@ -86,6 +86,13 @@ def _output_fields(run: Any) -> Iterator[tuple[str, str]]:
 def _text(value: object) -> str:
     data = to_json_data(value)
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
+
+
+def _traceback_rows(run: Any) -> Iterator[Row]:
+    for failed in run.tool_errors:
+        yield str(failed.step), f"traceback of {failed.name}", failed.traceback
+    for branch in run.branches:
+        yield from _traceback_rows(branch)
 
 
 def _event_row(event: thread.AgentEvent) -> Row:

@@ -206,8 +206,6 @@ def _read_by_types(
         named: JsonObject = read_iterators(validate(arguments))
     except ValidationError as error:
         raise ArgumentError(_describe(error, schema, arguments)) from error
-    except Exception as error:  # A user's validator may raise any exception.
-        raise ArgumentError(describe_error(error)) from error
     _check_filled(named, filled)  # A function with `**kwargs` accepts any keyword.
     check_finite(arguments, named, defaults)
     return named

@@ -676,7 +676,10 @@ const SHOWN = {
     ...(entry.fallbacks.length ? part("Failed models", el("ul", { class: "values" }, entry.fallbacks.map((each) => el("li", {}, `${each[0]}: ${each[2]}`)))) : []),
   ],
   ToolStarted: (entry) => part("Arguments", textOrJsonView(entry.arguments)),
-  ToolFinished: (entry) => part(entry.error === null ? "Result" : "Error", textOrJsonView(entry.error ?? entry.content)),
+  ToolFinished: (entry) => [
+    ...part(entry.error === null ? "Result" : "Error", textOrJsonView(entry.error ?? entry.content)),
+    ...(entry.traceback ? part("Traceback", preView(entry.traceback)) : []),
+  ],
   BranchStarted: (entry) => part("Branch", el("p", { class: "mono" }, entry.branch)),
   BranchFinished: (entry) => part(entry.error === null ? "Result" : "Error", textOrJsonView(entry.error ?? entry.content)),
   InputRequested: (entry) => [...part(entry.kind === "approval" ? "Approval" : "Question", preView(entry.question)), ...(entry.choices ? part("Choices", valueView(entry.choices)) : []), ...part("Arguments", textOrJsonView(entry.arguments))],

@@ -35,7 +35,8 @@ def test_show_prints_steps_and_branches(acorn: Acorn, saved: Path) -> None:
     assert '│   ├── ✓ search(query="Python")  0.' in text
     assert '│   │   └── → ["Python: an article","Python: an article"]' in lines
     assert "│   └── ✗ broken()  0." in text
-    assert "│       └── → ValueError: x must be positive" in lines
+    assert "│       ├── → ValueError: x must be positive" in lines
+    assert "│       └── Traceback (most recent call last):" in lines
     assert "│   └── ✓ fact_check()  0." in text
     assert "│       ├── step 1" in lines
     assert '│       │   └── ✓ search(query="Guido")  0.' in text

@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.partial.classes import partial_type
-from acorn._formats.partial.expectations import NOT_READY, resolve_lazy
+from acorn._formats.partial.expectations import NOT_READY
 from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.models.assemble import Assembly, PartialCall
@@ -79,7 +79,7 @@ class AnswerReader:
             return self._value(parser), parser.completed()
 
     def _value(self, parser: PushParser) -> Any:
-        value = resolve_lazy(parser.value())
+        value = parser.value()
         if value is NOT_READY or self._shape.is_empty:
             return None
         return getattr(value, RESULT, None) if self._shape.wrapped else value

@@ -36,7 +36,7 @@ from tests.long_version import IS_LONG
 from tests.unit.json_documents import Cat, City, Color, Dog, Item, Loose, Names, Open, Point, Report, Tree, documents
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._formats.partial.expectations import NOT_READY, resolve_lazy
+from acorn._formats.partial.expectations import NOT_READY
 from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import aliases_of
 from acorn.chunk import Partial
@@ -348,7 +348,6 @@ def expected_of(model: type[BaseModel], text: str) -> list[Shown]:
 
 
 def dump(value: Any) -> Any:
-    value = resolve_lazy(value)
     return value.model_dump() if isinstance(value, BaseModel) else None if value is NOT_READY else value
 
 
@@ -638,7 +637,7 @@ def test_unicode_escapes_are_parsed_like_standard_library() -> None:
                 parser = PushParser(expectation_of(str))
                 for at in range(0, len(text), size):
                     parser.feed(text[at : at + size])
-                assert resolve_lazy(parser.value()) == expected
+                assert parser.value() == expected
 
 
 def test_json_container_is_closed_only_by_matching_bracket() -> None:
@@ -653,7 +652,7 @@ def test_json_container_is_closed_only_by_matching_bracket() -> None:
         with case(text):
             parser = PushParser(expectation_of(Any))
             parser.feed(text)
-            assert resolve_lazy(parser.value()) == expected
+            assert parser.value() == expected
 
 
 # Types
@@ -662,7 +661,7 @@ def test_json_container_is_closed_only_by_matching_bracket() -> None:
 def shown(kind: Any, text: str) -> Any:
     parser = PushParser(expectation_of(kind))
     parser.feed(text)
-    found = resolve_lazy(parser.value())
+    found = parser.value()
     return None if found is NOT_READY else found
 
 
@@ -743,7 +742,7 @@ def test_earlier_partial_values_of_typed_dict_do_not_change() -> None:
     found: list[Any] = []
     for piece in pieces:
         parser.feed(piece)
-        found.append(resolve_lazy(parser.value()))
+        found.append(parser.value())
     assert [adapter(Any).dump_python(each) for each in found] == [
         {"boxes": []},
         {"boxes": [{"item": {"x": 1, "y": 0.5}, "label": "", "made": False}]},

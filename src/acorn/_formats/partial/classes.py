@@ -2,9 +2,7 @@
 
 A partial class is a copy of a class in which all fields are optional, also in nested classes. acorn creates one partial
 class for each Pydantic class or dataclass. A snapshot is a new instance of the partial class, and it shares its values
-with the previous snapshot. If the last, incomplete value of a snapshot is long, the snapshot stores a function that
-creates the value outside of its `__dict__`. This field is called the pending field. The snapshot creates the value on
-the first access to the field or to `__dict__`, which `model_dump`, `==`, `repr` and copying use.
+with the previous snapshot.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ import threading
 import types
 import typing
 import warnings
-from collections.abc import Callable, Generator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Optional, Self, Union, get_args, get_origin
 
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
@@ -30,7 +28,7 @@ LISTS = (list, Sequence, MutableSequence)
 DICTS = (dict, Mapping, MutableMapping)
 
 _slots: JsonObject = dict(vars(BaseModel))
-_get_dict, _set_dict = _slots["__dict__"].__get__, _slots["__dict__"].__set__
+_set_dict = _slots["__dict__"].__set__
 _set_fields_set = _slots["__pydantic_fields_set__"].__set__
 _set_extra = _slots["__pydantic_extra__"].__set__
 _set_private = _slots["__pydantic_private__"].__set__
@@ -40,55 +38,14 @@ class PartialModel(BaseModel):
     """The base class of all partial classes. A field is None until its value arrives."""
 
     model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
-    __slots__ = ("__acorn_open__",)
     __acorn_complete__: ClassVar[Any]
     """The Pydantic class or dataclass that this partial class was created for."""
 
     def __reduce__(self) -> Any:  # `pickle` cannot import a partial class, because it is not a module attribute.
         return _restore, (self.__acorn_complete__, self.__getstate__())
 
-    def __getattr__(self, name: str) -> Any:
-        _fill_pending_field(self, name)
-        values = _get_dict(self)
-        if name in values:  # The call above or another thread has created the value.
-            return values[name]
-        return super().__getattr__(name)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
-    if not TYPE_CHECKING:  # For type checkers, `__dict__` is the usual attribute.
-
-        @property
-        def __dict__(self) -> JsonObject:
-            _fill_pending_field(self)
-            return _get_dict(self)
-
-        @__dict__.setter
-        def __dict__(self, value: JsonObject) -> None:
-            _set_dict(self, value)
-            _set_open(self, None)
-
-
-_open: Any = vars(PartialModel)["__acorn_open__"]
-METHODS = frozenset(dir(PartialModel))
-_get_open, _set_open = _open.__get__, _open.__set__
 _new = object.__new__
-
-
-def _fill_pending_field(instance: PartialModel, name: str | None = None) -> None:
-    """Create the value of the pending field, the field whose long value is created on first access.
-
-    If `name` is the name of another field, or if the instance has no pending field, the function does nothing.
-    """
-    try:
-        pending = _get_open(instance)
-    except AttributeError:  # Pydantic created the instance, so it has no pending field.
-        return
-    if pending is None or (name is not None and pending[0] != name):
-        return
-    values = _get_dict(instance)
-    values[pending[0]] = pending[1]()
-    # Restore the order of the fields, because `model_dump` uses the order of `__dict__`.
-    _set_dict(instance, {field: values[field] for field in type(instance).__pydantic_fields__})
-    _set_open(instance, None)
 
 
 def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
@@ -98,22 +55,14 @@ def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
 
 
 def new_instance(
-    cls: type[PartialModel],
-    values: dict[str, Any],
-    seen: set[str],
-    extra: JsonObject | None,
-    pending: tuple[str, Callable[[], Any]] | None,
+    cls: type[PartialModel], values: dict[str, Any], seen: set[str], extra: JsonObject | None
 ) -> PartialModel:
-    """Create an instance without validation, like `model_construct` but faster.
-
-    `pending` is the pending field: its name, and a function that creates its value.
-    """
+    """Create an instance without validation, like `model_construct` but faster."""
     instance = _new(cls)
     _set_dict(instance, values)
     _set_fields_set(instance, seen)
     _set_extra(instance, extra)
     _set_private(instance, None)
-    _set_open(instance, pending)
     return instance
 
 

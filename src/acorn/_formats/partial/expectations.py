@@ -5,16 +5,14 @@ how a complete value is validated, and which frame stores an incomplete object o
 creates the expectation for a type.
 
 A frame represents a JSON object or list whose end has not arrived. The frame stores the complete items in a container
-that only grows. A snapshot of a small container is a copy. A snapshot of a long string or container is a `LazyValue`,
-which stores a reference and the current length. The `LazyValue` makes the copy on first access.
+that only grows. A snapshot of the container is a copy, which shares the complete items.
 """
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, partial
-from itertools import islice
+from functools import cached_property
 from types import NoneType
 from typing import Any, Literal, Protocol, get_origin
 
@@ -22,14 +20,11 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer, core_schema, to_json
 
-from acorn._formats.partial.classes import METHODS, PartialModel, new_instance
+from acorn._formats.partial.classes import PartialModel, new_instance
 from acorn.types import JsonObject, JsonValue
 
 NOT_READY: Any = object()
 """The sentinel for a value that snapshots omit, such as an incomplete number or a value that fails validation."""
-
-LONG_TEXT = 1000
-LONG_LIST = 64
 
 
 class GrowingText:
@@ -52,38 +47,7 @@ class GrowingText:
         self.text = text
 
     def snapshot(self) -> object:
-        text = self.text
-        value = text if len(text) < LONG_TEXT else LazyValue(_first_characters, self, len(text))
-        return value if self.wrap is None else self.wrap(value)
-
-
-class LazyValue(partial[Any]):
-    """A long value in a snapshot: a call that creates the value when user code first reads it."""
-
-    __slots__ = ()
-
-
-def resolve_lazy(value: object) -> Any:
-    """Return the real value of a `LazyValue`, or return any other value unchanged."""
-    return value() if isinstance(value, LazyValue) else value
-
-
-def _first_characters(node: GrowingText, length: int) -> str:
-    text = node.text
-    return text if len(text) == length else text[:length]
-
-
-def _first_items(items: list[Any], count: int, last: object) -> list[object]:
-    """Return the first `count` items of a growing list, followed by the incomplete item `last`."""
-    return items[:count] if last is NOT_READY else [*items[:count], resolve_lazy(last)]
-
-
-def _first_entries(items: dict[Any, object], count: int, key: object, last: object) -> dict[Any, Any]:
-    """Return the first `count` entries of a growing dict, and the incomplete entry with `key` and the value `last`."""
-    entries = dict(islice(items.items(), count))
-    if key is not NOT_READY and last is not NOT_READY:
-        entries[key] = resolve_lazy(last)
-    return entries
+        return self.text if self.wrap is None else self.wrap(self.text)
 
 
 class Frame(Protocol):
@@ -130,8 +94,6 @@ class ListFrame(Frame):
         return self.items
 
     def snapshot(self, child: object) -> object:
-        if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
-            return LazyValue(_first_items, self.items, len(self.items), child)
         return self.items.copy() if child is NOT_READY else [*self.items, child]
 
 
@@ -153,18 +115,16 @@ class DictFrame(Frame):
 
     def put(self, value: object) -> None:
         key, self.key = self.key, NOT_READY
-        if key is NOT_READY:
-            return
-        if key in self.items:  # A lazy value refers to the first entries of the dict, so do not change these entries.
-            self.items = self.items.copy()
-        self.items[key] = None if value is NOT_READY else value
+        if key is not NOT_READY:
+            self.items[key] = None if value is NOT_READY else value
 
     def close(self) -> object:
         return self.items
 
     def snapshot(self, child: object) -> object:
-        entries = LazyValue(_first_entries, self.items, len(self.items), self.key, child)
-        return entries if len(self.items) > LONG_LIST or isinstance(child, LazyValue) else entries()
+        if self.key is NOT_READY or child is NOT_READY:
+            return self.items.copy()
+        return {**self.items, self.key: child}
 
 
 class TypedDictFrame(DictFrame):
@@ -222,21 +182,15 @@ class ModelFrame(Frame):
         self.name = None
 
     def close(self) -> object:
-        return new_instance(self.cls, self.values, self.seen, self.extra, None)
+        return new_instance(self.cls, self.values, self.seen, self.extra)
 
     def snapshot(self, child: object) -> object:
         values, name = self.values.copy(), self.name
-        if name is None or child is NOT_READY:
-            return new_instance(self.cls, values, self.seen, self.extra, None)
-        if name not in self.seen:
-            self.seen = self.seen | {name}
-        if isinstance(child, LazyValue):
-            if name not in METHODS:
-                del values[name]
-                return new_instance(self.cls, values, self.seen, self.extra, (name, child))
-            child = child()  # Without a value in `__dict__`, a field named `copy` would return the method.
-        values[name] = child
-        return new_instance(self.cls, values, self.seen, self.extra, None)
+        if name is not None and child is not NOT_READY:
+            if name not in self.seen:
+                self.seen = self.seen | {name}
+            values[name] = child
+        return new_instance(self.cls, values, self.seen, self.extra)
 
 
 # Expectations.
@@ -426,9 +380,7 @@ class RootModelExpectation(LeafExpectation):
     def wrap(self, value: object) -> Any:
         if value is NOT_READY:
             return NOT_READY
-        if isinstance(value, LazyValue):
-            return new_instance(self.partial, {}, {"root"}, None, ("root", value))
-        return new_instance(self.partial, {"root": value}, {"root"}, None, None)
+        return new_instance(self.partial, {"root": value}, {"root"}, None)
 
     def accepts(self, json_type: str) -> bool:
         return self.inner.accepts(json_type)

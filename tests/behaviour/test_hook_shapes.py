@@ -68,6 +68,18 @@ def decorate(function: Any) -> Any:
     return wrapper
 
 
+def pass_extra(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(self: Any, step: Any) -> Any:
+        return function(self, step, "passed")
+
+    return wrapper
+
+
+def with_required(self: Any, step: Any, extra: str) -> None:
+    seen.append(f"required {extra}")
+
+
 class HookObject:
     def __call__(self, step: Any) -> None:
         seen.append("object")
@@ -82,6 +94,8 @@ HOOKS: list[tuple[str, Any, list[str]]] = [
     ("positional-only with other names", other_names, ["other"]),
     ("decorated method", decorate(plain), ["before", "plain"]),
     ("decorated async method", decorate(later), ["before", "later"]),
+    ("decorator that passes another argument", pass_extra(with_required), ["required passed"]),
+    ("single-dispatch method", functools.singledispatchmethod(plain), ["plain"]),
     ("static method", staticmethod(lambda step: seen.append("static")), ["static"]),
     ("class method", classmethod(lambda cls, step: seen.append(cls.__name__)), ["Agent"]),
     ("lambda", lambda self, step: seen.append("lambda"), ["lambda"]),

@@ -273,7 +273,8 @@ def check_method(
         raise DeclarationError(f"{where} contains `yield`, so it is a generator. Return a value instead.")
     takes = ("self", *parameters) if inspect.ismethod(method) else parameters
     try:
-        signature = inspect.signature(method.__func__ if inspect.ismethod(method) else method)
+        # A decorator may pass other arguments to the function that it wraps, so its own signature counts.
+        signature = inspect.signature(method.__func__ if inspect.ismethod(method) else method, follow_wrapped=False)
     except ValueError:  # Some builtin functions have no signature.
         return
     try:

@@ -80,6 +80,13 @@ def test_invalid_http_response_head_raises(head: bytes) -> None:
         reader(head)
 
 
+def test_http_response_with_100_headers_is_read() -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 99 + b"Content-Length: 5\r\n\r\n"
+    assert body(reader(head + BODY)) == BODY[:5]
+    with pytest.raises(http.client.HTTPException, match="more than 100 headers"):
+        reader(head.replace(b"X: y", b"X: y\r\nX: z", 1) + BODY)
+
+
 def test_endless_http_headers_raise() -> None:
     for name, head in {"long": b"X: " + b"y" * 100_000, "many": b"X: y\r\n" * 200}.items():
         with case(name), pytest.raises(http.client.HTTPException, match=r"too long|more than 100 headers"):

@@ -86,7 +86,7 @@ def read_head(file: BufferedIOBase) -> tuple[int, bool, dict[str, str]]:
 
 def _read_lines(file: BufferedIOBase) -> list[bytes]:
     lines: list[bytes] = []
-    while len(lines) <= _MAX_HEADERS:
+    while len(lines) <= _MAX_HEADERS + 1:  # The first line is not a header.
         line = file.readline(_MAX_LINE_LENGTH)
         if line in (b"\r\n", b"\n", b""):
             return lines

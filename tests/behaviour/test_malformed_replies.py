@@ -255,6 +255,18 @@ def test_missing_and_repeated_ids_get_one_result_each() -> None:
             assert len({message["tool_call_id"] for message in results[:2]}) == 2
 
 
+def test_numbers_as_call_ids_become_texts() -> None:
+    numbers: Any
+    for numbers in [(5,), (6, 7)]:
+        with case(numbers):
+            calls = [RawCall(number, "look", '{"place": "a"}') for number in numbers]
+            run, _ = ran(Looker, ModelResponse("", calls, "tool_calls"), done())
+            turn, *results = run.history[2:-2]
+            ids = [str(number) for number in numbers]
+            assert [each["id"] for each in turn["tool_calls"]] == ids
+            assert [each["tool_call_id"] for each in results] == ids
+
+
 def several(*texts: str, others: int = 0) -> ModelResponse:
     calls = [RawCall(f"f{at}", "__finish__", text) for at, text in enumerate(texts)]
     return ModelResponse(

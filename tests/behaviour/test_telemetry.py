@@ -691,3 +691,27 @@ def test_span_content_contains_no_secrets_or_base64(spans: Spans, monkeypatch: p
         {"type": "uri", "modality": "image", "uri": "https://x.example/a.png?token=***"},
     ]
     assert attributes(spans.named("execute_tool show"))["gen_ai.tool.call.id"] == "call_1"
+
+
+@each_case(
+    "text",
+    [
+        '{"password": "opensesame", "half": "\\ud83d"}',
+        '{"password": "opensesame", "deep": %s}' % ("[" * 300 + "]" * 300),
+    ],
+)
+def test_span_content_of_unusual_json_contains_no_secrets(
+    spans: Spans, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("ACORN_TELEMETRY", "content")
+
+    class Shown(module[Question, Answer]):
+        max_steps = 2
+
+        @tool
+        def show(self) -> str:
+            """Show."""
+            return text
+
+    Shown(model=ScriptedModel([call("show"), finish(answer="x")]))(question="?")
+    assert "opensesame" not in spans.text

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from acorn._formats.json import parse_json, to_json_data
+from acorn._formats.json import to_json_data
 from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.journal import ModelResponded
 from acorn.models.request import strip_signature
@@ -166,8 +167,11 @@ class ContentWriter:
         return data if isinstance(data, str) else _json(data)
 
     def _load(self, text: str) -> object:
-        data = parse_json(text) if text[:1] in ("{", "[") else text
-        return self.text(text) if isinstance(data, str) else self._redactor.data(redact_by_name(data))
+        if text[:1] in ("{", "["):
+            # `parse_json` rejects half characters and deep nesting, so secrets next to them would stay in the text.
+            with suppress(ValueError, RecursionError):
+                return self._redactor.data(redact_by_name(json.loads(text)))
+        return self.text(text)
 
     def _parts(self, message: Mapping[str, Any]) -> list[Part]:
         content = message.get("content")

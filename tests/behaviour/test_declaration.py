@@ -1424,7 +1424,8 @@ def test_prompt_file_that_is_not_utf8_raises_declaration_error(tmp_path: Path) -
     words = refusal(declare, system_prompt=file)
     assert words == (
         f"`Agent.system_prompt` cannot be read from `{file}` as UTF-8: "
-        "'utf-8' codec can't decode byte 0xf6 in position 2: invalid start byte."
+        "'utf-8' codec can't decode byte 0xf6 in position 2: invalid start byte. "
+        "Use a readable file in UTF-8."
     )
 
 

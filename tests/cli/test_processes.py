@@ -91,7 +91,7 @@ def test_user_program_that_imports_acorn_has_default_ctrl_c_handler(tmp_path: Pa
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_target_file_is_imported_prints_no_traceback(tmp_path: Path) -> None:
     file, sign = tmp_path / "waits.py", tmp_path / "sign"
-    file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\ntime.sleep(240)\n")
+    file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\nwhile 1: time.sleep(0.1)\n")
     process = start("run", file)
     wait_until_saved(sign, "here")
     os.killpg(process.pid, signal.SIGINT)

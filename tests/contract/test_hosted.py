@@ -478,7 +478,7 @@ def test_hosted_tool_added_by_hook_is_sent_until_hook_removes_it() -> None:
 def test_function_call_to_hosted_tool_is_answered_with_tool_error() -> None:
     model = ScriptedModel([call("web_search", query="x"), DONE])
     Looking(model=model, tools=[CLAUDES])()
-    assert "`web_search` is run by the provider" in model.requests[1].messages[-1]["content"]
+    assert "The provider executes `web_search`" in model.requests[1].messages[-1]["content"]
 
 
 def test_single_turn_agent_with_hosted_tool_is_not_forced_to_finish() -> None:

@@ -311,5 +311,5 @@ def read_prompt_file(file: Path, owner: str) -> str:
         return file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DeclarationError(
-            f"`{owner}.system_prompt` cannot be read from `{file}` as UTF-8: {error}. Check the file."
+            f"`{owner}.system_prompt` cannot be read from `{file}` as UTF-8: {error}. Use a readable file in UTF-8."
         ) from error

@@ -177,8 +177,9 @@ def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int,
             raise _at_path(error, path) from error
         return [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     if isinstance(value, dict):
-        new = {key: _read_iterators(item, (*path, str(key)), parents) for key, item in value.items()}
-        return value if all(map(is_, new.values(), value.values())) else new
+        before = cast(dict[object, object], value)
+        after = {key: _read_iterators(item, (*path, str(key)), parents) for key, item in before.items()}
+        return before if all(map(is_, after.values(), before.values())) else after
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         for name, item in list(field_values(value).items()):
             if (read := _read_iterators(item, (*path, name), parents)) is not item:
@@ -391,12 +392,13 @@ def _fallback(value: object) -> object:
     with suppress(Exception):  # A user's class may raise any exception, even in `isinstance`.
         if is_mapping(value):
             return dict(value)
-        if isinstance(value, range | KeysView | ValuesView | ItemsView):
+        if issubclass(type(value), range | KeysView | ValuesView | ItemsView):
             return list(cast(Iterable[object], value))
+    kind = type(value)
     for name in ("tolist", "item"):  # The methods of the arrays and the scalars of NumPy.
         with suppress(Exception):
-            converted: object = getattr(type(value), name)(value)
-            if type(converted) is not type(value):
+            converted: object = getattr(kind, name)(value)
+            if type(converted) is not kind:
                 return converted
     return safe_repr(value)
 

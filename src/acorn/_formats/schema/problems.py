@@ -321,7 +321,7 @@ def _is_other_kind(group: _Errors, depth: int) -> bool:
 
 def _union_members(node: JsonSchema | None, top: JsonSchema) -> list[JsonSchema]:
     node = follow_refs(node or {}, top)
-    members = node.get("anyOf") or node.get("oneOf") or []
+    members: list[JsonSchema] = node.get("anyOf") or node.get("oneOf") or []
     tags = node.get("discriminator", {}).get("mapping", {})
     return [*members, *({"$ref": ref, "tag": tag} for tag, ref in tags.items())]
 

@@ -446,7 +446,8 @@ def eager_type(kind: Any) -> Any:
         return typing.Annotated[(eager_type(inner[0]), *inner[1:])]
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(eager_type, inner))]  # noqa: UP007
-    return origin[tuple(map(eager_type, inner))] if origin in (list, dict, tuple, set, frozenset) and inner else kind
+    is_container = origin in (list, dict, tuple, set, frozenset) and inner
+    return cast(Any, origin)[tuple(map(eager_type, inner))] if is_container else kind
 
 
 def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:

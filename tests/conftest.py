@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -13,6 +14,9 @@ import pytest
 # The time of an example depends on the machine.
 hypothesis.settings.register_profile("acorn", deadline=None)
 hypothesis.settings.load_profile("acorn")
+
+# LiteLLM's sync calls would otherwise create an event loop for the thread of the tests, and never close it.
+asyncio.set_event_loop(None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -259,7 +259,7 @@ class Watch:
         # Not `history`, which would hand it out: a run may skip work while no code has it.
         history = self.runs[0]._history
         part = RequestMessages().prepare(History(history.messages, history.openings))
-        messages: list[Message] = part
+        messages: list[Message] = part.filled()
         if self.is_threaded:
             messages = ThreadMessage().wrap(messages)
         assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"

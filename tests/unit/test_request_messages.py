@@ -87,7 +87,7 @@ def add(history: History, messages: list[Message]) -> None:
 def sent(wire: RequestMessages, history: History) -> list[Message]:
     """Return the sent messages, and check that their JSON is equal."""
     part = wire.prepare(history)
-    said = [{key: value for key, value in message.items() if value is not None} for message in part]
+    said = [{key: value for key, value in message.items() if value is not None} for message in part.filled()]
     assert list(map(json.loads, part.encoded(message_json))) == said
     assert list(map(json.loads, part.encoded(message_json))) == said
     return copy.deepcopy(list(part))
@@ -196,4 +196,4 @@ def test_invalid_tool_name_and_arguments_in_history_are_repaired() -> None:
 def test_input_message_missing_in_history_is_restored_in_request() -> None:
     other: Message = {"role": "user", "content": "And you?"}
     part = RequestMessages().prepare(History([SYSTEM, turn("a"), said("a"), ASKED], (ASKED, other)))
-    assert part[1] == other
+    assert part.filled()[1] == other

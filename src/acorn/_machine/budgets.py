@@ -221,7 +221,7 @@ class Budgets:
 
 def _estimate(usage: Usage, request: ModelRequest, response: ModelResponse) -> Usage:
     """Return a copy of the usage of a response, with tokens that are estimated from the texts."""
-    sent = sum(request.encoded(text_length)) + len(request.tools_json())
+    sent = request.total(text_length) + len(request.tools_json())
     texts = [str(text) for call in response.tool_calls for text in (call.name, call.arguments)]
     received = sum(map(len, (response.content, response.reasoning or "", response.refusal or "", *texts)))
     return replace(usage, input_tokens=sent // 4 + 1, output_tokens=received // 4 + 1, is_estimated=True)

@@ -136,7 +136,7 @@ class Machine:
         if isinstance(ask, AskModel):
             if not ask.is_summary:
                 forced = self.state.reason if self.state.forced else None
-                request = (id, ask.model.name, len(ask.request.messages), forced)
+                request = (id, ask.model.name, ask.request.message_count, forced)
                 journal.entries.append(ModelRequested(self.run.id, self.run.steps + 1, now, *request))
         elif isinstance(ask, AskTool):
             if self.builder.is_timed:  # The ask may have waited in the list since it was created.

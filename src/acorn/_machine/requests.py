@@ -205,7 +205,7 @@ class RequestBuilder:
         sent = self.messages.prepare(self._transcript.history)
         if media := sent.media:
             check_media(self._spec, media)
-        messages = sent if self._thread is None else self._thread.wrap(sent)
+        messages = sent if self._thread is None else self._thread.wrap(sent.filled())
         forced = FINISH if self._state.was_forced else None
         settings = (self.temperature, self.max_tokens, forced, self._declared, self._spec.cache)
         return ModelRequest(messages, self.toolset.definitions, *settings, known_media=media)

@@ -74,6 +74,8 @@ class SentMessages:
     """The images, audio and files in the messages."""
     _encoded: dict[Callable[[Message], Any], list[Any]] = field(default_factory=dict[Any, Any])
     """A dict that maps a function to its results for the first messages."""
+    _sums: dict[Callable[[Message], int], list[int]] = field(default_factory=dict[Any, Any])
+    """A dict that maps a function to the sums of its results for the first 0, 1, 2, ... messages."""
     _lock: Lock = field(default_factory=Lock)
     """A lock for changes of the cached results, because several threads may send requests."""
 
@@ -97,12 +99,20 @@ class SentMessages:
             results += map(encode, self.messages[len(results) : count])
             return results[:count]
 
+    def total(self, measure: Callable[[Message], int], count: int) -> int:
+        """Return the sum of `measure` over the first `count` messages. The time does not depend on `count`."""
+        with self._lock:
+            sums = self._sums.setdefault(measure, [0])
+            for message in self.messages[len(sums) - 1 : count]:
+                sums.append(sums[-1] + measure(message))
+            return sums[count]
+
 
 class SentPart(list[Message]):
     """The messages of one request: those of a conversation, and up to two extra messages.
 
     The conversation does not contain the extra messages: `inserted`, which is placed before the message at the index
-    `insert_at`, and `last`, which is placed at the end.
+    `insert_at`, and `last`, which is placed at the end. The list is empty until `filled` copies the messages into it.
     """
 
     __slots__ = ("_count", "_insert_at", "_inserted", "_last", "_sent")
@@ -110,16 +120,18 @@ class SentPart(list[Message]):
     def __init__(
         self, sent: SentMessages, insert_at: int = 0, inserted: Message | None = None, last: Message | None = None
     ) -> None:
-        super().__init__(sent.messages)
-        self._sent, self._count = sent, len(self)
+        super().__init__()
+        self._sent, self._count = sent, len(sent.messages)
         self._insert_at, self._inserted, self._last = insert_at, inserted, last
-        if inserted is not None:
-            self.insert(insert_at, inserted)
-        if last is not None:
-            self.append(last)
+
+    def filled(self) -> list[Message]:
+        """Return this list, after its first call has copied the messages into it."""
+        if not self:
+            self[:] = self._with_extra(self._sent.messages[: self._count], lambda message: message)
+        return self
 
     def __reduce__(self) -> tuple[type[list[Message]], tuple[list[Message]]]:
-        return (list, (list(self),))  # A pickled request does not need the conversation.
+        return (list, (list(self.filled()),))  # A pickled request does not need the conversation.
 
     @property
     def media(self) -> list[SentMedium]:
@@ -128,8 +140,18 @@ class SentPart(list[Message]):
             return self._sent.media
         return [*media_of(self._inserted), *self._sent.media]
 
+    @property
+    def length(self) -> int:
+        """The number of messages, also while the list is empty."""
+        return self._count + (self._inserted is not None) + (self._last is not None)
+
     def encoded(self, encode: Callable[[Message], T]) -> list[T]:
-        results = self._sent.encoded(encode, self._count)
+        return self._with_extra(self._sent.encoded(encode, self._count), encode)
+
+    def total(self, measure: Callable[[Message], int]) -> int:
+        return self._sent.total(measure, self._count) + sum(self._with_extra([], measure))
+
+    def _with_extra(self, results: list[T], encode: Callable[[Message], T]) -> list[T]:
         if self._inserted is not None:
             results.insert(self._insert_at, encode(self._inserted))
         if self._last is not None:
@@ -171,7 +193,7 @@ class ModelRequest:
     """
 
     messages: list[Message]
-    """The messages in OpenAI's format."""
+    """The messages in OpenAI's format. In a request of a run, the first access copies them from the conversation."""
     tools: list[JsonObject]
     """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float
@@ -192,6 +214,12 @@ class ModelRequest:
     A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
     the request itself.
     """
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages."""
+        messages: list[Message] = vars(self)["messages"]
+        return messages.length if isinstance(messages, SentPart) else len(messages)
 
     @property
     def media(self) -> Sequence[SentMedium]:
@@ -219,8 +247,13 @@ class ModelRequest:
 
         The results are cached by the function `encode`, so that a conversation encodes each message only once.
         """
-        messages = self.messages
+        messages: list[Message] = vars(self)["messages"]
         return messages.encoded(encode) if isinstance(messages, SentPart) else list(map(encode, messages))
+
+    def total(self, measure: Callable[[Message], int]) -> int:
+        """Return the sum of `measure` over the messages. A conversation measures each message only once."""
+        messages: list[Message] = vars(self)["messages"]
+        return messages.total(measure) if isinstance(messages, SentPart) else sum(map(measure, messages))
 
     def messages_json(self) -> bytes:
         """Return the JSON text of the messages in OpenAI's format."""
@@ -238,6 +271,20 @@ class ModelRequest:
         if self.forced_tool:
             settings["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
         return b'%s,"tools":%s,"messages":%s}' % (to_json(settings)[:-1], self.tools_json(), self.messages_json())
+
+
+def _set_messages(request: ModelRequest, messages: list[Message]) -> None:
+    vars(request)["messages"] = messages
+
+
+def _read_messages(request: ModelRequest) -> list[Message]:
+    messages: list[Message] = vars(request)["messages"]
+    return messages.filled() if isinstance(messages, SentPart) else messages
+
+
+# The native lanes read only the encoded messages. A copy of the list for each request would make long runs slow, and
+# large if the model keeps its requests.
+setattr(ModelRequest, "messages", property(_read_messages, _set_messages))  # noqa: B010
 
 
 # Media

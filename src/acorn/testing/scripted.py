@@ -245,7 +245,7 @@ class ScriptedModel:
             call_id = f"call_{index + 1}_{number}" if raw.id is None else raw.id
             calls.append(RawCall(call_id, raw.name, raw.arguments))
             length += len(raw.arguments)
-        usage = reply.usage or Usage(sum(request.encoded(_text_length)) // 4, length // 4 + 1, requests=1)
+        usage = reply.usage or Usage(request.total(_text_length) // 4, length // 4 + 1, requests=1)
         return ModelResponse(
             content=reply.content,
             tool_calls=calls,

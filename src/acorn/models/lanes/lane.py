@@ -311,6 +311,8 @@ def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
     providers allow only a few marks. In this case the dict contains the first mark and the last marks, so that the
     longest part of the conversation is cached.
     """
+    if not request.cache_points:
+        return {}
     messages = request.messages
     offset = 0
     while offset < len(messages) and messages[offset]["role"] in ("system", "developer"):

@@ -26,7 +26,7 @@ def turns(request: ModelRequest) -> int:
 
 
 def work_and_end(request: ModelRequest) -> Reply:
-    number = request.messages[1]["content"].partition("<result>")[2].partition("</result>")[0]
+    number = request.messages[1]["content"].partition("<input>")[2].partition("</input>")[0]
     return [call("work", number=int(number)), finish(int(number) * 2)][turns(request)]
 
 
@@ -54,7 +54,7 @@ def pay_and_end(request: ModelRequest) -> Reply:
 
 
 def pay_inside(request: ModelRequest) -> Reply:
-    inside = [at for at, message in enumerate(request.messages) if "<result>5</result>" in str(message["content"])]
+    inside = [at for at, message in enumerate(request.messages) if "<input>5</input>" in str(message["content"])]
     after = [message["role"] for message in request.messages[inside[0] :]]
     return call("pay", amount=5) if "assistant" not in after else finish("paid inside")
 

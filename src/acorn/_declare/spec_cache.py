@@ -26,7 +26,7 @@ from typing_extensions import Format, get_annotations
 
 from acorn._declare.generics import ORIG_CLASS, deps_type, generics_of
 from acorn._declare.module_base import CALL_OPTIONS, AgentBase, CachedSpec, set_private
-from acorn._declare.settings import SETTINGS, STEP_SETTINGS
+from acorn._declare.settings import MODEL_OPTIONS, SETTINGS, STEP_SETTINGS
 from acorn._declare.spec import Spec, check_method, compile_spec, find_docstring, revise_spec
 from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
@@ -139,17 +139,21 @@ def has_user_hook(which: Branch, hook: str) -> bool:
 
 def check_setting_name(cls: type[AgentBase], name: str) -> None:
     """Raise `TypeError` if a keyword argument of `cls(...)` is not a setting."""
-    if name not in SETTINGS and name in class_spec(cls).input.schema.model_fields:
+    if name not in SETTINGS and name in class_spec(cls).input.call_fields:
         call = f"{cls.__name__}()({name}=...)"
         raise TypeError(f"`{name}` is an input of `{cls.__name__}`, not a setting. Pass it to the call: `{call}`.")
     if name in CALL_OPTIONS:
         call = f"{cls.__name__}().using({name}=...)"
         raise TypeError(f"`{name}` is an option of a call of `{cls.__name__}`, not a setting. Use `{call}`.")
+    if name in HOOKS:
+        raise TypeError(f"`{name}` is a hook of `{cls.__name__}`, not a setting. Define it as a method of a subclass.")
+    if name in MODEL_OPTIONS:
+        fix = f"model={{'model': ..., '{name}': ...}}"
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`. Put it into the model dict: `{fix}`.")
     if name not in SETTINGS:
         settings = ", ".join(f"`{setting}`" for setting in SETTINGS)
-        raise TypeError(
-            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)} Its settings are: {settings}."
-        )
+        fix = _hint(name, SETTINGS) or f" Its settings are: {settings}."
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`.{fix}")
 
 
 _warned_about_docstrings: list[str] = []
@@ -176,6 +180,8 @@ def check_class_body(cls: type[AgentBase]) -> None:
             if name.startswith("_") or (not hasattr(base, name) and name not in SETTINGS):
                 continue
             is_tool = options_of(attributes.get(name)) is not None
+            if is_tool and name in SETTINGS and getattr(attributes[name], "__name__", name) != name:
+                continue  # As in `tools = search`, which the rule of the setting reports.
             if is_tool or (name not in SETTINGS and name not in HOOKS):
                 advice = f" and set the name for the model with `@tool(name={name!r})`" if is_tool else ""
                 raise DeclarationError(
@@ -202,8 +208,10 @@ def warn_about_assignment(agent: AgentBase, name: str, value: object) -> None:
         if name not in vars(agent) and not hasattr(cls, name):
             _warn_if_misspelled(cls, name, value, 1)  # More instance attributes than class attributes are user data.
     elif run_of(agent) is not None:
-        fix = f" Set `step.{name}` in a hook." if name in STEP_SETTINGS else ""
-        message = f"`{name}` of `{cls.__name__}` was set during a run. This changes later runs, but not this one.{fix}"
+        fix = f"Set `step.{name}` in a hook" if name in STEP_SETTINGS else "Set it before the run"
+        message = (
+            f"`{name}` of `{cls.__name__}` was set during a run. This changes later runs, but not this one. {fix}."
+        )
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
@@ -373,7 +381,7 @@ def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> 
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         module_docstring(cls),
-        lambda: require_no_media(read_spec(agent).input.json_schema, whose),
+        lambda: require_no_media(read_spec(agent).input.parameters, whose),
     )
 
 

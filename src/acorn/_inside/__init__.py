@@ -119,9 +119,9 @@ def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:
-        parsed = shape.from_call(owner, (), values)
+        parsed = shape.from_values(owner, values)
     else:
-        parsed = shape.from_call(owner, (), values) if has_unknown else parsed
+        parsed = shape.from_values(owner, values) if has_unknown else parsed
     return () if shape.is_empty else (shape.unwrap(parsed),)
 
 

@@ -19,7 +19,7 @@ from acorn._declare.settings import merge_settings, without_overridden
 from acorn._declare.spec import Spec
 from acorn._declare.tools.arguments import check_finite
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import describe_error
+from acorn._formats.json import describe_error, field_values
 from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
 from acorn._history.transcript import FinishedCall, Transcript, finish_call
@@ -269,7 +269,11 @@ def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
     if not isinstance(arguments, dict):
         raise InputError(f"The arguments must be a JSON object, got {call.raw_arguments[:120]}")
     instance = shape.from_call(name, (), arguments)
-    check_finite(call.raw_arguments, {field: getattr(instance, field) for field in instance.model_fields_set}, {})
+    given = {field: getattr(instance, field) for field in instance.model_fields_set}
+    if shape.takes_fields:
+        value = given[shape.wrapped]
+        given = value if isinstance(value, dict) else dict(field_values(value))
+    check_finite(call.raw_arguments, given, {})
     return instance
 
 

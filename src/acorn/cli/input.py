@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from acorn import Audio, File, Image, InputError
-from acorn._inside import RESULT, shorten
+from acorn._inside import shorten
 from acorn.cli.arguments import ParsedArguments
 from acorn.cli.errors import CommandError, error_text, os_errors, user_code_line
 from acorn.cli.options import Option, Options, SchemaNode, option_name
@@ -50,7 +50,7 @@ def make_input(arguments: ParsedArguments) -> tuple[Any, ...]:
     if source != "-" and (piped := read_piped_text(values, options)) is not None:
         set_value(values, piped[0].path, piped[1], piped[0].flag)
     try:
-        value = shape.from_call("", (), values)
+        value = shape.from_values("", values)
         return () if shape.is_empty else (shape.unwrap(value),)
     except InputError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
@@ -78,8 +78,8 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{_source_name(source)} does not contain valid JSON: {error}") from error
     shape = options.shape
-    if shape.wrapped and not (is_json_object(values) and set(values) == {RESULT}):
-        return {RESULT: values}
+    if shape.wrapped and not (is_json_object(values) and set(values) == {shape.wrapped}):
+        return {shape.wrapped: values}
     if not is_json_object(values):
         raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")
     return {options.keys.get(key, key): value for key, value in values.items()}

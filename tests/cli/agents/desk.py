@@ -57,7 +57,7 @@ class Curious(module[str, str]):
 
 
 def echo(request: ModelRequest) -> Reply | Failure:
-    text = request.messages[-1]["content"].partition("<result>")[2].partition("</result>")[0]
+    text = request.messages[-1]["content"].partition("<input>")[2].partition("</input>")[0]
     if text == "bad":
         return Failure(status=400)
     return finish(f"{text} ({sum(message['role'] == 'user' for message in request.messages)})")

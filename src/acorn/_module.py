@@ -24,6 +24,7 @@ from acorn._declare.spec_cache import (
     spec_of,
     warn_about_assignment,
 )
+from acorn._formats.json import excerpt
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
 from acorn.types import JsonObject, Message, Request
@@ -46,9 +47,19 @@ def _caller(agent: module[Any, Out, Deps]) -> AgentCaller[Out, Deps]:
 
     A program that only declares classes never imports the `AgentCaller` or asyncio.
     """
+    if not isinstance(agent, module):  # As in `Desk.stream("hi")`.
+        raise TypeError(f"An agent is called on an instance, as in `Desk().run(...)`, but got {excerpt(agent)}.")
     from acorn._call.call import AgentCaller
 
     return AgentCaller(agent)
+
+
+def _refuse_positional(values: tuple[object, ...]) -> None:
+    if values:
+        raise TypeError(
+            "A branch takes its inputs as keyword arguments, as in `self.branch(Review, text=...)`. "
+            "The name of an input of a plain type is `input`."
+        )
 
 
 class module(AgentBase, Generic[In, Out, Deps]):
@@ -334,7 +345,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     # Branches, from tools and hooks
 
-    def branch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
+    def branch(
+        self, which: type[module[Any, Branched]] | module[Any, Branched], /, *positional: Never, **inputs: Any
+    ) -> Branched:
         """Run another module as a branch, and return its output.
 
         The module is a class or an instance. The branch inherits the conversation, tools and settings of this run.
@@ -344,10 +357,14 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
         If the branch fails, `BranchError` is raised.
         """
+        _refuse_positional(positional)
         return cast(Branched, _caller(self).branch(which, inputs))
 
-    async def abranch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
+    async def abranch(
+        self, which: type[module[Any, Branched]] | module[Any, Branched], /, *positional: Never, **inputs: Any
+    ) -> Branched:
         """Run another module as a branch, on the event loop."""
+        _refuse_positional(positional)
         return cast(Branched, await _caller(self).abranch(which, inputs))
 
     def branch_all(

@@ -146,14 +146,15 @@ def check_setting_name(cls: type[AgentBase], name: str) -> None:
         call = f"{cls.__name__}().using({name}=...)"
         raise TypeError(f"`{name}` is an option of a call of `{cls.__name__}`, not a setting. Use `{call}`.")
     if name in HOOKS:
-        raise TypeError(f"`{name}` is a hook of `{cls.__name__}`, not a setting. Define it as a method of a subclass.")
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`. It is a hook: define it as a method of a subclass.")
     if name in MODEL_OPTIONS:
         fix = f"model={{'model': ..., '{name}': ...}}"
         raise TypeError(f"`{cls.__name__}` has no setting `{name}`. Put it into the model dict: `{fix}`.")
     if name not in SETTINGS:
         settings = ", ".join(f"`{setting}`" for setting in SETTINGS)
-        fix = _hint(name, SETTINGS) or f" Its settings are: {settings}."
-        raise TypeError(f"`{cls.__name__}` has no setting `{name}`.{fix}")
+        raise TypeError(
+            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)} Its settings are: {settings}."
+        )
 
 
 _warned_about_docstrings: list[str] = []

@@ -179,7 +179,10 @@ def judge_output(shape: Shape, output: Any, owner: str) -> BaseModel:
     if isinstance(output, shape.schema):
         judge_fields(shape, dict(output), owner)  # Pydantic accepts an instance without a check of its values.
         return output
-    shown, expected = shorten(safe_repr(output)), f"an instance of `{shape.schema.__name__}`"
+    shown, expected = (
+        shorten(safe_repr(output)),
+        f"an instance of `{shape.schema.__name__}` (or pass its fields by name)",
+    )
     problem = Problem(path="", expected=expected, received=shown, excerpt=shown, text=expected, kind="wrong")
     raise _misfit([problem], output, owner)
 

@@ -288,7 +288,7 @@ class PendingCalls:
             call = next(call for call in state.calls if call.id == call_id)
             changed = None if arguments is None else self._approved_call(call, arguments)
             if isinstance(changed, FinishedCall):
-                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.result.error}")
+                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.result.error}.")
         return call_id
 
     def add_answer(self, call_id: str, value: object) -> None:

@@ -355,7 +355,8 @@ class DatabaseStore(ABC):
         root = _to_run(locked.fetchone())
         if row is None or root is None:
             raise StoreError(
-                f"Request {request_id!r} is not open in {self._name}. Its run may have withdrawn the request."
+                f"Request {request_id!r} is not open in {self._name}. Its run may have withdrawn the request. "
+                f"`acorn runs --store {self._name}` lists the open requests."
             )
         *request_row, answered = row
         if answered is not None:

@@ -273,6 +273,7 @@ def _read_signature(
         ) from error
     if drop_first:
         _check_self(parameters[:1], label)
+        drop_first = parameters[0].kind is not _P.VAR_POSITIONAL  # In `def f(*args)`, `args` receives the agent too.
     return inner, filled, [p for p in parameters[drop_first:] if p.name not in filled]
 
 

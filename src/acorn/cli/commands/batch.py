@@ -64,6 +64,9 @@ def batch(
     out = context.obj.reserve_stdout()
     agent = load_agent(target)
     inputs = _read_rows(rows)
+    for number, row in enumerate(inputs, start=1):
+        if key is not None and (not isinstance(row, dict) or key not in row):
+            raise CommandError(f"Row {number} of `{rows}` has no field `{key}`. Use a field that every row has.")
     items = change_settings(agent, model=model, store=choose_store(store, agent.store)).map(
         inputs,
         concurrency=concurrency,
@@ -109,9 +112,14 @@ def _read_rows(file: str) -> list[Any]:
                 rows.append(json.loads(line))
             except ValueError as error:
                 raise CommandError(
-                    f"Line {number} of `{file}` is not valid JSON: {error}. Write one JSON value per line."
+                    f"Line {number} of `{file}` is not valid JSON: {_json_problem(error)}. "
+                    f"Write one JSON value per line."
                 ) from error
     return rows
+
+
+def _json_problem(error: ValueError) -> str:
+    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _result_line(item: Item[Any]) -> JsonObject:

@@ -96,7 +96,8 @@ def test_dataclass_or_typed_dict_input_is_accepted_by_fields_or_as_instance(decl
 
 def test_dataclass_input_by_fields_is_instance_with_defaults() -> None:
     run = declare(Place)(model=ScriptedModel([finish("done")])).run(city="Oslo")
-    assert run.input.input == Place("Oslo")
+    given: Any = run.input
+    assert given.input == Place("Oslo")
 
 
 @each_case(
@@ -109,9 +110,10 @@ def test_dataclass_input_by_fields_is_instance_with_defaults() -> None:
     ],
 )
 def test_wrong_fields_of_dataclass_input_raise_error_with_their_paths(arguments: Any, message: str) -> None:
-    for use in (lambda agent: agent(**arguments), lambda agent: agent(arguments)):
+    agent = declare(Place)(model=ScriptedModel([]))
+    for positional, named in (((), arguments), ((arguments,), {})):
         with pytest.raises(InputError) as caught:
-            use(declare(Place)(model=ScriptedModel([])))
+            agent(*positional, **named)
         assert str(caught.value) == f"Wrong input for `Agent`: {message}"
 
 
@@ -231,7 +233,8 @@ def test_step_of_run_with_plain_input_has_input() -> None:
         """Keep."""
 
         def on_start(self, step: Step) -> None:
-            inputs.append(step.run.input.input)
+            given: Any = step.run.input
+            inputs.append(given.input)
 
     inputs: list[str] = []
     Keep(model=ScriptedModel([finish("done")]))("hi")

@@ -135,6 +135,7 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` occurs twice, but it accepts only one value"),
     ("Needs", [], "`--name` is missing (expected a string). `--born` is missing (expected a date as YYYY-MM-DD)"),
     ("Plain", [], "the argument is missing (expected a string)"),
+    ("Plain", ["--text", "a"], "There is no option `--text`. Pass the input without the name of an option"),
     ("Plain", ["a", "b"], "Unexpected argument `b`"),
     ("Numbers", ["1", "x"], "the argument must be"),
     ("Nothing", ["x"], "Unexpected argument `x`. The module has no input"),
@@ -272,3 +273,13 @@ def test_wrong_input_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path
             assert ended.code == 2
             assert message.format(file=file) in ended.err
             assert ended.err.count("\n") == 1
+
+
+def test_unknown_field_of_dataclass_in_input_file_is_reported(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"x": 1, "z": 2}')
+    assert f"`z` in `{file}` is not an input." in acorn("run", f"{ECHO}:Dots", "--input", str(file)).err
+
+
+def test_missing_field_of_dataclass_is_reported_as_option(acorn: Acorn) -> None:
+    assert "`--x` is missing (expected an integer)" in acorn("run", f"{ECHO}:Dots").err

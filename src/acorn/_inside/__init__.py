@@ -115,7 +115,7 @@ def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
     shape, owner = spec.input, spec.owner
     if not is_json_object(values):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
-    has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
+    has_unknown = bool(shape.unknown_values(values))
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:

@@ -32,7 +32,7 @@ from acorn.errors import BranchError, InputError
 from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
 from acorn.record import Run
 from acorn.step import changes_of
-from acorn.types import Content, JsonObject, JsonValue, Message, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, JsonObject, JsonValue, Message, ToolCall, ToolResult, Unfinished, is_json_object
 
 _NO_RESULT_YET = "This call has not returned yet."
 
@@ -272,7 +272,7 @@ def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
     given = {field: getattr(instance, field) for field in instance.model_fields_set}
     if shape.takes_fields:
         value = given[shape.wrapped]
-        given = value if isinstance(value, dict) else dict(field_values(value))
+        given = value if is_json_object(value) else dict(field_values(value))
     check_finite(call.raw_arguments, given, {})
     return instance
 

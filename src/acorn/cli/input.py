@@ -42,6 +42,8 @@ def make_input(arguments: ParsedArguments) -> tuple[Any, ...]:
     shape = options.shape
     values = {} if source is None else _read_input_file(source, options)
     names_in_file = set(values)
+    if shape.takes_fields:
+        values.setdefault(shape.wrapped, {})  # A missing field is then reported instead of the whole input.
     # Set a value before the values inside it, and list items in the order of their indexes.
     in_order = sorted(arguments.options, key=lambda path: [key if isinstance(key, int) else 0 for key in path])
     for path in in_order:
@@ -92,7 +94,8 @@ def _describe_problem(problem: Mapping[str, str], names_in_file: set[str], sourc
     """Return the message of a problem, with the option instead of the field."""
     path = problem["path"]
     is_in_file = path.partition(".")[0] in names_in_file
-    where = f"`{path}` in {_source_name(source)}" if is_in_file else _option_text(path.split("."), options)
+    field = path.removeprefix(f"{options.shape.wrapped}.") if options.shape.takes_fields else path
+    where = f"`{field}` in {_source_name(source)}" if is_in_file else _option_text(path.split("."), options)
     text = problem["message"].removeprefix(f"`{path or 'input'}`")
     return f"{where}{text}."
 

@@ -246,46 +246,37 @@ class Shape:
         """
         if args:
             return self._from_positional(owner, args, kwargs)
-        if not self.takes_fields:
-            return self.from_values(owner, kwargs, options)
-        allows_extra = self.parameters.get("additionalProperties", False) is not False
-        accepted = {name for key, field in self.call_fields.items() for name in (key, *aliases_of(field))}
-        unknown = {name: _describe_unknown(name, options) for name in kwargs if name not in accepted}
-        return self._validate(owner, {self.wrapped: kwargs}, {} if allows_extra else unknown, kwargs)
+        if self.takes_fields:
+            return self._validate(owner, {self.wrapped: kwargs}, options, f"{self.wrapped}.")
+        return self._validate(owner, kwargs, options)
 
-    def from_values(self, owner: str, values: JsonObject, options: Collection[str] = ()) -> BaseModel:
+    def from_values(self, owner: str, values: JsonObject) -> BaseModel:
         """Validate the values of the fields of `schema`, as `from_call` does, and return an instance of `schema`."""
-        unknown = {
-            name: _describe_unknown(name, options)
-            for name in values
-            if name not in self.accepted_names and not self.allows_extra
-        }
-        return self._validate(owner, values, unknown, values)
+        return self._validate(owner, values)
 
-    def _validate(
-        self, owner: str, values: JsonObject, unknown: Mapping[str, str], received: Mapping[str, object]
-    ) -> BaseModel:
-        """Return an instance of `schema`.
+    def unknown_values(self, values: JsonObject) -> JsonObject:
+        """Return the values that the input does not declare, by their paths."""
+        unknown = {} if self.allows_extra else {n: v for n, v in values.items() if n not in self.accepted_names}
+        fields = values.get(self.wrapped)
+        if self.takes_fields and is_json_object(fields) and not self.parameters.get("additionalProperties", False):
+            names = {name for key, field in self.call_fields.items() for name in (key, *aliases_of(field))}
+            unknown |= {f"{self.wrapped}.{name}": value for name, value in fields.items() if name not in names}
+        return unknown
 
-        If `received` are the fields of a wrapped value, the paths in the error start with these fields.
-        """
+    def _validate(self, owner: str, values: JsonObject, options: Collection[str] = (), prefix: str = "") -> BaseModel:
+        """Return an instance of `schema`. The paths in an error do not contain the prefix."""
+        unknown = self.unknown_values(values)
         try:
             instance = read_iterators(self.schema.model_validate(values, by_alias=True, by_name=True))
         except ValidationError as error:
             problems = find_problems(error, self.call_schema, values)
-            if received is not values:
-                problems = [self._without_wrapper(problem) for problem in problems]
             wrong = [problem for problem in problems if problem["path"] not in unknown]
-            raise self._input_error(owner, wrong, unknown, received) from error
+            raise self._input_error(owner, wrong, unknown, options, prefix) from error
         except PydanticUserError as error:
             raise self._undefined_class(error) from error
         if unknown:
-            raise self._input_error(owner, [], unknown, received)
+            raise self._input_error(owner, [], unknown, options, prefix)
         return instance
-
-    def _without_wrapper(self, problem: Problem) -> Problem:
-        path = "" if problem["path"] == self.wrapped else problem["path"].removeprefix(f"{self.wrapped}.")
-        return {**problem, "path": path}
 
     def _from_positional(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
         if len(args) == 1 and not kwargs:
@@ -297,7 +288,7 @@ class Shape:
                 try:
                     return read_iterators(args[0])
                 except ValidationError as error:
-                    raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}, {}) from error
+                    raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}) from error
         takes = (
             f"one value or `{self.wrapped}=...`"
             if self.wrapped and not self.takes_fields
@@ -346,14 +337,22 @@ class Shape:
         return names
 
     def _input_error(
-        self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]
+        self,
+        owner: str,
+        wrong: list[Problem],
+        unknown: Mapping[str, object],
+        options: Collection[str] = (),
+        prefix: str = "",
     ) -> InputError:
         takes = _quote_names(self.call_fields) if self.call_fields else "no arguments"
-        problems = [_public_problem(problem) for problem in wrong]
-        problems += [
-            input_problem(name, "no such input", excerpt(received[name], 200), message)
-            for name, message in unknown.items()
-        ]
+        problems: list[dict[str, str]] = []
+        for problem in wrong:
+            path = "" if f"{problem['path']}." == prefix else problem["path"].removeprefix(prefix)
+            problems.append(_public_problem({**problem, "path": path}))
+        for path, value in unknown.items():
+            name = path.removeprefix(prefix)
+            message = _describe_unknown(name, options)
+            problems.append(input_problem(name, "no such input", excerpt(value, 200), message))
         messages = join_problems([problem["message"] for problem in problems])
         text = f"Wrong input for `{owner}`: {messages}. It takes {takes}."
         return InputError(text, problems=problems[:MAX_PROBLEMS])
@@ -458,7 +457,7 @@ def _class_from_list(declared: Sequence[object], owner: str, attribute: str) -> 
     return _create_class(fields, owner, attribute)
 
 
-def _class_from_dict(declared: Mapping[object, object], owner: str, attribute: str) -> type[BaseModel]:
+def _class_from_dict(declared: Mapping[Any, object], owner: str, attribute: str) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for key, definition in declared.items():
         parts = definition if _is_tuple(definition) else (definition,)

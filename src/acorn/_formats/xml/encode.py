@@ -144,7 +144,7 @@ def encode_xml(
     lines: list[str] = []
     data = to_json_data(value, unserializable, parts or PartCollector(), is_strict=True)
     writer, tag = _XmlWriter(style or XmlStyle(), lines), _name_tag(root)
-    if field and isinstance(data, dict):
+    if field and is_json_object(data):
         info = fields_of(type(value))[field]
         tag = field_tag(root, info.description, writer.format)
         data, value = data.get(field), field_values(value)[field]

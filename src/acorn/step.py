@@ -218,17 +218,19 @@ class Step(Generic[Deps]):
 
         A second removal does nothing. A name that never existed raises `InputError`.
         """
-        if not isinstance(name, str):
-            raise InputError(f"`step.remove_tool` needs the name of a tool, such as 'search', got {excerpt(name)}.")
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed, because it ends the run.")
         tools, branches = self._named_tools(), self._remaining_branches()
+        names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
+        if not isinstance(name, str):
+            raise InputError(
+                f"`step.remove_tool` needs the name of a tool, got {excerpt(name)}. The tools are: {names}."
+            )
         if name in branches:
             self._removed_branches += (name,)
         elif name in tools:
             self.tools[:] = [function for function in self.tools if function != tools[name].function]
         elif name not in (*self._removed, *self._branches, *[tool.name for tool in self._known]):
-            names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
             raise InputError(f"There is no tool `{name}` to remove. The tools are: {names}.")
 
     def finish(self, output: Any = _UNSET, /, **fields: Any) -> None:

@@ -1417,14 +1417,16 @@ def test_missing_prompt_file_error_contains_searched_directories(
     words = refusal(load, package / "acorn_test_researcher.py", monkeypatch)
     assert words == (
         "`Researcher.system_prompt` is the path of the file `prompts/researcher.md`, which does not exist in "
-        f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}."
+        f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}. "
+        "Correct the path, or create the file."
     )
 
 
 def test_missing_absolute_prompt_file_or_directory_raises_error_with_path(tmp_path: Path) -> None:
     for path in (tmp_path / "none.md", tmp_path):
         assert refusal(declare, system_prompt=path) == (
-            f"`Agent.system_prompt` is the path of the file `{path}`, which does not exist in {path.parent}."
+            f"`Agent.system_prompt` is the path of the file `{path}`, which does not exist in {path.parent}. "
+            f"Correct the path, or create the file."
         )
 
 

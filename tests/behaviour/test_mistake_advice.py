@@ -96,7 +96,7 @@ def test_method_with_only_variable_arguments_as_tool_raises_declaration_error() 
         (lambda step: step.zzz, "AttributeError: A step has no `zzz`. Its attributes are described in `acorn.Step`."),
         (
             lambda step: step.remove_tool(search),
-            "InputError: `step.remove_tool` needs the name of a tool, such as 'search', got <function search at ",
+            "InputError: `step.remove_tool` needs the name of a tool, got <function search at ",
         ),
         (
             lambda step: step.add_to_context(object()),

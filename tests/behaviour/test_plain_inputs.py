@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Annotated, Any
 
 import pytest
@@ -92,6 +92,22 @@ def test_agent_with_plain_input_as_tool_has_parameter_input(way: str) -> None:
 def test_dataclass_or_typed_dict_input_is_accepted_by_fields_or_as_instance(declared: Any, instance: Any) -> None:
     fields = dict(instance if isinstance(instance, dict) else vars(instance))
     assert sent(declared, **fields) == sent(declared, instance) == sent(declared, fields)
+
+
+@dataclass
+class Scaled:
+    x: int
+    factor: InitVar[int] = 1
+
+    def __post_init__(self, factor: int) -> None:
+        self.x *= factor
+
+
+@each_case("declared", [Scaled, Annotated[Scaled, Field(description="A number")]])
+def test_annotated_dataclass_with_init_variable_is_accepted_by_fields(declared: Any) -> None:
+    assert "<x>6</x>" in sent(declared, x=2, factor=3)
+    with pytest.raises(InputError, match="`scale` is not an input"):
+        sent(declared, x=2, scale=3)
 
 
 def test_dataclass_input_by_fields_is_instance_with_defaults() -> None:

@@ -175,7 +175,7 @@ class BatchProgress(Generic[Out]):
             if self.max_cost is not None and (self.progress.cost or 0.0) >= self.max_cost:
                 raise LimitError(
                     f"The run of this item was not started: the batch has used its `max_cost` of {self.max_cost} "
-                    f"dollars."
+                    f"dollars. Raise `max_cost` to run the remaining items."
                 )
         except Exception as error:  # The user's `key` function may raise any error.
             return RowJob(index, row, None, None, error)

@@ -281,7 +281,7 @@ class PendingCalls:
             )
         request = state.requests[call_id]
         if call_id in state.answers or call_id in state.results:
-            raise StoreError(f"Request `{request_id}` ({request.question}) is already answered.")
+            raise StoreError(f"Request `{request_id}` ({request.question}) is already answered. Leave out its answer.")
         check_answer(request, value)
         if request.kind == "approval" and request.tool in self.builder.toolset.named:
             arguments = decision_of(request, value).get("arguments")

@@ -361,7 +361,10 @@ class DatabaseStore(ABC):
         *request_row, answered = row
         if answered is not None:
             at = sql.to_datetime(answered).astimezone(UTC)
-            raise StoreError(f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC.")
+            raise StoreError(
+                f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC. "
+                f"Resume its run without an answer."
+            )
         transaction.execute(sql.SET_ANSWER, [text, root.number, request_id])
         # A worker continues a delivered run after the first answer.
         status = "queued" if root.is_delivered and root.status == "waiting" else root.status

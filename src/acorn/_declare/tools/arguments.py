@@ -538,7 +538,9 @@ def _check_draft(schema: JsonSchema, whose: str) -> Any:
         validator_class.check_schema(schema)
     except SchemaError as error:
         where = f" at `{'.'.join(map(str, error.absolute_path))}`" if error.absolute_path else ""
-        raise DeclarationError(f"{whose} is not a valid JSON Schema{where}: {shorten(error.message)}.") from error
+        raise DeclarationError(
+            f"{whose} is not a valid JSON Schema{where}: {shorten(error.message)}. Correct the schema."
+        ) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise DeclarationError(f"{whose} must be JSON data: {shorten(str(error))}.") from error
     return validator_class

@@ -260,6 +260,7 @@ class Shape:
         fields = values.get(self.wrapped)
         if self.takes_fields and is_json_object(fields) and not self.parameters.get("additionalProperties", False):
             names = {name for key, field in self.call_fields.items() for name in (key, *aliases_of(field))}
+            names |= self.parameters.get("properties", {}).keys()  # With the init-only variables of a dataclass.
             unknown |= {f"{self.wrapped}.{name}": value for name, value in fields.items() if name not in names}
         return unknown
 
@@ -415,7 +416,8 @@ def shape_of(
         is_input = attribute.startswith("initial")
         name = INPUT if is_input else RESULT
         created = _create_class({name: (_check_type(declared, owner, attribute), ...)}, owner, attribute)
-        shape = Shape(created, name, is_input and has_fields(declared), where=f"{owner}.{attribute}")
+        takes_fields = is_input and has_fields(created.model_fields[name].annotation)
+        shape = Shape(created, name, takes_fields, where=f"{owner}.{attribute}")
     _check_shape(shape, owner, attribute, find_names)
     return shape
 
@@ -499,7 +501,8 @@ def _check_type(declared: Any, owner: str, where: str) -> Any:
             f"define or import it before `{owner}`.{hint}"
         )
     if isinstance(declared, _NOT_TYPES) or inspect.isroutine(declared) or declared is ...:
-        raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
+        forms = "a type that Pydantic can validate, such as `str`" if "[" in where else _FORMS
+        raise DeclarationError(f"`{owner}.{where}` must be {forms}, got {excerpt(declared, 200)}.")
     if has_fields(declared.__class__):
         name = declared.__class__.__name__
         raise DeclarationError(f"`{owner}.{where}` is an instance of `{name}`. Use the class `{name}` itself.")

@@ -101,7 +101,7 @@ def _read_rows(file: str) -> list[Any]:
         with os_errors(f"Cannot read `{file}`"):
             text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CommandError(f"Cannot read `{file}`: {error}") from error
+        raise CommandError(f"Cannot read `{file}`: {error}. Save the file as UTF-8.") from error
     if file.lower().endswith(".csv"):
         return list(csv.DictReader(io.StringIO(text, newline="")))
     rows: list[Any] = []

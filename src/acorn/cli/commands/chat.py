@@ -147,7 +147,7 @@ def _text_field(agent: Agent) -> Option:
     if len(candidates) != 1 or any(option.is_required and option is not candidates[0] for option in fields):
         raise CommandError(
             f"Cannot chat with `{type(agent).__name__}`: its input must have one text field, and all other fields must "
-            f"have default values."
+            f"have default values. Use `acorn run` instead."
         )
     return candidates[0]
 

@@ -91,9 +91,15 @@ class module(AgentBase, Generic[In, Out, Deps]):
     system_prompt: Any
     """The system prompt: a string, a `Path` or a method. By default it is the docstring of the class."""
     initial_input: Any = SETTINGS["initial_input"].default
-    """The type of the input."""
+    """The type of the input: a Pydantic class, a list or dict of fields, or any type that Pydantic can validate.
+
+        initial_input = {"question": str, "limit": (int, 10)}
+
+    A call passes the fields of a Pydantic class, a dataclass or a TypedDict as keyword arguments, and a value of
+    another type as the only argument. Where such a value needs a name, the name is `input`.
+    """
     final_output: Any = SETTINGS["final_output"].default
-    """The type of the output."""
+    """The type of the output, in the same forms. If it is not a class with fields, its name is `result`."""
     tools: Sequence[Any] = SETTINGS["tools"].default
     """The tools that the model may call: functions, callable objects, agents and tool sources."""
     branches: Mapping[str, Any] = SETTINGS["branches"].default

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeGuard, cast
+from typing import NamedTuple, Protocol, TypeGuard
 
 from acorn._formats.json import excerpt
 from acorn.errors import ModelError
@@ -224,7 +224,8 @@ async def complete_async(model: Model, request: ModelRequest) -> ModelResponse:
     response: object = model.acomplete(request)
     if not isinstance(response, Awaitable):
         raise wrong_value(model, "return its response from an `async def acomplete`", response)
-    return cast(ModelResponse, await response)
+    answer: ModelResponse = await response
+    return answer
 
 
 def wrong_value(model: Model, must: str, value: object) -> ModelError:

@@ -282,6 +282,11 @@ def test_batch_with_invalid_rows_or_options_exits_with_2_before_any_run(acorn: A
 # A chat
 
 
+def test_chat_fills_text_field_of_dataclass(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n/quit\n"))
+    assert "<text>hello</text>" in acorn("chat", f"{DESK}:Orders", "--store", store).out
+
+
 def test_chat_continues_stored_conversation(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def talk(text: str) -> Ended:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))

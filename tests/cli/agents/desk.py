@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from acorn import ask_human, module, tool
@@ -65,6 +66,18 @@ def echo(request: ModelRequest) -> Reply | Failure:
 
 class Echo(module[str, str]):
     """Echo."""
+
+    model = ScriptedModel(echo)
+
+
+@dataclass
+class Order:
+    text: str
+    limit: int = 3
+
+
+class Orders(module[Order, str]):
+    """Echo an order."""
 
     model = ScriptedModel(echo)
 

@@ -259,9 +259,7 @@ class Shape:
         unknown = {} if self.allows_extra else {n: v for n, v in values.items() if n not in self.accepted_names}
         fields = values.get(self.wrapped)
         if self.takes_fields and is_json_object(fields) and not self.parameters.get("additionalProperties", False):
-            names = {name for key, field in self.call_fields.items() for name in (key, *aliases_of(field))}
-            names |= self.parameters.get("properties", {}).keys()  # With the init-only variables of a dataclass.
-            unknown |= {f"{self.wrapped}.{name}": value for name, value in fields.items() if name not in names}
+            unknown |= {f"{self.wrapped}.{n}": v for n, v in fields.items() if n not in self.call_names}
         return unknown
 
     def _validate(self, owner: str, values: JsonObject, options: Collection[str] = (), prefix: str = "") -> BaseModel:
@@ -324,8 +322,17 @@ class Shape:
         return fields_of(self.schema.model_fields[self.wrapped].annotation)
 
     @cached_property
+    def call_names(self) -> frozenset[str]:
+        """The names and the aliases of all arguments of a call."""
+        if not self.takes_fields:
+            return self.accepted_names
+        names = {name for key, field in self.call_fields.items() for name in (key, *aliases_of(field))}
+        # The properties also contain the init-only variables of a dataclass.
+        return frozenset(names.union(self.parameters.get("properties", ())))
+
+    @cached_property
     def accepted_names(self) -> frozenset[str]:
-        """The argument names that a call accepts: the names and the aliases of all fields."""
+        """The names and the aliases of all fields of `schema`."""
         return frozenset((*self.schema.model_fields, *self.names_by_alias))
 
     @cached_property

@@ -121,7 +121,8 @@ class Chat:
         return True
 
     def _send(self, line: str) -> None:
-        values = parse_input(self._agent, {str(self._field.path[0]): line})
+        *outer, name = map(str, self._field.path)
+        values = parse_input(self._agent, {outer[0]: {name: line}} if outer else {name: line})
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
         in_batch(agent, self.name, self._count)
         self._count += 1

@@ -240,8 +240,8 @@ class Service:
         """
         shape = self.spec.input
         if shape.wrapped:
-            values = {shape.wrapped: values}
-        elif shape.is_empty and values is None:
+            return parse_input(self.agent, {shape.wrapped: values}, is_value=True)
+        if shape.is_empty and values is None:
             values = {}
         return parse_input(self.agent, values)
 

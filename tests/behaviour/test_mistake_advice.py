@@ -138,6 +138,12 @@ def test_setting_set_during_run_warns_with_the_time_to_set_it() -> None:
         Agent(model=ScriptedModel([finish("done")]))()
 
 
+@each_case(("name", "hook"), [("on_end", "on_finish"), ("on_token", "on_stream"), ("on_approval", "on_human")])
+def test_hook_name_of_other_framework_warns_with_hook_of_acorn(name: str, hook: str) -> None:
+    with pytest.warns(UserWarning, match=f"`Desk.{name}` is not a hook. Did you mean `{hook}`?"):
+        type("Desk", (module,), {name: lambda self, value: None, "__module__": __name__})
+
+
 @each_case(
     ("name", "fix"),
     [

@@ -48,7 +48,7 @@ class Clerk(module[int, int]):
 
 def pay_and_end(request: ModelRequest) -> Reply:
     if turns(request) == 0:
-        return call("pay", amount=20) & call("inner", result=5)
+        return call("pay", amount=20) & call("inner", input=5)
     results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
     return finish(" | ".join(results))
 

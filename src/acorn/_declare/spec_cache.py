@@ -110,6 +110,17 @@ def module_docstring(which: Branch) -> str | None:
 HOOKS = {"on_start": "step", "on_step": "step", "on_finish": "output", "on_stream": "chunk", "on_human": "request"}
 """A dict that maps the names of the hooks to the names of their parameters."""
 METHOD_NAMES = (*HOOKS, "system_prompt")
+_OTHER_HOOKS = {
+    "on_begin": "on_start",
+    "on_tool_end": "on_step",
+    "on_step_end": "on_step",
+    "on_end": "on_finish",
+    "on_output": "on_finish",
+    "on_chunk": "on_stream",
+    "on_token": "on_stream",
+    "on_approval": "on_human",
+}
+"""A dict that maps the names of hooks in other frameworks to hooks with the same purpose."""
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Any]:
@@ -220,7 +231,10 @@ def _warn_if_misspelled(cls: type, name: str, value: object, edits: int) -> None
     is_method = not isinstance(value, type) and hasattr(value, "__get__")
     if name.startswith("_") or name in SETTINGS or name in METHOD_NAMES:
         return
-    if hint := _hint(name, METHOD_NAMES if is_method else SETTINGS, edits):
+    hint = _hint(name, METHOD_NAMES if is_method else SETTINGS, edits)
+    if is_method and name in _OTHER_HOOKS:
+        hint = f" Did you mean `{_OTHER_HOOKS[name]}`?"
+    if hint:
         kind = "hook" if is_method else "setting"
         # This stack level makes the warning point to the `class` statement or the assignment.
         warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=4)

@@ -378,3 +378,15 @@ def test_resume_command_prints_only_new_steps_and_total_tokens(acorn: Acorn, sto
     assert "look()" not in ended.err, "what was shown before"
     again = acorn("resume", facts.id[:8], "--store", store)
     assert f"finished: 1 step, {facts.usage.total_tokens} tokens" in again.err
+
+
+def test_batch_mistakes_state_row_column_and_option(acorn: Acorn, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    for text, arguments, words in [
+        ('{"a": 1}\n{oops\n', [], "is not valid JSON: Expecting property name enclosed in double quotes at column 2."),
+        ('{"text": "a"}\n{"b": 1}\n', ["--key", "text"], "has no field `text`. Use a field that every row has."),
+        ('"a"\n', ["--id", "n"], "`--id` needs a store, but `Echo` has no store. Use `--store`, as in"),
+    ]:
+        rows.write_text(text)
+        ended = acorn("batch", f"{DESK}:Echo", rows, *arguments)
+        assert (ended.code, words in ended.err) == (2, True), ended.err

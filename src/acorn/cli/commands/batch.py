@@ -67,7 +67,11 @@ def batch(
     for number, row in enumerate(inputs, start=1):
         if key is not None and (not isinstance(row, dict) or key not in row):
             raise CommandError(f"Row {number} of `{rows}` has no field `{key}`. Use a field that every row has.")
-    items = change_settings(agent, model=model, store=choose_store(store, agent.store)).map(
+    chosen_store = choose_store(store, agent.store)
+    if id is not None and chosen_store is None:
+        name = type(agent).__name__
+        raise CommandError(f"`--id` needs a store, but `{name}` has no store. Use `--store`, as in `--store runs.db`.")
+    items = change_settings(agent, model=model, store=chosen_store).map(
         inputs,
         concurrency=concurrency,
         id=id,

@@ -135,6 +135,7 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` occurs twice, but it accepts only one value"),
     ("Needs", [], "`--name` is missing (expected a string). `--born` is missing (expected a date as YYYY-MM-DD)"),
     ("Plain", [], "the argument is missing (expected a string)"),
+    ("Plain", ["--input", "a"], "There is no file `a`. `--input` reads a JSON file. To pass `a` itself, leave out"),
     ("Plain", ["--text", "a"], "There is no option `--text`. Pass the input without the name of an option"),
     ("Plain", ["a", "b"], "Unexpected argument `b`"),
     ("Numbers", ["1", "x"], "the argument must be"),

@@ -72,6 +72,11 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
 
     With equal names, an option can replace a value from the file.
     """
+    if options.is_positional and source != "-" and not os.path.exists(source):
+        value = shorten(source, 40)
+        raise CommandError(
+            f"There is no file `{value}`. `--input` reads a JSON file. To pass `{value}` itself, leave out `--input`."
+        )
     try:
         with os_errors(f"Cannot read `--input {source}`"):
             # Read bytes and not text, because the JSON parser detects the encoding.
@@ -80,7 +85,7 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{_source_name(source)} does not contain valid JSON: {error}") from error
     shape = options.shape
-    if shape.wrapped and not (is_json_object(values) and set(values) == {shape.wrapped}):
+    if shape.wrapped and (shape.takes_fields or not (is_json_object(values) and set(values) == {shape.wrapped})):
         return {shape.wrapped: values}
     if not is_json_object(values):
         raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")

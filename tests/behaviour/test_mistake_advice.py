@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -245,6 +246,17 @@ def test_stored_input_that_no_longer_fits_raises_error_with_field(tmp_path: Path
     message = refusal(lambda: acorn.Run.from_json(text.replace("First", "Other"), Other))
     assert "no longer fits its class: `input`: Input should be a valid integer" in message
     assert "errors.pydantic.dev" not in message
+
+
+@each_case("declared", [[("count", int, "How many")], {"count": (int, "How many")}])
+def test_text_as_default_of_number_raises_error_about_description(declared: object) -> None:
+    message = refusal(lambda: type("Desk", (module,), {"final_output": declared, "__module__": __name__}))
+    assert "has the default 'How many', which does not fit its type. For a description, write `Field(" in message
+
+
+@each_case("field", [("n", int, "5"), ("n", int, None), ("n", date, "2026-01-31"), ("n", Literal["a", "b"], "a")])
+def test_text_that_fits_the_type_is_accepted_as_default(field: Any) -> None:
+    type("Desk", (module,), {"final_output": [field], "__module__": __name__})
 
 
 class Callable5:

@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Any, ForwardRef, NamedTuple, cast, get_args, get_origin
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError, to_json
@@ -492,7 +492,24 @@ def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, 
             f"not begin with `_`. Rename the field."
         )
     kind = _check_type(parts[1], owner, where) if len(parts) > 1 else str
-    return name, (kind, parts[2] if len(parts) == 3 else ...)
+    default: Any = parts[2] if len(parts) == 3 else ...
+    if isinstance(default, str) and kind is not str and not _accepts(kind, default):
+        raise DeclarationError(
+            f"`{owner}.{where}` has the default {excerpt(default, 200)}, which does not fit its type. "
+            f"For a description, write `Field(description=...)`."
+        )
+    return name, (kind, default)
+
+
+def _accepts(kind: Any, value: object) -> bool:
+    """Return whether a type accepts a value. Return True if the type cannot be used yet."""
+    try:
+        TypeAdapter[Any](kind).validate_python(value)
+    except ValidationError:
+        return False
+    except Exception:  # A custom type may raise any exception. The class of the fields reports it.
+        return True
+    return True
 
 
 _NOT_TYPES: tuple[type[Any], ...] = (bytes, int, float, dict, set, FieldInfo, functools.partial)

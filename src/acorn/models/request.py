@@ -193,7 +193,7 @@ class ModelRequest:
     """
 
     messages: list[Message]
-    """The messages in OpenAI's format. In a request of a run, the first access copies them from the conversation."""
+    """The messages in OpenAI's format."""
     tools: list[JsonObject]
     """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float

@@ -163,7 +163,7 @@ def read_iterators(value: T) -> T:
     The fields of objects change in place. Pydantic validates the items of an `Iterable` only now. Its error for a wrong
     item contains the location of the item in the value.
     """
-    return cast(T, _read_iterators(value, (), ()))
+    return value if type(value) in _ATOMS else cast(T, _read_iterators(value, (), ()))
 
 
 def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> Any:
@@ -178,6 +178,8 @@ def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int,
         return [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     if isinstance(value, dict):
         before = cast(dict[object, object], value)
+        if _ATOMS.issuperset(map(type, before.values())):
+            return before
         after = {key: _read_iterators(item, (*path, str(key)), parents) for key, item in before.items()}
         return before if all(map(is_, after.values(), before.values())) else after
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):

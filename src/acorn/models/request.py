@@ -218,7 +218,7 @@ class ModelRequest:
     @property
     def message_count(self) -> int:
         """The number of messages."""
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.length if isinstance(messages, SentPart) else len(messages)
 
     @property
@@ -247,12 +247,12 @@ class ModelRequest:
 
         The results are cached by the function `encode`, so that a conversation encodes each message only once.
         """
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.encoded(encode) if isinstance(messages, SentPart) else list(map(encode, messages))
 
     def total(self, measure: Callable[[Message], int]) -> int:
         """Return the sum of `measure` over the messages. A conversation measures each message only once."""
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.total(measure) if isinstance(messages, SentPart) else sum(map(measure, messages))
 
     def messages_json(self) -> bytes:
@@ -274,11 +274,11 @@ class ModelRequest:
 
 
 def _set_messages(request: ModelRequest, messages: list[Message]) -> None:
-    vars(request)["messages"] = messages
+    request.__dict__["messages"] = messages
 
 
 def _read_messages(request: ModelRequest) -> list[Message]:
-    messages: list[Message] = vars(request)["messages"]
+    messages: list[Message] = request.__dict__["messages"]
     return messages.filled() if isinstance(messages, SentPart) else messages
 
 

@@ -32,7 +32,7 @@ from pydantic_core import from_json
 
 from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._formats.json import describe_error, excerpt, read_iterators, shorten
+from acorn._formats.json import ATOMS, describe_error, excerpt, read_iterators, shorten
 from acorn._formats.schema import problems
 from acorn._formats.schema.generate import JsonSchema, schema_of
 from acorn._formats.schema.shape import eager_type, require_no_media
@@ -200,13 +200,18 @@ def _read_by_types(
     arguments: str,
 ) -> JsonObject:
     """Return the named arguments from JSON text, converted by the type hints."""
-    if arguments.lstrip().startswith("["):  # Pydantic would accept a list as positional arguments.
+    if arguments[:1] != "{" and arguments.lstrip().startswith(
+        "["
+    ):  # Pydantic would accept a list as positional arguments.
         raise ArgumentError(_not_an_object(arguments))
     try:
-        named: JsonObject = read_iterators(validate(arguments))
+        named = validate(arguments)
+        if not ATOMS.issuperset(map(type, named.values())):
+            named = read_iterators(named)
     except ValidationError as error:
         raise ArgumentError(_describe(error, schema, arguments)) from error
-    _check_filled(named, filled)  # A function with `**kwargs` accepts any keyword.
+    if filled:  # A function with `**kwargs` accepts any keyword.
+        _check_filled(named, filled)
     check_finite(arguments, named, defaults)
     return named
 

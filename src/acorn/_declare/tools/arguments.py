@@ -46,6 +46,7 @@ _BY_NAME = (_P.POSITIONAL_OR_KEYWORD, _P.KEYWORD_ONLY)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _CONDITIONS = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"}
 """The schema keywords, apart from `required`, that may make a property required."""
+_FINITE = ATOMS - {float}
 _INFINITE = re.compile(r"(?<![a-z])(s?nan|inf|infinity)(?![a-z])|e\+?\d{3}|\d{200}|\\u", re.IGNORECASE)
 """A pattern in every JSON text with NaN or an infinite number, also as text. `\\u` may escape a letter of them."""
 _Reader = Callable[[str], JsonObject]
@@ -206,13 +207,15 @@ def _read_by_types(
         raise ArgumentError(_not_an_object(arguments))
     try:
         named = validate(arguments)
-        if not ATOMS.issuperset(map(type, named.values())):
+        kinds = set(map(type, named.values()))
+        if not kinds <= ATOMS:
             named = read_iterators(named)
     except ValidationError as error:
         raise ArgumentError(_describe(error, schema, arguments)) from error
     if filled:  # A function with `**kwargs` accepts any keyword.
         _check_filled(named, filled)
-    check_finite(arguments, named, defaults)
+    if not kinds <= _FINITE:
+        check_finite(arguments, named, defaults)
     return named
 
 

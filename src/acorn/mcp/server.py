@@ -11,8 +11,7 @@ import json
 import os
 import socket
 import sys
-import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -41,6 +40,7 @@ from acorn._inside import (
     to_json_data,
     to_json_text,
 )
+from acorn._inside.runs import iterate_in_thread
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.elicitation import make_validator
 from acorn.types import JsonObject, is_json_object
@@ -222,13 +222,11 @@ async def _serve_stdio(server: Any, out: TextIO | None) -> None:
         pass
 
 
-async def _input_lines() -> AsyncGenerator[str]:
-    """Yield the lines of standard input, which an OS thread reads.
+def _input_lines() -> AsyncIterator[str]:
+    """Return an iterator of the lines of standard input, which an OS thread reads.
 
-    The OS thread is a daemon, so it does not keep the process alive. File descriptor 0 is redirected to the null
-    device, so that no other code can read MCP messages.
+    File descriptor 0 is redirected to the null device, so that no other code can read MCP messages.
     """
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
     try:
         descriptor = os.dup(0)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -237,15 +235,11 @@ async def _input_lines() -> AsyncGenerator[str]:
     except OSError:
         descriptor = os.open(os.devnull, os.O_RDONLY)
 
-    def read() -> None:
-        with suppress(RuntimeError, OSError), open(descriptor, encoding="utf-8", errors="replace") as source:
-            for line in source:
-                loop.call_soon_threadsafe(lines.put_nowait, line)  # Raises `RuntimeError` if the loop is closed.
-            loop.call_soon_threadsafe(lines.put_nowait, "")
+    def read() -> Iterator[str]:
+        with suppress(OSError), open(descriptor, encoding="utf-8", errors="replace") as source:
+            yield from source
 
-    threading.Thread(target=read, name="acorn-mcp-stdin", daemon=True).start()
-    while line := await lines.get():
-        yield line
+    return iterate_in_thread(read, "acorn-mcp-stdin")
 
 
 async def _serve_http(server: Any, port: int) -> None:

@@ -15,15 +15,14 @@ the description contains only the field names, because a small model would copy 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 
+from acorn._base.threads import iterate_in_thread
 from acorn._formats.json import text_of
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
@@ -65,8 +64,6 @@ from repeating a name.
 
 _MAX_OUTLINE_DEPTH = 6
 """The number of levels of a schema to describe: fields, lists and unions."""
-
-_Piece = JsonObject | ModelError | None
 
 
 class LocalModel:
@@ -133,53 +130,32 @@ class LocalModel:
         return assembly.response()
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reply, body = self._prepare(request)
-        pieces: SimpleQueue[_Piece] = SimpleQueue()
-        job = EngineJob(body, pieces.put)
+        return self._deltas(request, EngineJob())
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        job = EngineJob()
+        try:
+            async for delta in iterate_in_thread(lambda: self._deltas(request, job), "acorn-local"):
+                yield delta
+        finally:
+            job.is_stopped = True
+
+    def _deltas(self, request: ModelRequest, job: EngineJob) -> Iterator[Delta]:
+        reply, job.body = self._prepare(request)
         seconds = self._seconds_for(request)
         deadline = None if seconds is None else time.monotonic() + seconds
-        with self._running(job):
+        try:
+            self.engine.submit(job)
             while True:
                 try:
-                    piece = pieces.get(timeout=None if deadline is None else max(0.001, deadline - time.monotonic()))
+                    piece = job.pieces.get(
+                        timeout=None if deadline is None else max(0.001, deadline - time.monotonic())
+                    )
                 except Empty:
                     raise self._timeout_error(seconds) from None
                 if piece is None:
                     return
                 yield from reply.read(piece)
-
-    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        loop = asyncio.get_running_loop()
-        reply, body = await asyncio.to_thread(self._prepare, request)  # A large schema needs a long time.
-        pieces: asyncio.Queue[_Piece] = asyncio.Queue()
-
-        def deliver(piece: _Piece) -> None:
-            try:
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # The event loop is closed, so no caller waits any more.
-                job.is_stopped = True
-
-        job = EngineJob(body, deliver)
-        seconds = self._seconds_for(request)
-        deadline = None if seconds is None else loop.time() + seconds
-        with self._running(job):
-            while True:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        piece = await pieces.get()
-                except TimeoutError:
-                    raise self._timeout_error(seconds) from None
-                if piece is None:
-                    return
-                for delta in reply.read(piece):
-                    yield delta
-
-    @contextmanager
-    def _running(self, job: EngineJob) -> Generator[None]:
-        """Send a job to the engine, and stop the job at the end of the `with` block."""
-        self.engine.submit(job)
-        try:
-            yield
         finally:
             job.is_stopped = True
 

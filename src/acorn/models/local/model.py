@@ -142,7 +142,8 @@ class LocalModel:
 
     def _deltas(self, request: ModelRequest, job: EngineJob) -> Iterator[Delta]:
         reply, job.body = self._prepare(request)
-        seconds = self._seconds_for(request)
+        # The time limit is the timeout in the model dict or the time that the run has left, whichever is shorter.
+        seconds = min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
             self.engine.submit(job)
@@ -206,13 +207,6 @@ class LocalModel:
                 f"`{{'model': '{self.name}', 'max_prompt': {length}}}`."
             )
         return messages
-
-    def _seconds_for(self, request: ModelRequest) -> float | None:
-        """Return the maximum number of seconds for a response, or None for no limit.
-
-        The result is the timeout in the model dict or the time that the run has left, whichever is shorter.
-        """
-        return min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
 
     def _timeout_error(self, seconds: float | None) -> ModelError:
         return local_error(

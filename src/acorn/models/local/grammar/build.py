@@ -363,12 +363,7 @@ class _Builder:
             before = [f'({member} ", ")?' for member, _ in members[:first]]
             after = [f'", " {member}' if needed else f'(", " {member})?' for member, needed in members[first + 1 :]]
             return sequence(*before, members[first][0], *after)
-        rows: list[str] = []
-        following = ""
-        for member, _ in reversed(members):
-            rows.append(sequence(member, following))
-            following = self._rule(sequence(f'(", " {member})?', following))
-        return f"{self._rule(choice(reversed(rows)))}?" if rows else ""
+        return self._some_of([member for member, _ in members], 0, len(members)) or ""
 
     def _dict(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")

@@ -103,6 +103,23 @@ def inline_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
     return node
 
 
+_KEYWORDS = {
+    "object": ("properties", "additionalProperties", "patternProperties", "required", "propertyNames"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""A dict that maps a type to the keywords that imply it."""
+
+
+def implied_type(schema: JsonSchema) -> str:
+    """Return the type that follows from the other keywords of a schema, for a schema without `type`.
+
+    For example, `minLength` implies `string`. Return "" if no keyword implies a type.
+    """
+    return next((kind for kind, keywords in _KEYWORDS.items() if not schema.keys().isdisjoint(keywords)), "")
+
+
 class _Generator(GenerateJsonSchema):
     # Pydantic omits a default value that JSON cannot represent. The tool function still uses this default value.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}

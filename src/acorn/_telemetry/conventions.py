@@ -11,7 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.trace import TracerProvider
 
 from acorn._formats.json import replace_surrogates, to_compact_json, to_json_data
 from acorn._formats.redact import Redactor, find_secrets, redact_by_name
@@ -19,10 +22,6 @@ from acorn.journal import ModelResponded
 from acorn.models.providers import provider_in_id
 from acorn.models.request import strip_signature
 from acorn.types import Content, JsonObject, Usage, is_list_or_tuple, is_mapping
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
 
 DURATION = "gen_ai.client.operation.duration"
 TOKENS = "gen_ai.client.token.usage"
@@ -232,24 +231,18 @@ class Instruments:
     def __init__(self, tracer_provider: TracerProvider, meter_provider: MeterProvider | None) -> None:
         self.tracer_provider, self.meter_provider = tracer_provider, meter_provider
         self.tracer = tracer_provider.get_tracer("acorn")
-        self._duration = self._tokens = None
-        if meter_provider is not None:
-            meter = meter_provider.get_meter("acorn")
-            self._duration = meter.create_histogram(
-                DURATION, "s", "The duration of a model request.", explicit_bucket_boundaries_advisory=DURATIONS
-            )
-            self._tokens = meter.create_histogram(
-                TOKENS,
-                "{token}",
-                "The number of tokens of a model request.",
-                explicit_bucket_boundaries_advisory=COUNTS,
-            )
+        meter = (meter_provider or NoOpMeterProvider()).get_meter("acorn")
+        self._duration = meter.create_histogram(
+            DURATION, "s", "The duration of a model request.", explicit_bucket_boundaries_advisory=DURATIONS
+        )
+        self._tokens = meter.create_histogram(
+            TOKENS, "{token}", "The number of tokens of a model request.", explicit_bucket_boundaries_advisory=COUNTS
+        )
 
     def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
         """Record the metrics of a model request that has ended. `usage` is None if the request failed."""
-        if self._duration is not None:
-            self._duration.record(seconds, attributes)
-        if self._tokens is not None and usage is not None:
+        self._duration.record(seconds, attributes)
+        if usage is not None:
             self._tokens.record(usage.input_tokens, {**attributes, "gen_ai.token.type": "input"})
             self._tokens.record(usage.output_tokens, {**attributes, "gen_ai.token.type": "output"})
 

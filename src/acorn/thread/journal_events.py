@@ -270,14 +270,13 @@ def discard_outdated_extras(events: Sequence[thread.AgentEvent]) -> None:
             if isinstance(event, thread.ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
                 event.raw_arguments = None
         first = group[0]
-        rest = first.rest if isinstance(first, ConversationEvent) else None
-        if isinstance(first, ConversationEvent) and rest:
+        if isinstance(first, ConversationEvent) and first.rest:
             # An empty `rest` still makes this message a separate turn.
-            first.rest = dict(rest)
+            rest = first.rest = dict(first.rest)
             if "content" in rest and not _content_agrees(first, text_of(rest["content"])):
-                del first.rest["content"]
+                del rest["content"]
             if "tool_calls" in rest and not _calls_agree(group, rest["tool_calls"]):
-                del first.rest["tool_calls"]
+                del rest["tool_calls"]
 
 
 def _matches_arguments(raw: str | None, args: JsonObject) -> bool:

@@ -72,15 +72,6 @@ class Engine:
         self._jobs.put(None)
         self._thread.join(_CLOSE_SECONDS)
 
-    def check_settings(self, settings: Mapping[str, int]) -> list[str]:
-        """Return the names of the settings that differ from the settings with which the model file is loaded.
-
-        The first call sets the settings for loading, so it returns an empty list.
-        """
-        if self.settings is None:
-            self.settings = dict(settings)
-        return [key for key in settings if settings[key] != self.settings.get(key)]
-
     def abandon(self) -> None:
         """Keep the llama.cpp server in memory in a forked child, so that it is never destroyed there.
 
@@ -210,7 +201,9 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
             if not _engines:
                 atexit.register(_close_engines)
             file_engine = _engines[path] = Engine(name, path)
-        differing = file_engine.check_settings(settings)
+        if file_engine.settings is None:
+            file_engine.settings = dict(settings)
+        differing = [key for key in settings if settings[key] != file_engine.settings.get(key)]
     if differing:
         raise local_error(
             f"`{name}` is already loaded with other settings ({', '.join(differing)}). A process loads a model file "

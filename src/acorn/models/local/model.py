@@ -100,20 +100,13 @@ class LocalModel:
         return Price(0.0, 0.0)
 
     @property
-    def path(self) -> Path:
-        """The path of the model file.
-
-        Reading this property raises `ModelError` if the file is missing.
-        """
-        return find_weights(self._file) if self._file in KNOWN_MODELS else _check_file(self.name, Path(self._file))
-
-    @property
     def engine(self) -> Engine:
         """The engine that runs the model file.
 
-        The first access starts the engine.
+        The first access starts the engine. It raises `ModelError` if the file is missing.
         """
-        return engine(self.name, self.path.resolve(), self._settings)
+        path = find_weights(self._file) if self._is_small else _check_file(self.name, Path(self._file))
+        return engine(self.name, path.resolve(), self._settings)
 
     # Sending
 
@@ -153,7 +146,11 @@ class LocalModel:
                         timeout=None if deadline is None else max(0.001, deadline - time.monotonic())
                     )
                 except Empty:
-                    raise self._timeout_error(seconds) from None
+                    raise local_error(
+                        f"`{self.name}` did not answer in {seconds:.1f} s. Increase `timeout` in the model dict or the "
+                        f"time limit of the run, or shorten the prompt or the output.",
+                        retryable=True,
+                    ) from None
                 if piece is None:
                     return
                 yield from reply.read(piece)
@@ -207,13 +204,6 @@ class LocalModel:
                 f"`{{'model': '{self.name}', 'max_prompt': {length}}}`."
             )
         return messages
-
-    def _timeout_error(self, seconds: float | None) -> ModelError:
-        return local_error(
-            f"`{self.name}` did not answer in {seconds:.1f} s. Increase `timeout` in the model dict or the "
-            f"time limit of the run, or shorten the prompt or the output.",
-            retryable=True,
-        )
 
 
 class _ReplyReader:

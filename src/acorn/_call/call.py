@@ -244,22 +244,16 @@ def aresume_stream(agent: AgentBase, run_id: str) -> AsyncGenerator[StreamChunk]
 
 def _stream(start: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
     tree, run_id = start()  # Start the run here, so that a stream without iteration does not claim it.
-    if tree.machines[run_id].run.stop_reason is None:
-        yield from drive_stream(tree, run_id)
-    else:
-        tree.remember(run_id)
+    yield from drive_stream(tree, run_id)
     run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(start: Callable[[], tuple[Tree, str]], *, in_thread: bool) -> AsyncGenerator[StreamChunk]:
     tree, run_id = await build_in_thread(start) if in_thread else start()
-    if tree.machines[run_id].run.stop_reason is None:
-        async with aclosing(adrive_stream(tree, run_id)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    else:
-        tree.remember(run_id)
+    async with aclosing(adrive_stream(tree, run_id)) as chunks:
+        async for chunk in chunks:
+            yield chunk
     run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 

@@ -35,9 +35,6 @@ async def adrive(tree: Tree, run_id: str) -> Run:
 
     If the task that awaits this function is cancelled, all operations in progress are cancelled too.
     """
-    if tree.machines[run_id].run.stop_reason is not None:
-        tree.remember(run_id)
-        return tree.machines[run_id].run
     try:
         async with aclosing(AsyncDriver(tree, run_id, iterates=False).chunks()) as chunks:
             async for _ in chunks:

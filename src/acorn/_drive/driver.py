@@ -62,8 +62,11 @@ class Driver(ABC):
     async def chunks(self) -> AsyncGenerator[StreamChunk]:
         """Perform the operations of the run until it ends or pauses, and yield its stream chunks.
 
-        Closing the iterator earlier ends the run.
+        Closing the iterator earlier ends the run. A stored run that has already finished has no more operations.
         """
+        if self.tree.machines[self.root].run.stop_reason is not None:
+            self.tree.remember(self.root)
+            return
         try:
             if self.can_be_woken:
                 self._resume()

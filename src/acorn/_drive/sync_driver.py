@@ -53,9 +53,6 @@ def drive(tree: Tree, run_id: str) -> Run:
 
     If the run is a stored run that has already finished, only return its record.
     """
-    if tree.machines[run_id].run.stop_reason is not None:
-        tree.remember(run_id)
-        return tree.machines[run_id].run
     try:
         for _ in iterate_inline(SyncDriver(tree, run_id, iterates=False).chunks()):
             pass

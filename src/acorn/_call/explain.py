@@ -74,12 +74,14 @@ class _CapturedRequest(Exception):  # noqa: N818 - not an error: the request was
     """The signal that ends the run after its first request was captured."""
 
 
-def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bool = False) -> Explanation:
-    """Return the explanation of a call with these arguments.
+def explain(agent: module[Any, Any], arguments: Sequence[Any] | None = (), *, opens: bool = False) -> Explanation:
+    """Return the explanation of a call with these arguments, or with an example input if `arguments` is None.
 
     If `opens` is True, the tool sources are opened. The prompt method is called. `on_start`, tools and models are not.
     """
     spec = spec_of(agent)
+    if arguments is None:
+        arguments = (_example_input(spec),)
     probe, notes = _probe(agent, spec, opens)
     model: _CapturingModel = probe.model
     with suppress(_CapturedRequest):
@@ -108,7 +110,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     )
 
 
-def example_input(spec: Spec) -> Any:
+def _example_input(spec: Spec) -> Any:
     """Return an example of an input, or None if the agent has no input."""
     if spec.input.is_empty:
         return None
@@ -185,12 +187,9 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     return str(tool["function"]["name"] if "function" in tool else hosted_tool_name(tool))
 
 
-def _without_secrets(tool: JsonObject) -> JsonObject:
+def _without_secrets(tool: JsonObject) -> Any:
     """Return a tool with redacted secrets, because a hosted tool may contain the key of a server."""
-    if "function" in tool:
-        return tool
-    redacted: JsonObject = Redactor(find_secrets(tool)).data(tool)
-    return redacted
+    return tool if "function" in tool else Redactor(find_secrets(tool)).data(tool)
 
 
 def _part(name: str, text: str) -> RequestPart:

@@ -20,7 +20,6 @@ from acorn._call.call import aresume_stream as aresume_stream
 from acorn._call.call import load_queued as _load_queued
 from acorn._call.call import resume_stream as resume_stream
 from acorn._call.explain import Explanation as Explanation
-from acorn._call.explain import example_input as _example_input
 from acorn._call.explain import explain as _explain
 from acorn._call.plan import plan_call as _plan_call
 from acorn._declare import spec_cache as _specs
@@ -31,6 +30,7 @@ from acorn._drive.bridge import call_sync as _call_sync
 from acorn._drive.bridge import is_async as is_async
 from acorn._drive.bridge import start_thread as _start_thread
 from acorn._drive.commit import status_of as _status_of
+from acorn._drive.commit import translate_read_errors as translate_read_errors
 from acorn._drive.load import build_in_thread as _build_in_thread
 from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
 from acorn._drive.sync_driver import drive as _drive
@@ -39,17 +39,7 @@ from acorn._inside import Agent, AgentOrClass, is_instance, stored_instance
 from acorn.stores.port import Status, Store, StoredRun
 
 check_agent = _plan_call
-
-
-def explain_agent(agent: Agent, arguments: Sequence[Any] | None, *, opens: bool) -> Explanation:
-    """Return the first request that an agent would send to its model, without sending the request.
-
-    If `arguments` is None, acorn creates an example input. If `opens` is true, acorn may open the tool sources of the
-    agent, such as MCP servers.
-    """
-    if arguments is None:
-        arguments = (_example_input(_specs.spec_of(agent)),)
-    return _explain(agent, arguments, opens=opens)
+explain_agent = _explain
 
 
 async def aresume(agent: Agent, run_id: str, answers: object, *, is_single: bool) -> Run:

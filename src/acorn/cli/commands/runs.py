@@ -26,7 +26,6 @@ from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import serialize_thread_to_xml
-from acorn.types import JsonObject
 
 if TYPE_CHECKING:
     from acorn.stores.postgres import PostgresStore
@@ -63,7 +62,7 @@ def runs(
     stored_runs = acorn.runs(opened_store)
     listed = stored_runs.list(status=cast(tuple[Status, ...], tuple(status or ())), agent=agent, limit=limit)
     if json:
-        print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
+        print_json([record_to_json(facts) for facts in listed], sys.stdout)
     elif not listed:
         write_line(f"There are no runs in {opened_store.name}.")
     else:
@@ -72,11 +71,6 @@ def runs(
         for request in stored_runs.requests():
             choices = f" ({', '.join(request.choices)})" if request.choices else ""
             write(sys.stdout, f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}\n")
-
-
-def _facts_to_json(facts: RunFacts) -> JsonObject:
-    times = {"started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
-    return {**record_to_json(facts), **times, "usage": record_to_json(facts.usage)}
 
 
 def _run_row(facts: RunFacts) -> list[str | Text]:

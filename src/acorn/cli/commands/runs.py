@@ -15,7 +15,7 @@ from rich.tree import Tree
 import acorn
 from acorn import Run
 from acorn._inside import parse_json, read_stored_entries, record_to_json, stored_instance, tree_entries
-from acorn._inside.run_tree import tree_of
+from acorn._inside.run_tree import RunTree, tree_of
 from acorn.cli.errors import CommandError, os_errors, redactor
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import make_table, print_json, rich_console, write, write_line
@@ -277,7 +277,7 @@ def _follow(run: str, store: Store | None) -> None:
 
     run_id = find_run_id(store, run)
     facts = store.read(run_id)[0].facts
-    view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
+    view = PlainView(facts.agent, facts.model or "no model yet", RunTree(), print_line)
     for entry in acorn.runs(store).follow(run_id):
         view.add_entry(entry)
     view.end(store.read(run_id)[0].facts.status)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from acorn._formats.json import text_of, to_compact_json, to_json_data
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, inline_refs
+from acorn._formats.schema.problems import quote_names
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
@@ -250,18 +251,14 @@ def _warnings(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, 
     if not spec.output.is_empty:
         fields = _fields(spec.output.json_schema, spec.output.json_schema)
         if texts := [path for path, values in fields if any(map(_is_unbounded, values))]:
-            yield f"text without a longest length in the output: {_quoted(texts)}"
+            yield f"text without a longest length in the output: {quote_names(dict.fromkeys(texts))}"
 
 
 def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
     # A constant field, such as the discriminator of a union, needs no description.
     described = ("description", "const")
     if missing := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in described)]:
-        yield f"{what} without a description: {_quoted(missing)}"
-
-
-def _quoted(paths: Iterable[str]) -> str:
-    return ", ".join(f"`{path}`" for path in dict.fromkeys(paths))
+        yield f"{what} without a description: {quote_names(dict.fromkeys(missing))}"
 
 
 def _is_unbounded(value: JsonSchema) -> bool:

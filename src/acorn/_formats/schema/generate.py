@@ -160,7 +160,7 @@ class _Generator(GenerateJsonSchema):
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         generated = super().enum_schema(schema)
-        generated["enum"] = _unique(generated["enum"])  # An enum member may be an alias of another member.
+        generated["enum"] = unique(generated["enum"])  # An enum member may be an alias of another member.
         return generated
 
     def arguments_schema(self, schema: core_schema.ArgumentsSchema) -> JsonSchemaValue:
@@ -194,7 +194,7 @@ class _Generator(GenerateJsonSchema):
         return super().encode_default(dft)
 
 
-def _unique(values: list[Any]) -> list[Any]:
+def unique(values: list[Any]) -> list[Any]:
     """Return a list without repeated values, which may be unhashable."""
     return [value for index, value in enumerate(values) if value not in values[:index]]
 
@@ -212,7 +212,7 @@ def _add_items(schema: JsonSchemaValue) -> None:
     change.
     """
     if schema.get("type") == "array" and "items" not in schema:
-        members = _unique(schema.get("prefixItems", []))
+        members = unique(schema.get("prefixItems", []))
         schema["items"] = {} if not members else members[0] if len(members) == 1 else {"anyOf": members}
 
 

@@ -220,25 +220,32 @@ class BatchProgress(Generic[Out]):
         return [self._outcomes[index] for index in sorted(self._outcomes)]
 
 
-class Batch(Generic[Out]):
-    """Concurrent runs of many rows.
+Items = TypeVar("Items")
 
-    Iterate over the batch, once, to get each item when its run ends.
-    """
 
-    def __init__(self, progress: BatchProgress[Out], items: Generator[Item[Out]]) -> None:
+class _BatchItems(Generic[Items, Out]):
+    """The items and the progress of a batch."""
+
+    def __init__(self, progress: BatchProgress[Out], items: Items) -> None:
         self._progress = progress
         # The generator must not refer to this object. Then Python closes the generator, and so stops the runs, when the
         # caller leaves the loop.
         self._items = items
 
-    def __iter__(self) -> Iterator[Item[Out]]:
-        return self._items
-
     @property
     def progress(self) -> Progress:
         """The current progress."""
         return self._progress.snapshot()
+
+
+class Batch(_BatchItems[Generator[Item[Out]], Out]):
+    """Concurrent runs of many rows.
+
+    Iterate over the batch, once, to get each item when its run ends.
+    """
+
+    def __iter__(self) -> Iterator[Item[Out]]:
+        return self._items
 
     def results(self) -> list[Out | Paused | Exception]:
         """Wait for all runs, and return a list with the output or the exception of each row, in row order."""
@@ -247,20 +254,11 @@ class Batch(Generic[Out]):
         return self._progress.results()
 
 
-class AsyncBatch(Generic[Out]):
+class AsyncBatch(_BatchItems[AsyncGenerator[Item[Out]], Out]):
     """Concurrent runs of many rows on the event loop: `async for item in agent.amap(rows)`."""
-
-    def __init__(self, progress: BatchProgress[Out], items: AsyncGenerator[Item[Out]]) -> None:
-        self._progress = progress
-        self._items = items
 
     def __aiter__(self) -> AsyncGenerator[Item[Out]]:
         return self._items
-
-    @property
-    def progress(self) -> Progress:
-        """The current progress."""
-        return self._progress.snapshot()
 
     async def results(self) -> list[Out | Paused | Exception]:
         """Wait for all runs, and return a list with the output or the exception of each row, in row order."""
@@ -337,14 +335,13 @@ class ThreadedBatch(_RunningBatch[Out]):
         return next_item(self._ended)
 
     def _work(self, job: RowJob) -> None:
-        run: Run | None = None
-        failure: BaseException | None = None
+        ended: Ended
         try:
-            run = drive(*self._start_run(job))
+            ended = job, drive(*self._start_run(job)), None
         except BaseException as error:
-            failure = error
+            ended = job, None, error
         del self._trees[job.row_index]
-        self._ended.put((job, run, failure))
+        self._ended.put(ended)
 
     def _start_run(self, job: RowJob) -> tuple[Tree, str]:
         tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
@@ -386,14 +383,13 @@ class TaskBatch(_RunningBatch[Out]):
         return await self._ended.get()
 
     async def _work(self, job: RowJob) -> None:
-        run: Run | None = None
-        failure: BaseException | None = None
+        ended: Ended
         try:
             start = partial(self._start_row, job.row, job.row_index, job.run_id)
-            run = await adrive(*await build_in_thread(start))
+            ended = job, await adrive(*await build_in_thread(start)), None
         except BaseException as error:
-            failure = error
-        self._ended.put_nowait((job, run, failure))
+            ended = job, None, error
+        self._ended.put_nowait(ended)
 
     async def _stop(self, error: BaseException) -> None:
         for task in self._tasks:

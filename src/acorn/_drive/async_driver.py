@@ -12,11 +12,11 @@ import inspect
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from acorn._drive.bridge import ASYNC, call_async, is_async
+from acorn._drive.bridge import ASYNC, call_async, call_on_loop, is_async
 from acorn._drive.driver import Driver
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
@@ -70,7 +70,7 @@ class AsyncDriver(Driver):
     def _resume(self) -> None:
         """Raise the fatal error of the run, if any. Allow another thread to wake the driver while it waits."""
         if self._task is None:
-            self.tree.wake = partial(_call_on_loop, asyncio.get_running_loop(), self._wake)
+            self.tree.wake = partial(call_on_loop, asyncio.get_running_loop(), self._wake)
         elif self.tree.fatal_error is not None:
             raise self.tree.fatal_error
         self._task = asyncio.current_task()
@@ -136,7 +136,7 @@ class AsyncDriver(Driver):
         pending = self.tree.commit(waits=False)
         if pending is not None:
             loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
-            pending.add_done_callback(lambda _: _call_on_loop(loop, is_stored.set))
+            pending.add_done_callback(lambda _: call_on_loop(loop, is_stored.set))
             await is_stored.wait()
             self.tree.check_commit(pending)
 
@@ -144,12 +144,6 @@ class AsyncDriver(Driver):
         self.schedule.start_ending()
         tasks: list[Any] = [running.canceller for running in self.schedule.running.values()]
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Call a function on an event loop from another thread, unless the loop is closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)
 
 
 # Tools
@@ -169,13 +163,14 @@ async def acall_tool(ask: AskTool) -> FinishedCall:
             if inspect.isasyncgen(output):
                 output = await collect_items(output)
     except Exception as caught:
-        error = (
-            TimeoutError(f"the tool did not return within its time limit of {ask.seconds:g} s")
-            if limit.expired()
-            else caught
-        )
+        error = late_error(ask) if limit.expired() else caught
         return error_result(ask, error, time.monotonic() - started)
     return finish_call(ToolResult(call.id, call.name, output, None, time.monotonic() - started))
+
+
+def late_error(ask: AskTool) -> TimeoutError:
+    """Return the error of a tool call that exceeded its time limit."""
+    return TimeoutError(f"the tool did not return within its time limit of {ask.seconds:g} s")
 
 
 def error_result(ask: AskTool, error: Exception, seconds: float) -> FinishedCall:

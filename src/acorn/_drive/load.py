@@ -177,14 +177,12 @@ def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool
 
     If `is_one` is True, `answers` is the answer to the only unanswered request for human input.
     """
-    if not is_one and not answers:
-        return {}
-    requests = store.requests(run_id)
     if is_one:
+        requests = store.requests(run_id)
         if len(requests) != 1:
             raise StoreError(_not_one_request(run_id, requests))
         return {requests[0].id: to_json_data(answers)}
-    return {request_id: to_json_data(answer) for request_id, answer in answers.items()}
+    return {request_id: to_json_data(answer) for request_id, answer in (answers or {}).items()}
 
 
 def _not_one_request(run_id: str, requests: Sequence[Request]) -> str:

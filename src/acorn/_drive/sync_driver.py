@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Any
 
 from acorn._base.interrupts import CancelToken, cancel_token, next_item
-from acorn._drive.async_driver import acall_tool, collect_items, error_result
+from acorn._drive.async_driver import acall_tool, collect_items, error_result, late_error
 from acorn._drive.bridge import (
     NOT_AWAITABLE,
     SYNC,
@@ -192,8 +192,8 @@ class SyncDriver(Driver):
         except queue.Empty:
             first.cancel()
             assert isinstance(first.ask, AskTool)
-            late = TimeoutError(f"the tool did not return within its time limit of {first.ask.seconds:g} s")
-            first.value = error_result(first.ask, late, time.monotonic() - first.deadline + first.ask.seconds)
+            seconds = time.monotonic() - first.deadline + first.ask.seconds
+            first.value = error_result(first.ask, late_error(first.ask), seconds)
             return first
         if isinstance(event, Exception):
             raise event

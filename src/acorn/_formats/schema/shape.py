@@ -258,14 +258,9 @@ class Shape:
                     return read_iterators(args[0])
                 except ValidationError as error:
                     raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}, {}) from error
-        takes = (
-            f"one value or `{RESULT}=...`"
-            if self.wrapped
-            else "no arguments"
-            if self.is_empty
-            else f"keyword arguments, such as `{next(iter(self.schema.model_fields), 'name')}=...`, or one "
-            f"`{self.schema.__name__}` instance"
-        )
+        name = next(iter(self.schema.model_fields), "name")
+        fields = f"keyword arguments, such as `{name}=...`, or one `{self.schema.__name__}` instance"
+        takes = f"one value or `{RESULT}=...`" if self.wrapped else "no arguments" if self.is_empty else fields
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
         also = f" and keyword arguments {quote_names(kwargs)}" if kwargs else ""
         message = f"`{owner}` takes {takes}, but got the positional {kinds}{also}."

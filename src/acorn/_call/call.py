@@ -215,7 +215,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     plan = plans.plan_for(agent, active_overrides.get())
     plans.check_plan(plan)
     store, origin = plans.store_of(plan.spec), plans.origin_of(agent)
-    stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
+    stored_runs = claim(store, run_id, origin.agent)
     if stored_runs is None:
         raise run_not_found_error(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from acorn._drive.bridge import ASYNC, call_async, call_on_loop, is_async
+from acorn._drive.bridge import ASYNC, call_async, is_async, schedule_on_loop
 from acorn._drive.driver import Driver
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
@@ -57,8 +57,8 @@ class AsyncDriver(Driver):
     bridge = ASYNC
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        self._queue: asyncio.Queue[Any] = asyncio.Queue()
-        super().__init__(tree, run_id, self._queue, iterates=iterates)
+        super().__init__(tree, run_id, iterates=iterates)
+        self._queue = self._events = asyncio.Queue[Any]()
         self._is_handling_event = False
         self._task: asyncio.Task[Any] | None = None
         """The task that executes this driver. The caller may request each chunk in another task."""
@@ -70,7 +70,7 @@ class AsyncDriver(Driver):
     def _resume(self) -> None:
         """Raise the fatal error of the run, if any. Allow another thread to wake the driver while it waits."""
         if self._task is None:
-            self.tree.wake = partial(call_on_loop, asyncio.get_running_loop(), self._wake)
+            self.tree.wake = partial(schedule_on_loop, asyncio.get_running_loop(), self._wake)
         elif self.tree.fatal_error is not None:
             raise self.tree.fatal_error
         self._task = asyncio.current_task()
@@ -136,7 +136,7 @@ class AsyncDriver(Driver):
         pending = self.tree.commit(waits=False)
         if pending is not None:
             loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
-            pending.add_done_callback(lambda _: call_on_loop(loop, is_stored.set))
+            pending.add_done_callback(lambda _: schedule_on_loop(loop, is_stored.set))
             await is_stored.wait()
             self.tree.check_commit(pending)
 

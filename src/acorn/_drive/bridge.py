@@ -340,7 +340,7 @@ def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
             return
 
 
-def call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+def schedule_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
     """Call a function on an event loop from another thread, unless the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)

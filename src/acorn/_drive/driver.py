@@ -42,11 +42,10 @@ class Driver(ABC):
     worker: WorkerThread | None = None
     """The thread of a sync driver for model requests and tool calls, if another process may cancel the run."""
 
-    def __init__(
-        self, tree: Tree, run_id: str, events: queue.SimpleQueue[Any] | asyncio.Queue[Any], *, iterates: bool
-    ) -> None:
-        self._events = events
-        """The outcomes and chunks from other threads or tasks."""
+    _events: queue.SimpleQueue[Any] | asyncio.Queue[Any]
+    """The outcomes and chunks from other threads or tasks."""
+
+    def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree
         self.root = run_id
         self.iterates = iterates

@@ -28,38 +28,30 @@ _SECONDS_TO_RELEASE = 5.0
 """The seconds that a healthy store needs at most to claim and release a run."""
 
 
-def claim(
-    store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
-) -> Sequence[StoredRun] | None:
+def claim(store: Store, run_id: str, agent: str, value: BaseModel | None = None) -> Sequence[StoredRun] | None:
     """Claim a stored run for this process, check its class and input, and return the stored run and its branches.
 
     Return None if the store does not contain the run.
-
-    If `may_have_moved` is True, only the class name must match, because the class may have moved to another file.
-    `resume` uses this.
     """
     stored = claim_run(store, run_id)
     if stored is not None:
         try:
-            check_fit(stored[0], store, agent, value, may_have_moved=may_have_moved)
+            check_fit(stored[0], store, agent, value)
         except BaseException:
             _release(store, stored)
             raise
     return stored
 
 
-def check_fit(
-    stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
-) -> None:
+def check_fit(stored: StoredRun, store: Store, agent: str, value: BaseModel | None) -> None:
     """Raise a `StoreError` if a stored run belongs to another class or was started with another input.
 
-    The input class may have got new fields since the run was stored.
+    The input class may have got new fields since the run was stored. Without an input, as for `resume`, only the name
+    of the class must match, because the class may have moved to another file.
     """
     run_id, stored_agent = stored.facts.id, stored.header.agent
-    is_same_class = stored_agent == agent
-    if may_have_moved:
-        is_same_class = stored_agent.partition(":")[2] == agent.partition(":")[2]
-    if not is_same_class:
+    has_same_name = stored_agent.partition(":")[2] == agent.partition(":")[2]
+    if stored_agent != agent and not (value is None and has_same_name):
         raise StoreError(
             f"Run {run_id} in {store.name} belongs to `{stored_agent}`, not to `{agent}`. Resume it with that class."
         )

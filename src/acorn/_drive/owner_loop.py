@@ -15,7 +15,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from acorn._base.interrupts import next_item
-from acorn._drive.bridge import SYNC, Bridge, Outcome, call_on_loop, private_loop, unpack
+from acorn._drive.bridge import SYNC, Bridge, Outcome, private_loop, schedule_on_loop, unpack
 from acorn.errors import AcornError
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class OwnerLoop:
             if not waiting.done():
                 waiting.set_result(outcome)
 
-        call = _LoopCall(self, work, partial(call_on_loop, loop, resolve))
+        call = _LoopCall(self, work, partial(schedule_on_loop, loop, resolve))
         call.begin()
         try:
             outcome = await waiting
@@ -144,7 +144,7 @@ class _LoopCall(Generic[T]):
             raise AcornError(_CLOSED) from error
 
     def cancel(self) -> None:
-        call_on_loop(self._owner.loop, self._cancel)  # If the loop is closed, its tasks have ended.
+        schedule_on_loop(self._owner.loop, self._cancel)  # If the loop is closed, its tasks have ended.
 
     def _start(self) -> None:
         self._task = self._owner.loop.create_task(self._attempt())

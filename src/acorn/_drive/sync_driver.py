@@ -76,8 +76,8 @@ class SyncDriver(Driver):
     bridge = SYNC
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        super().__init__(tree, run_id, self._queue, iterates=iterates)
+        super().__init__(tree, run_id, iterates=iterates)
+        self._queue = self._events = queue.SimpleQueue[Any]()
         self._thread = 0
         """The thread that executes this driver. The caller may request each chunk in another thread."""
         if self.can_be_woken:

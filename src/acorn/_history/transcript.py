@@ -172,9 +172,8 @@ class Transcript:
         results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
-            form: Form = (
-                "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
-            )
+            answer_form: Form = "error" if text.startswith(VALIDATION_ERROR_START) else "text"
+            form: Form = answer_form if call.id in texts else "skipped"
             results.append(ResultMessage(call.id, text, form, None))
         if results:
             self._insert_results(results, None)

@@ -334,9 +334,7 @@ def _message_lines(row: Row) -> Iterator[Text]:
                 yield _line("received human input: ", "bold yellow", row.result)
         case "summary" if row.text:
             yield _line("summary of earlier steps: ", "bold yellow", row.text)
-        case "error":
-            yield _line("error: ", "red", row.text)
-        case "stopped" if row is row.run.interruption:
+        case "error" | "stopped" if row.kind == "error" or row is row.run.interruption:
             yield _line("error: ", "red", row.text)
         case _:
             return

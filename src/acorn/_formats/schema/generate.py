@@ -33,10 +33,8 @@ def schema_of(
     source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True, mode: JsonSchemaMode = "validation"
 ) -> JsonSchema:
     """Return the JSON Schema of a Pydantic class or type adapter. The top level is never only a `$ref`."""
-    if isinstance(source, TypeAdapter):
-        schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
-    else:
-        schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
+    generate = source.json_schema if isinstance(source, TypeAdapter) else source.model_json_schema
+    schema = generate(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     # The schema of a recursive class is a `$ref` at the top level, but providers require `"type": "object"`.
     return inline_refs(schema, schema)
 

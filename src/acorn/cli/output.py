@@ -47,10 +47,9 @@ class Streams:
         self._original = (sys.stdout, sys.stderr)
         self.out: TextIO = sys.stdout
         """The stream for the result of the command."""
-        reconfigure: Callable[..., None] | None = getattr(self.out, "reconfigure", None)
-        if reconfigure and self.out.errors == "strict":
+        if isinstance(self.out, io.TextIOWrapper) and self.out.errors == "strict":
             # Write a character that the terminal lacks as an escape sequence instead of raising an error.
-            reconfigure(errors="backslashreplace")
+            self.out.reconfigure(errors="backslashreplace")
         if descriptor_of(sys.stderr) == _ERR:
             sys.stderr = open_forgiving(_ERR, sys.stderr.encoding)
 
@@ -137,10 +136,9 @@ def descriptor_of(stream: Any) -> int | None:
     Return None if the stream has no file descriptor, as in tests and notebooks.
     """
     try:
-        descriptor: int = stream.fileno()
+        return int(stream.fileno())
     except (AttributeError, OSError, ValueError):
         return None
-    return descriptor
 
 
 def redirect_to_null(descriptor: int) -> None:

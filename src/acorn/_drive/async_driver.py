@@ -30,11 +30,12 @@ from acorn.record import Run
 from acorn.types import ToolResult
 
 
-async def adrive(tree: Tree, run_id: str) -> Run:
+async def adrive(tree: Tree, run_id: str | None = None) -> Run:
     """Perform the operations of a run like `drive`, but on the event loop.
 
     If the task that awaits this function is cancelled, all operations in progress are cancelled too.
     """
+    run_id = run_id or tree.root
     try:
         async with aclosing(AsyncDriver(tree, run_id, iterates=False).chunks()) as chunks:
             async for _ in chunks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -112,8 +112,17 @@ def load_tree(
         raise
 
 
-async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
-    """Call a function that creates a `Tree` in a thread, because the store may be slow.
+class _Claimed(Protocol):
+    """A run that this process has claimed, such as a `Tree`."""
+
+    def release(self) -> None: ...
+
+
+Claimed = TypeVar("Claimed", bound=_Claimed)
+
+
+async def build_in_thread(build: Callable[[], Claimed]) -> Claimed:
+    """Call a function that claims and loads a run in a thread, because the store may be slow.
 
     If the caller is cancelled, release the claim on the run.
     """
@@ -129,9 +138,9 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
         raise
 
 
-def _release_when_built(built: Future[tuple[Tree, str]]) -> None:
+def _release_when_built(built: Future[Claimed]) -> None:
     if built.exception() is None:
-        built.result()[0].release()
+        built.result().release()
 
 
 def is_final(stored: StoredRun) -> bool:

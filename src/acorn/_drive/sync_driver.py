@@ -48,11 +48,13 @@ _LONG_ASKS: tuple[type[Ask], ...] = (AskModel, AskTool)
 _SHORT_ASKS: tuple[type[Ask], ...] = (AskHook, AskSource)
 
 
-def drive(tree: Tree, run_id: str) -> Run:
+def drive(tree: Tree, run_id: str | None = None) -> Run:
     """Perform the model requests, tool calls and hooks of a run until it ends or pauses, and return its record.
 
-    If the run is a stored run that has already finished, only return its record.
+    By default, the run is the root of the tree. If it is a stored run that has already finished, only return its
+    record.
     """
+    run_id = run_id or tree.root
     try:
         for _ in iterate_inline(SyncDriver(tree, run_id, iterates=False).chunks()):
             pass

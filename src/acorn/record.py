@@ -294,6 +294,7 @@ class _CallSpans(Protocol):
 
     def inside(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
         """Return a context manager that makes the span of an ask (an operation of a run) the current span."""
+        ...
 
 
 class LiveTree(Protocol):
@@ -305,12 +306,14 @@ class LiveTree(Protocol):
     @property
     def machines(self) -> Mapping[str, _HasRun]:
         """A dict that maps run ids to machines (the objects that execute the run and its branches)."""
+        ...
 
     @property
     def trace(self) -> _CallSpans | None: ...
 
     def lineage(self, run_id: str) -> Iterable[tuple[object, Run]]:
         """Return (agent instance, record) for a run, then for its parent run, up to the top-level run."""
+        ...
 
 
 class CallSite:

@@ -183,7 +183,8 @@ def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool
         if len(requests) != 1:
             raise StoreError(_not_one_request(run_id, requests))
         return {requests[0].id: to_json_data(answers)}
-    return {request_id: to_json_data(answer) for request_id, answer in (answers or {}).items()}
+    by_request: JsonObject = answers or {}
+    return {request_id: to_json_data(answer) for request_id, answer in by_request.items()}
 
 
 def _not_one_request(run_id: str, requests: Sequence[Request]) -> str:

@@ -47,9 +47,10 @@ class Streams:
         self._original = (sys.stdout, sys.stderr)
         self.out: TextIO = sys.stdout
         """The stream for the result of the command."""
-        if isinstance(self.out, io.TextIOWrapper) and self.out.errors == "strict":
+        reconfigure: Callable[..., None] | None = getattr(self.out, "reconfigure", None)
+        if reconfigure and self.out.errors == "strict":
             # Write a character that the terminal lacks as an escape sequence instead of raising an error.
-            self.out.reconfigure(errors="backslashreplace")
+            reconfigure(errors="backslashreplace")
         if descriptor_of(sys.stderr) == _ERR:
             sys.stderr = open_forgiving(_ERR, sys.stderr.encoding)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from acorn._history.saved_form import decode_request
 from acorn._machine.human_input import check_answer
@@ -33,6 +34,7 @@ AskKey = tuple[str, str]
 """The id of a run and the id of one of its asks."""
 
 
+@dataclass(eq=False, slots=True)
 class SiblingBranches:
     """The active branches that the same tool call or hook has started.
 
@@ -41,10 +43,11 @@ class SiblingBranches:
     other with this class.
     """
 
-    def __init__(self) -> None:
-        self._active: dict[AskKey, set[str]] = {}
-        self._callbacks: dict[AskKey, list[Callable[[], object]]] = {}
-        self._lock = threading.Lock()
+    _active: dict[AskKey, set[str]] = field(default_factory=dict[AskKey, set[str]])
+    _callbacks: dict[AskKey, list[Callable[[], object]]] = field(
+        default_factory=dict[AskKey, list[Callable[[], object]]]
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, site: CallSite, run_id: str) -> None:
         """Add a branch that has started in the tool call or hook `site`."""

@@ -405,13 +405,18 @@ def encode_entry(entry: Entry) -> JsonObject:
     return fields
 
 
+def encode_entries(entries: Iterable[Entry]) -> list[JsonObject]:
+    """Return journal entries as JSON data, which `decode_entries` converts back."""
+    return [encode_entry(entry) for entry in entries]
+
+
 _ENTRY_CLASSES = {kind.__name__: kind for kind in get_args(Entry)}
 _NESTED = {"calls": CalledTool, "results": ResultMessage, "fallbacks": Fallback}
 _TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
 def decode_entries(saved: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Return the journal entries for a list of JSON objects from `encode_entry`."""
+    """Return the journal entries for a list of JSON objects from `encode_entries`."""
     return [_decode_entry(entry) for entry in saved]
 
 

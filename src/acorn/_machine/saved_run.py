@@ -65,7 +65,7 @@ def save_new(
         before.apply(new)
     state = machine.state.copy(turn_index)
     plain_state = None if state == before else {**state.to_json(), ENTRY_COUNT: len(entries)}
-    plain_entries = [saved_form.encode_entry(entry) for entry in new]
+    plain_entries = saved_form.encode_entries(new)
     for entry, plain in zip(new, plain_entries, strict=True):
         if isinstance(entry, ToolFinished | BranchFinished) and not isinstance(entry.content, str):
             result = machine.state.results.get(entry.call_id or "")

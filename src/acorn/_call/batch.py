@@ -220,32 +220,25 @@ class BatchProgress(Generic[Out]):
         return [self._outcomes[index] for index in sorted(self._outcomes)]
 
 
-Items = TypeVar("Items")
-
-
-class _BatchItems(Generic[Items, Out]):
-    """The items and the progress of a batch."""
-
-    def __init__(self, progress: BatchProgress[Out], items: Items) -> None:
-        self._progress = progress
-        # The generator must not refer to this object. Then Python closes the generator, and so stops the runs, when the
-        # caller leaves the loop.
-        self._items = items
-
-    @property
-    def progress(self) -> Progress:
-        """The current progress."""
-        return self._progress.snapshot()
-
-
-class Batch(_BatchItems[Generator[Item[Out]], Out]):
+class Batch(Generic[Out]):
     """Concurrent runs of many rows.
 
     Iterate over the batch, once, to get each item when its run ends.
     """
 
+    def __init__(self, progress: BatchProgress[Out], items: Generator[Item[Out]]) -> None:
+        self._progress = progress
+        # The generator must not refer to this object. Then Python closes the generator, and so stops the runs, when the
+        # caller leaves the loop.
+        self._items = items
+
     def __iter__(self) -> Iterator[Item[Out]]:
         return self._items
+
+    @property
+    def progress(self) -> Progress:
+        """The current progress."""
+        return self._progress.snapshot()
 
     def results(self) -> list[Out | Paused | Exception]:
         """Wait for all runs, and return a list with the output or the exception of each row, in row order."""
@@ -254,11 +247,20 @@ class Batch(_BatchItems[Generator[Item[Out]], Out]):
         return self._progress.results()
 
 
-class AsyncBatch(_BatchItems[AsyncGenerator[Item[Out]], Out]):
+class AsyncBatch(Generic[Out]):
     """Concurrent runs of many rows on the event loop: `async for item in agent.amap(rows)`."""
+
+    def __init__(self, progress: BatchProgress[Out], items: AsyncGenerator[Item[Out]]) -> None:
+        self._progress = progress
+        self._items = items
 
     def __aiter__(self) -> AsyncGenerator[Item[Out]]:
         return self._items
+
+    @property
+    def progress(self) -> Progress:
+        """The current progress."""
+        return self._progress.snapshot()
 
     async def results(self) -> list[Out | Paused | Exception]:
         """Wait for all runs, and return a list with the output or the exception of each row, in row order."""

@@ -129,7 +129,7 @@ class Transcript:
             extra,
             response.stop_reason,
             refusal,
-            response.usage.copy(),
+            response.usage,
             response.cost,
             response.attempts,
             response.waits,
@@ -240,7 +240,7 @@ class Transcript:
             removed,
             tuple(added),
             tuple(sorted(steps)),
-            response.usage.copy(),
+            response.usage,
             response.cost,
         )
 

@@ -115,7 +115,7 @@ class SentPart(list[Message]):
     `insert_at`, and `last`, which is placed at the end. The list is empty until `filled` copies the messages into it.
     """
 
-    __slots__ = ("_count", "_insert_at", "_inserted", "_last", "_sent")
+    __slots__ = ("_count", "_insert_at", "_inserted", "_last", "_sent", "length")
 
     def __init__(
         self, sent: SentMessages, insert_at: int = 0, inserted: Message | None = None, last: Message | None = None
@@ -123,6 +123,7 @@ class SentPart(list[Message]):
         super().__init__()
         self._sent, self._count = sent, len(sent.messages)
         self._insert_at, self._inserted, self._last = insert_at, inserted, last
+        self.length = self._count + (inserted is not None) + (last is not None)
 
     def filled(self) -> list[Message]:
         """Return this list, after its first call has copied the messages into it."""
@@ -140,16 +141,11 @@ class SentPart(list[Message]):
             return self._sent.media
         return [*media_of(self._inserted), *self._sent.media]
 
-    @property
-    def length(self) -> int:
-        """The number of messages, also while the list is empty."""
-        return self._count + (self._inserted is not None) + (self._last is not None)
-
     def encoded(self, encode: Callable[[Message], T]) -> list[T]:
         return self._with_extra(self._sent.encoded(encode, self._count), encode)
 
     def total(self, measure: Callable[[Message], int]) -> int:
-        return self._sent.total(measure, self._count) + sum(self._with_extra([], measure))
+        return sum(self._with_extra([], measure)) + self._sent.total(measure, self._count)
 
     def _with_extra(self, results: list[T], encode: Callable[[Message], T]) -> list[T]:
         if self._inserted is not None:
@@ -193,7 +189,9 @@ class ModelRequest:
     """
 
     messages: list[Message]
-    """The messages in OpenAI's format. In a request of a run, the first access copies them from the conversation."""
+    """The messages in OpenAI's format."""
+    message_count: int = field(init=False, repr=False)
+    """The number of messages."""
     tools: list[JsonObject]
     """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float
@@ -214,12 +212,6 @@ class ModelRequest:
     A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
     the request itself.
     """
-
-    @property
-    def message_count(self) -> int:
-        """The number of messages."""
-        messages: list[Message] = vars(self)["messages"]
-        return messages.length if isinstance(messages, SentPart) else len(messages)
 
     @property
     def media(self) -> Sequence[SentMedium]:
@@ -247,17 +239,25 @@ class ModelRequest:
 
         The results are cached by the function `encode`, so that a conversation encodes each message only once.
         """
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.encoded(encode) if isinstance(messages, SentPart) else list(map(encode, messages))
 
     def total(self, measure: Callable[[Message], int]) -> int:
         """Return the sum of `measure` over the messages. A conversation measures each message only once."""
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.total(measure) if isinstance(messages, SentPart) else sum(map(measure, messages))
 
     def messages_json(self) -> bytes:
         """Return the JSON text of the messages in OpenAI's format."""
-        return b"[%s]" % b",".join(self.encoded(message_json))
+        return self._with_messages(b"[", b"]")
+
+    def _with_messages(self, before: bytes, after: bytes) -> bytes:
+        """Return the JSON texts of the messages between two other texts, and copy each text only once."""
+        texts = self.encoded(message_json)
+        pieces = [before, *[b","] * (2 * len(texts))]
+        pieces[1::2] = texts
+        pieces[max(1, len(pieces) - 1) :] = [after]  # It replaces the last comma.
+        return b"".join(pieces)
 
     def tools_json(self, encode: Callable[[JsonObject], bytes] = to_json) -> bytes:
         """Return the JSON text of the tools. `encode` returns the JSON text of one tool."""
@@ -270,15 +270,17 @@ class ModelRequest:
         settings: JsonObject = {"model": model, "temperature": self.temperature, "max_tokens": self.max_tokens}
         if self.forced_tool:
             settings["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
-        return b'%s,"tools":%s,"messages":%s}' % (to_json(settings)[:-1], self.tools_json(), self.messages_json())
+        before = b'%s,"tools":%s,"messages":[' % (to_json(settings)[:-1], self.tools_json())
+        return self._with_messages(before, b"]}")
 
 
 def _set_messages(request: ModelRequest, messages: list[Message]) -> None:
-    vars(request)["messages"] = messages
+    request.__dict__["messages"] = messages
+    request.message_count = messages.length if isinstance(messages, SentPart) else len(messages)
 
 
 def _read_messages(request: ModelRequest) -> list[Message]:
-    messages: list[Message] = vars(request)["messages"]
+    messages: list[Message] = request.__dict__["messages"]
     return messages.filled() if isinstance(messages, SentPart) else messages
 
 

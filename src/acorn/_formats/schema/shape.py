@@ -40,6 +40,7 @@ from acorn._formats.schema.problems import (
     find_problems,
     input_problem,
     join_problems,
+    quote_names,
 )
 from acorn.errors import DeclarationError, InputError
 from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple, is_mapping
@@ -297,7 +298,7 @@ class Shape:
             f"`{self._class_name}` instance"
         )
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
-        also = f" and keyword arguments {_quote_names(kwargs)}" if kwargs else ""
+        also = f" and keyword arguments {quote_names(kwargs)}" if kwargs else ""
         message = f"`{owner}` takes {takes}, but got the positional {kinds}{also}."
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
@@ -352,7 +353,7 @@ class Shape:
         options: Collection[str] = (),
         prefix: str = "",
     ) -> InputError:
-        takes = _quote_names(self.call_fields) if self.call_fields else "no arguments"
+        takes = quote_names(self.call_fields) if self.call_fields else "no arguments"
         problems: list[dict[str, str]] = []
         for problem in wrong:
             path = "" if f"{problem['path']}." == prefix else problem["path"].removeprefix(prefix)
@@ -571,7 +572,7 @@ def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[Ba
         ) from error
     if missing := set(fields) - set(created.model_fields):
         raise DeclarationError(
-            f"`{owner}.{attribute}` declares {_quote_names(sorted(missing))}, which Pydantic does not accept as a "
+            f"`{owner}.{attribute}` declares {quote_names(sorted(missing))}, which Pydantic does not accept as a "
             f"field. Use another name or another type."
         )
     return created
@@ -599,7 +600,3 @@ def aliases_of(field: FieldInfo) -> list[str]:
         return [alias]
     choices = getattr(alias, "choices", [alias] if alias is not None else [])
     return [choice if isinstance(choice, str) else str(choice.path[0]) for choice in choices]
-
-
-def _quote_names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

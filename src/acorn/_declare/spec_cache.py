@@ -170,6 +170,7 @@ def check_class_body(cls: type[AgentBase]) -> None:
         )
         warnings.warn(message, UserWarning, stacklevel=3)
     owners: list[type] = [cls, *[parent for parent in cls.__mro__ if not issubclass(parent, AgentBase)]]
+    subclasses = cls.__mro__[: cls.__mro__.index(base)]
     for owner in owners:
         attributes = vars(owner)
         for name in (*attributes, *get_annotations(owner, format=Format.FORWARDREF)):
@@ -181,7 +182,8 @@ def check_class_body(cls: type[AgentBase]) -> None:
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` has the name of an attribute that every module has. Rename it{advice}."
                 )
-            if name not in attributes:
+            # A base class that is not a module may annotate a setting, such as a protocol, if the module sets it.
+            if not any(name in vars(parent) for parent in (subclasses if owner is not cls else (cls,))):
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` is annotated, not set. Write `{name} = ...` instead of `{name}: ...`."
                 )

@@ -108,6 +108,11 @@ def to_json_data(
         active_collector.reset(token)
 
 
+def without_addresses(text: str) -> str:
+    """Return a text without the memory addresses in the default `repr` of objects."""
+    return _ADDRESS.sub("", text)
+
+
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
     """Return the path from `value` to the object `part` inside `value`, such as `items.0.name`.
 

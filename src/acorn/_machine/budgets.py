@@ -201,7 +201,7 @@ class Budgets:
         estimate for the next request.
         """
         usage = response.usage
-        if usage.input_tokens <= 0 or usage.output_tokens <= 0:
+        if usage.input_tokens <= 0 or usage.output_tokens < 0:
             if usage.total_tokens <= 0:
                 # The provider has reported no usage, so the cost that LiteLLM computes is 0.
                 response.cost = response.cost or None
@@ -225,12 +225,11 @@ def _estimate(usage: Usage, request: ModelRequest, response: ModelResponse) -> U
     sent, received = usage.input_tokens, usage.output_tokens
     if sent <= 0:
         sent = (request.total(text_length) + len(request.tools_json())) // 4 + 1
-    if received <= 0:  # An empty response has 0 tokens.
+    if received <= 0:
         texts = [str(text) for call in response.tool_calls for text in (call.name, call.arguments)]
         texts += [response.content, response.reasoning or "", response.refusal or ""]
-        received = (sum(map(len, texts)) + 3) // 4
-    is_estimated = usage.is_estimated or (sent, received) != (usage.input_tokens, usage.output_tokens)
-    return replace(usage, input_tokens=sent, output_tokens=received, is_estimated=is_estimated)
+        received = sum(map(len, texts)) // 4 + 1
+    return replace(usage, input_tokens=sent, output_tokens=received, is_estimated=True)
 
 
 def add_usage(run: Run, usage: Usage, cost: float | None) -> None:

@@ -29,7 +29,7 @@ from acorn._machine.human_input import (
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, State
-from acorn.errors import InputError, StoreError
+from acorn.errors import AcornError, InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
 from acorn.record import TOOL_ASK_PREFIX, Run
 from acorn.types import JsonObject, Request, ToolCall, ToolResult
@@ -252,8 +252,10 @@ class PendingCalls:
                 call_id=call.id,
                 inherits=branch.inherits,
             )
-        except Exception as error:  # The user's validators may raise any exception.
+        except (AcornError, ArgumentError) as error:
             self.add_result(_refused_call(call, describe_error(error)), None)
+        except Exception as error:  # The user's validators may raise any exception.
+            self.add_result(failed_call(call.id, call.name, error), None)
         else:
             self.state.branches[call.id] = context
 

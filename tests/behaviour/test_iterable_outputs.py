@@ -76,7 +76,7 @@ def test_wrong_item_of_iterable_output_without_retries_is_parse_error() -> None:
 
 class Pair(NamedTuple):
     ids: Iterable[int]
-    count: int
+    total: int
 
 
 NESTED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {

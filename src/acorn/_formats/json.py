@@ -337,9 +337,18 @@ def _convert(value: object, parents: tuple[int, ...], options: _Options) -> Any:
     except Exception as error:  # Pydantic fails for invalid bytes and for circular references.
         if error.__cause__ is not None:  # A user's serializer raised.
             raise
-        if id(value) in parents or len(parents) >= _MAX_DEPTH:
+        if id(value) in parents:
+            return _describe_circle(value)
+        if len(parents) >= _MAX_DEPTH:
             return safe_repr(value)
     return _convert_parts(value, (*parents, id(value)), options)
+
+
+def _describe_circle(value: object) -> str:
+    """Return a text for a value that contains itself. Its `repr` may contain fields that its serializer changes."""
+    if isinstance(value, dict | list):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return f"{type(value).__name__}(...)"
 
 
 def is_root_model(value: object) -> TypeIs[RootModel[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, create_model
@@ -68,10 +68,12 @@ def test_long_names_and_texts_in_problems_are_shortened() -> None:
     def refuse(value: str) -> str:
         raise ValueError("no " * 20_000)
 
-    wide: Any = create_model("Wide", **{f"field_{index}": (int, ...) for index in range(400)})
+    fields: Any = {f"field_{index}": (int, ...) for index in range(400)}
+    wide: Any = create_model("Wide", **fields)
+    long: Any = enum.Enum("Long", {"first": "q" * 9000})
     for name, kind, value in (
         ("message", list[Annotated[str, AfterValidator(refuse)]], ["x"] * 30),
-        ("enum", list[Literal["q" * 9000, "r"]], ["x"] * 30),
+        ("enum", list[long], ["x"] * 30),
         ("pattern", list[Annotated[str, Field(pattern="a" * 9000)]], ["x"] * 30),
         ("key", dict[str, int], {f"{index}" * 9000: "x" for index in range(30)}),
         ("object", list[wide], ["x"] * 30),

@@ -241,7 +241,7 @@ def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int,
         return value
     if not isinstance(value, tuple):
         return read
-    make: Callable[[list[Any]], object] = getattr(value, "_make", tuple)  # A named tuple keeps its type.
+    make: Callable[[list[Any]], object] = getattr(cast(Any, value), "_make", tuple)  # A named tuple keeps its type.
     return make(read)
 
 

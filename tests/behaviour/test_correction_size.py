@@ -70,10 +70,10 @@ def test_long_names_and_texts_in_problems_are_shortened() -> None:
 
     fields: Any = {f"field_{index}": (int, ...) for index in range(400)}
     wide: Any = create_model("Wide", **fields)
-    long: Any = enum.Enum("Long", {"first": "q" * 9000})
+    Long = enum.Enum("Long", {"first": "q" * 9000})  # noqa: N806 - A class.
     for name, kind, value in (
         ("message", list[Annotated[str, AfterValidator(refuse)]], ["x"] * 30),
-        ("enum", list[long], ["x"] * 30),
+        ("enum", list[Long], ["x"] * 30),
         ("pattern", list[Annotated[str, Field(pattern="a" * 9000)]], ["x"] * 30),
         ("key", dict[str, int], {f"{index}" * 9000: "x" for index in range(30)}),
         ("object", list[wide], ["x"] * 30),

@@ -184,7 +184,8 @@ def check_class_body(cls: type[AgentBase]) -> None:
                     f"`{owner.__name__}.{name}` has the name of an attribute that every module has. Rename it{advice}."
                 )
             # A base class that is not a module may annotate a setting, such as a protocol, if the module sets it.
-            if not any(name in vars(parent) for parent in (subclasses if owner is not cls else (cls,))):
+            setters = [owner] if owner is cls else [owner, *subclasses]
+            if not any(name in vars(setter) for setter in setters):
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` is annotated, not set. Write `{name} = ...` instead of `{name}: ...`."
                 )

@@ -70,7 +70,7 @@ def test_long_names_and_texts_in_problems_are_shortened() -> None:
 
     fields: Any = {f"field_{index}": (int, ...) for index in range(400)}
     wide: Any = create_model("Wide", **fields)
-    Long = enum.Enum("Long", {"first": "q" * 9000})  # noqa: N806 - A class.
+    Long = enum.Enum("Long", {"first": "q" * 9000})
     for name, kind, value in (
         ("message", list[Annotated[str, AfterValidator(refuse)]], ["x"] * 30),
         ("enum", list[Long], ["x"] * 30),

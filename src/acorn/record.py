@@ -27,7 +27,7 @@ from acorn.errors import AcornError
 from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
 if TYPE_CHECKING:
-    from acorn.journal import Entry, Listener, ToolFinished
+    from acorn.journal import BranchFinished, Entry, Listener, ToolFinished
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
@@ -139,8 +139,8 @@ class Run(_RunState, Generic[Out, Deps]):
     """The original run and the step if `using(thread=..., before=...)` has forked the run, or None."""
 
     @property
-    def tool_errors(self) -> list[ToolFinished]:
-        """The journal entries of the tool calls that raised an exception, also if the run has finished.
+    def tool_errors(self) -> list[ToolFinished | BranchFinished]:
+        """The journal entries of the calls of tools and branches that raised an exception, also of a finished run.
 
             for failed in run.tool_errors:
                 print(failed.name, failed.error, failed.traceback)

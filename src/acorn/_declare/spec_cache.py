@@ -13,10 +13,10 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import is_
 from pathlib import Path
@@ -39,6 +39,7 @@ from acorn.record import run_of
 from acorn.types import is_json_list, is_json_object, is_mapping
 
 _UNSET = object()
+_SETTING_NAMES = tuple(SETTINGS)
 
 
 Branch = AgentBase | type[AgentBase]
@@ -164,7 +165,7 @@ def check_setting_name(cls: type[AgentBase], name: str) -> None:
     if name not in SETTINGS:
         settings = ", ".join(f"`{setting}`" for setting in SETTINGS)
         raise TypeError(
-            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)} Its settings are: {settings}."
+            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, _SETTING_NAMES)} Its settings are: {settings}."
         )
 
 
@@ -185,6 +186,7 @@ def check_class_body(cls: type[AgentBase]) -> None:
             f"missing. Use `python -O`, or set `system_prompt` and `@tool(description=...)`."
         )
         warnings.warn(message, UserWarning, stacklevel=3)
+    subclasses = cls.__mro__[: cls.__mro__.index(base)]
     owners: list[type] = [cls, *[parent for parent in cls.__mro__ if not issubclass(parent, AgentBase)]]
     for owner in owners:
         attributes = vars(owner)
@@ -199,7 +201,9 @@ def check_class_body(cls: type[AgentBase]) -> None:
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` has the name of an attribute that every module has. Rename it{advice}."
                 )
-            if name not in attributes:
+            # A base class that is not a module may annotate a setting, such as a protocol, if the module sets it.
+            setters = [owner] if owner is cls else [owner, *subclasses]
+            if not any(name in vars(setter) for setter in setters):
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` is annotated, not set. Write `{name} = ...` instead of `{name}: ...`."
                 )
@@ -231,7 +235,7 @@ def _warn_if_misspelled(cls: type, name: str, value: object, edits: int) -> None
     is_method = not isinstance(value, type) and hasattr(value, "__get__")
     if name.startswith("_") or name in SETTINGS or name in METHOD_NAMES:
         return
-    hint = _hint(name, METHOD_NAMES if is_method else SETTINGS, edits)
+    hint = _hint(name, METHOD_NAMES if is_method else _SETTING_NAMES, edits)
     if is_method and name in _OTHER_HOOKS:
         hint = f" Did you mean `{_OTHER_HOOKS[name]}`?"
     if hint:
@@ -240,7 +244,8 @@ def _warn_if_misspelled(cls: type, name: str, value: object, edits: int) -> None
         warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=4)
 
 
-def _hint(name: str, known_names: Iterable[str], edits: int = 2) -> str:
+@lru_cache(maxsize=1024)
+def _hint(name: str, known_names: tuple[str, ...], edits: int = 2) -> str:
     similar = next((known for known in known_names if _is_similar(name, known, edits)), None)
     return f" Did you mean `{similar}`?" if similar else ""
 

@@ -286,7 +286,9 @@ def _last_outermost_span(tags: Sequence[re.Match[str]], *, only_filled: bool, is
         depth -= bool(tag["slash"])
         while closed and closed[-1][0] > first.start():
             closed.pop()
-        closed.append((first.start(), tag.end(), is_fenced))
+        start, end, source = first.start(), tag.end(), tag.string
+        is_quoted = source[max(0, start - 1) : start] == source[end : end + 1] == "`"  # A single backtick quotes, too.
+        closed.append((start, end, is_fenced or is_quoted))
     spans: list[_Span] = [*closed]
     opened = [(tag, is_fenced) for tag, is_fenced in opened if tag["filled"] is not None or not only_filled]
     if opened and (not closed or (opened[-1][0].start() > closed[-1][1] and not is_text)):

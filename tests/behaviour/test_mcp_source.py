@@ -178,7 +178,7 @@ def test_mcp_branch_and_parent_share_connection(call: Call, script: Script, odd:
     class Outer(Worker):
         branches = {"inner": Inner}
 
-    started = odd.lines().count("started")
+    started = max(1, odd.lines().count("started"))  # Other tests may have started the server.
     model = script(
         together(calling("echo", text="a"), calling("inner")),
         calling("echo", text="b"),

@@ -11,8 +11,10 @@ fast. The functions that start and drive runs need `asyncio` and are in `acorn._
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from pydantic import ValidationError
@@ -164,6 +166,19 @@ def stored_instance(stored: StoredRun) -> StoredInstance:
     if _MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return StoredInstance(overrides.get("file"), settings)
+
+
+def stored_target(agent: str, file: str | None) -> str:
+    """Return the target of an agent class, such as `desk.py:Desk`, from the class name and the file in a store.
+
+    The target is only a hint for the user. acorn never imports it, because a store is data.
+    """
+    source, _, name = agent.partition(":")
+    if file is not None:
+        path = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+        # A file of a package can only be imported by its dotted name.
+        source = source if "." in source and path == f"{source.replace('.', os.sep)}.py" else path
+    return f"{source}:{name}"
 
 
 # Tools

@@ -274,6 +274,7 @@ class Worker:
         return self.store.fail_undriven(
             run_id,
             f"Run {run_id} does not fit the class `{name}` of any worker. Start workers with a class that fits the "
-            f"run, and try the run again with `acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. "
+            f"run, and try the run again with `acorn resume {run_id} --agent FILE:CLASS` or "
+            f"`map(..., queue=True, retry_failed=True)`. "
             f"{' '.join(str(error).split())}",
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from acorn import Run, StoreError
@@ -24,6 +25,7 @@ from acorn._inside import (
     read_without_blobs,
     record_to_json,
     shorten,
+    stored_target,
     to_json_data,
     tree_entries,
 )
@@ -294,6 +296,7 @@ def _stored_header(stored: StoredRun) -> Header:
         "input": _read_json(stored.header.input),
         "output": output,
         "file": Path(file).name if isinstance(file, str) else None,
+        "target": quote(stored_target(stored.header.agent, file if isinstance(file, str) else None)),
     }
 
 

@@ -18,6 +18,7 @@ from acorn._history.saved_form import decode_instance, decode_record
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
+from acorn._machine.stored_settings import check_saved_run, declared_addresses
 from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.lease import claim_run, this_process
@@ -87,17 +88,20 @@ def load_tree(
     instead the answer to the only unanswered request. If the run has finished, the `Tree` contains only its result.
     Raise a `StoreError` if the run failed or was cancelled, because it cannot be resumed.
     """
-    root, *below = stored
+    root = stored[0]
     run_id, facts = root.facts.id, root.facts
     try:
         with translate_read_errors(run_id, store):
-            blobs = BlobReader(store.media)
+            blobs, addresses = BlobReader(store.media), declared_addresses(plan.spec)
+            saved = {each.facts.id: to_saved_run(each, blobs) for each in stored}
+            for each in saved.values():
+                check_saved_run(each, addresses, f"Run {run_id} in {store.name}")
+            saved_root = saved.pop(run_id)
             if root.has_started:
-                machine = load(plan, to_saved_run(root, blobs), plan.deps)
+                machine = load(plan, saved_root, plan.deps)
             else:  # The run was queued and starts here.
                 value = decode_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
                 machine = Machine(plan, Run(run_id, value, deps=plan.deps))
-            saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
             committer = RunCommitter(store, run_id, origin, stored)
         if machine.is_over and machine.run.error is not None:
             raise StoreError(

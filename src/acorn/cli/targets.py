@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, Run, StoreError, module
-from acorn._inside import is_instance, read_spec, stored_instance, stored_target
+from acorn._inside import is_instance, read_spec, stored_instance, stored_target, with_stored_settings
 from acorn.cli.errors import CommandError, error_message, error_text, os_errors, user_code_line
 from acorn.cli.text import one_line
 from acorn.stores.open import open_store
@@ -275,7 +275,7 @@ def load_stored_agent(stored: StoredRun, store: Store, target: str | None, comma
             f"The command needs the agent of the run, because acorn imports no file that a store names. If you trust "
             f"this file, use: {command} --agent {quoted_target(stored)}"
         )
-    return load_agent(target).using(store=store, **stored_instance(stored).settings)
+    return with_stored_settings(load_agent(target), stored, store)
 
 
 def quoted_target(stored: StoredRun) -> str:

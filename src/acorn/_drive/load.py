@@ -15,12 +15,13 @@ from acorn._drive.tree import Tree
 from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._history.saved_form import decode_instance, decode_record
+from acorn._machine.human_input import PersonsAnswer
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.stored_settings import check_saved_run, declared_addresses
 from acorn.errors import StoreError
-from acorn.record import Run
+from acorn.record import Run, approval_digest
 from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject, Request
@@ -113,11 +114,11 @@ def load_tree(
         new_answers = _answers_by_request(store, run_id, answers, is_one=is_one)
         if machine.is_over:
             return Tree(machine, saved)
-        stored_answers = {each.request.id: each.value for each in store.answers(run_id)}
+        stored_answers = {each.request.id: PersonsAnswer(each.value, each.digest) for each in store.answers(run_id)}
         # Stored answers are not checked again, because they cannot be corrected. The model receives an error instead.
         tree = Tree(machine, saved, new_answers, committer, stored_answers)
         for request_id, answer in new_answers.items():  # `Tree` has checked the answers. Store them before their use.
-            store.answer(request_id, answer)
+            store.answer(request_id, answer.value)
         return tree
     except BaseException:
         _release(store, stored)
@@ -176,7 +177,7 @@ def stored_failure(stored: Sequence[StoredRun], store: Store) -> Exception:
     return StoreError(stored[0].facts.error or f"Run {run.id} failed.")
 
 
-def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> JsonObject:
+def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> dict[str, PersonsAnswer]:
     """Return the answers that were passed to `resume`, as a dict that maps request ids to answers.
 
     If `is_one` is True, `answers` is the answer to the only unanswered request for human input.
@@ -187,8 +188,10 @@ def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool
     if is_one:
         if len(requests) != 1:
             raise StoreError(_not_one_request(run_id, requests))
-        return {requests[0].id: to_json_data(answers)}
-    return {request_id: to_json_data(answer) for request_id, answer in answers.items()}
+        answers = {requests[0].id: answers}
+    values: JsonObject = {request_id: to_json_data(answer) for request_id, answer in answers.items()}
+    digests = {each.id: approval_digest(each, values[each.id]) for each in requests if each.id in values}
+    return {request_id: PersonsAnswer(value, digests.get(request_id)) for request_id, value in values.items()}
 
 
 def _not_one_request(run_id: str, requests: Sequence[Request]) -> str:

@@ -176,6 +176,10 @@ class State:
     """A dict that maps the ids of waiting calls to their requests for human input."""
     answers: JsonObject = field(default_factory=JsonObject)
     """A dict that maps the ids of waiting calls to the received answers, as JSON data."""
+    approved: dict[str, str] = field(default_factory=dict[str, str])
+    """A dict that maps the ids of answered calls to digests of the approval: what the person saw and answered."""
+    repeats: dict[str, int] = field(default_factory=dict[str, int])
+    """A dict that maps call ids to the number of approvals that were requested again, because the call had changed."""
     passed: list[str] = field(default_factory=list[str])
     """The ids of the calls for which `on_human` had no answer."""
     turn: int | None = None

@@ -201,6 +201,8 @@ class StoredAnswer(NamedTuple):
     value: Any
     """The answer as JSON data."""
     at: datetime
+    digest: str | None = None
+    """The value of `acorn.record.approval_digest` for the stored request and its answer, at the time of the answer."""
 
 
 class JournalRow(NamedTuple):

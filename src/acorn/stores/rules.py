@@ -16,6 +16,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acorn.errors import StoreError
+from acorn.record import approval_digest
 from acorn.stores import port
 from acorn.stores import statements as sql
 from acorn.stores.group_commit import Closable, GroupCommitWriter, KeepWrites
@@ -361,13 +362,15 @@ class DatabaseStore(ABC):
         if answered is not None:
             at = sql.to_datetime(answered).astimezone(UTC)
             raise StoreError(f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC.")
-        transaction.execute(sql.SET_ANSWER, [text, root.number, request_id])
+        request = sql.to_request(tuple(request_row))
+        digest = approval_digest(request, json.loads(text))
+        transaction.execute(sql.SET_ANSWER, [text, root.number, request_id, digest])
         # A worker continues a delivered run after the first answer.
         status = "queued" if root.is_delivered and root.status == "waiting" else root.status
         (run_id,) = transaction.execute(sql.COUNT_ANSWER, [status, root.number]).fetchone()
         if root.is_delivered and status == "queued":
             transaction.execute(sql.ADD_JOBS, [[run_id]])
-        return sql.to_request(tuple(request_row))
+        return request
 
     @in_transaction
     def cancel(self, transaction: Transaction, run_id: str) -> None:

@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 
 APPLICATION_ID = 0x41434F52
 """The application id in a SQLite file of acorn, and the key of the advisory lock of acorn in PostgreSQL."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of the tables in SQLite and in PostgreSQL."""
 TABLES: tuple[str, ...] = (
     # Processes that drive runs.
@@ -64,12 +64,13 @@ TABLES: tuple[str, ...] = (
     # type is text, because JSON types reject some characters that a model may write.
     "CREATE TABLE run_headers (run {run_key}, branch text, input text NOT NULL, overrides text)",
     "CREATE TABLE run_states (run {run_key}, record text NOT NULL, state text NOT NULL){often_updated}",
-    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree.
+    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree, and
+    # `digest` binds the answer to the tool and the arguments that the request showed.
     """
     CREATE TABLE requests (
       number {number}, id text NOT NULL UNIQUE, root bigint NOT NULL, run text NOT NULL, kind text NOT NULL,
       question text NOT NULL, tool text NOT NULL, arguments text NOT NULL, branch text, choices text,
-      asked {time} NOT NULL, answer text, answered {time}, answer_order bigint
+      asked {time} NOT NULL, answer text, answered {time}, answer_order bigint, digest text
     )
     """,
     "CREATE INDEX requests_by_root ON requests (root)",
@@ -197,7 +198,7 @@ COUNT_REQUESTS = """
 READ_REQUEST = f"SELECT {REQUEST_COLUMNS}, answered FROM requests WHERE id = $1"
 HAS_ANSWER = "SELECT 1 FROM requests WHERE id = ANY($1::text[]) AND answered IS NOT NULL LIMIT 1"
 SET_ANSWER = """
-    UPDATE requests SET answer = $1, answered = clock_timestamp(),
+    UPDATE requests SET answer = $1, answered = clock_timestamp(), digest = $4,
       answer_order = (SELECT coalesce(max(answer_order), 0) + 1 FROM requests WHERE root = $2) WHERE id = $3
 """
 COUNT_ANSWER = """
@@ -266,7 +267,7 @@ _IN_TREE = "root = (SELECT coalesce(root, number) FROM runs WHERE id = $1)"
 OPEN_REQUESTS = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE answered IS NULL ORDER BY asked, number"
 TREE_REQUESTS = OPEN_REQUESTS.replace("WHERE", f"WHERE {_IN_TREE} AND")
 ANSWERS = f"""
-    SELECT {REQUEST_COLUMNS}, answer, answered FROM requests
+    SELECT {REQUEST_COLUMNS}, answer, answered, digest FROM requests
     WHERE {_IN_TREE} AND answered IS NOT NULL ORDER BY answer_order
 """
 # The CASE expression computes `rules.visible_status`. Its parameter is the list of ids of the live processes.
@@ -392,10 +393,10 @@ def to_request(row: Row) -> Request:
 def to_answer(row: Row) -> port.StoredAnswer:
     """Convert a table row to a `StoredAnswer` object.
 
-    The row has the columns of `REQUEST_COLUMNS`, and then the answer and the time of the answer.
+    The row has the columns of `REQUEST_COLUMNS`, and then the answer, the time of the answer and the digest.
     """
-    *request, value, answered = row
-    return port.StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
+    *request, value, answered, digest = row
+    return port.StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered), digest)
 
 
 def encodable(values: Iterable[Any]) -> Row:

@@ -31,16 +31,22 @@ _SECONDS_TO_RELEASE = 5.0
 
 
 def claim(
-    store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
+    store: Store,
+    run_id: str,
+    agent: str,
+    value: BaseModel | None = None,
+    *,
+    may_have_moved: bool = False,
+    retry: bool = False,
 ) -> Sequence[StoredRun] | None:
     """Claim a stored run for this process, check its class and input, and return the stored run and its branches.
 
     Return None if the store does not contain the run.
 
     If `may_have_moved` is True, only the class name must match, because the class may have moved to another file.
-    `resume` uses this.
+    `resume` uses this. With `retry`, a run whose step has killed several processes can be claimed.
     """
-    stored = claim_run(store, run_id)
+    stored = claim_run(store, run_id, retry=retry)
     if stored is not None:
         try:
             check_fit(stored[0], store, agent, value, may_have_moved=may_have_moved)

@@ -8,6 +8,7 @@ its root run until the transaction ends. This fixed order prevents deadlocks.
 from __future__ import annotations
 
 import json
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -179,7 +180,9 @@ class DatabaseStore(ABC):
         return root
 
     @in_transaction
-    def claim(self, transaction: Transaction, run_id: str, process: port.Process) -> Sequence[port.StoredRun] | None:
+    def claim(
+        self, transaction: Transaction, run_id: str, process: port.Process, *, retry: bool = False
+    ) -> Sequence[port.StoredRun] | None:
         run = lock_run(transaction, run_id)
         if run is None:
             return None
@@ -190,6 +193,10 @@ class DatabaseStore(ABC):
         tree = _read_tree(transaction, run_id)
         if status in port.FINAL_STATUSES:
             return tree
+        if status == "failed" and run.takeovers >= MAX_TAKEOVERS:
+            if not retry:  # Each further attempt could kill another process.
+                raise StoreError(run.error or f"Run {run_id} failed.")
+            transaction.execute(sql.SET_TAKEOVERS, [0, -1, run.number])
         heartbeat_age = 0.0
         if run.status == "running":
             steps = sum(member.facts.steps for member in tree)
@@ -197,8 +204,9 @@ class DatabaseStore(ABC):
             transaction.execute(sql.SET_TAKEOVERS, [takeovers, steps, run.number])
             if takeovers >= MAX_TAKEOVERS:
                 error = (
-                    f"Run {run_id} failed: five processes died while they executed this step. Check the step before "
-                    f"you resume the run."
+                    f"Run {run_id} failed: five processes died while they executed this step. Check the step. Then "
+                    f"retry it with `agent.resume({run_id!r}, retry=True)` or `acorn resume {run_id} --retry --agent "
+                    f"FILE:CLASS`."
                 )
                 set_status(transaction, run_id, run, "failed", error)
                 raise KeepWrites(StoreError(error))
@@ -237,7 +245,8 @@ class DatabaseStore(ABC):
             self._has_cleaned_up = True
             for statement in transaction.idle_rows:
                 transaction.execute(statement)
-        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds))
+        expires = time.monotonic() + seconds
+        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds), expires)
         transaction.execute(sql.SET_LEASE, values)
 
     @in_transaction

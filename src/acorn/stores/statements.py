@@ -27,11 +27,12 @@ APPLICATION_ID = 0x41434F52
 SCHEMA_VERSION = 4
 """The version of the tables in SQLite and in PostgreSQL."""
 TABLES: tuple[str, ...] = (
-    # Processes that drive runs.
+    # Processes that drive runs. `monotonic_expires` is the end of the lease on the monotonic clock of the machine. All
+    # processes of the same boot share this clock, but the wall clock of a process may be wrong.
     """
     CREATE TABLE processes (
       id text PRIMARY KEY, host text NOT NULL, boot text NOT NULL, pid bigint NOT NULL, process_started text NOT NULL,
-      last_heartbeat {time} NOT NULL, lease_expires {time} NOT NULL
+      last_heartbeat {time} NOT NULL, lease_expires {time} NOT NULL, monotonic_expires double precision NOT NULL
     ){no_number}
     """,
     # The facts of runs, and the process that drives each tree. `root` contains the number of the root, and is null for
@@ -145,8 +146,9 @@ INSERT_RUN = f"""
 
 SET_LEASE = """
     INSERT INTO processes
-    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
-    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6), $7)
+    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires,
+      monotonic_expires = excluded.monotonic_expires
 """
 # A process that still drives runs is not deleted, and a row that another transaction uses is skipped.
 DELETE_IDLE_PROCESSES = """
@@ -237,7 +239,8 @@ JOB_CHANNEL = "acorn_new_jobs"
 # Statements that only read
 
 _PROCESS_COLUMNS = (
-    "processes.id, host, boot, pid, process_started, last_heartbeat, lease_expires, clock_timestamp()"
+    "processes.id, host, boot, pid, process_started, last_heartbeat, lease_expires, clock_timestamp(), "
+    "monotonic_expires"
 )  # fmt: skip
 PROCESS = f"SELECT {_PROCESS_COLUMNS} FROM processes WHERE id = $1"
 DRIVING_PROCESSES = f"""
@@ -315,7 +318,8 @@ SELECT_RUN = f"SELECT {', '.join(RunRow._fields[:-1])}, {_IS_WATCHED} FROM runs"
 class ProcessRow(NamedTuple):
     """A process, the age of its last heartbeat and the time left until its lease expires.
 
-    The clock of the database measures these times, because the clocks of different machines may differ.
+    The clock of the database measures these times, because the clocks of different machines may differ. For a process
+    of the same boot, the monotonic clock decides instead.
     """
 
     process: port.Process
@@ -323,9 +327,11 @@ class ProcessRow(NamedTuple):
     """Seconds since the last heartbeat."""
     lease_left: float
     """Seconds until the lease expires."""
+    monotonic_expires: float
+    """The end of the lease on the monotonic clock of the machine of the process."""
 
     def is_alive(self) -> bool:
-        return is_alive(self.process, self.lease_left)
+        return is_alive(self.process, self.lease_left, self.monotonic_expires)
 
 
 class RootRow(NamedTuple):
@@ -353,7 +359,8 @@ def to_process(row: Sequence[Any]) -> ProcessRow | None:
     if row[0] is None:
         return None
     heartbeat, expires, now = map(to_datetime, row[5:8])
-    return ProcessRow(port.Process(*row[:5]), (now - heartbeat).total_seconds(), (expires - now).total_seconds())
+    age, left = (now - heartbeat).total_seconds(), (expires - now).total_seconds()
+    return ProcessRow(port.Process(*row[:5]), age, left, row[8])
 
 
 def run_facts(row: Row, root: str, status: port.Status) -> port.RunFacts:

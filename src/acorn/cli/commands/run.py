@@ -187,6 +187,9 @@ def resume(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
     no: Annotated[str | None, typer.Option(metavar="REASON", help="Reject the tool call, with a reason.")] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Retry a step at which five processes died, so that the run failed.")
+    ] = False,
     agent: options.AgentOption = None,
     model: options.ModelOption = None,
     json: options.JsonOption = False,
@@ -214,7 +217,7 @@ def resume(
     stored_agent = change_settings(targets.load_stored_agent(root, opened_store, agent, command), model=model)
     acorn_options = options.AcornOptions(model, None, json, save, store, debug=debug)
     watched = WatchedRun(stored_agent, acorn_options, out, target=str(agent))
-    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
+    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers, retry=retry), past)
 
 
 def _answers(store: Store, run_id: str, value: object) -> JsonObject:

@@ -37,6 +37,10 @@ class RunClaimedError(StoreError):
     process: Process | None = None
 
 
+class StoreUnreachableError(StoreError):
+    """The database of a store does not answer. A later attempt may succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """An operating system process that drives runs."""

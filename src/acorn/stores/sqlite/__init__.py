@@ -34,7 +34,7 @@ class SQLiteStore(DatabaseStore):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
         absolute = Path(os.path.realpath(os.path.expanduser(name)))
-        self._use(name, FileConnection(absolute, name), FileConnection(absolute, name))
+        self._use(name, FileConnection(absolute, name, is_reader=True), FileConnection(absolute, name))
 
     def _use(self, name: str, read: SharedConnection[Connection], write: SharedConnection[Connection]) -> None:
         self._read_connection, self._write_connection = read, write

@@ -117,23 +117,29 @@ def edit_answer(path: Path, answer: object) -> None:
     execute(path, "UPDATE requests SET answer = ?", json.dumps(answer))
 
 
+def edit_everything(path: Path) -> None:
+    edit_journal_call(path, "wipe", EVIL)
+    edit_state_request(path, tool="wipe", arguments=EVIL)
+
+
+def edit_arguments_everywhere(path: Path) -> None:
+    edit_journal_call(path, "refund", EVIL)
+    edit_state_request(path, arguments=EVIL)
+
+
+def remove_request(path: Path) -> None:
+    edit_journal_call(path, "refund", EVIL)
+    edit_json(path, "run_states", "state", lambda state: state.update(requests={}))
+
+
 AFTER: dict[str, Callable[[Path], None]] = {
     "arguments in the state": lambda path: edit_state_request(path, arguments=EVIL),
     "tool in the state": lambda path: edit_state_request(path, tool="wipe"),
     "arguments in the answer": lambda path: edit_answer(path, {"approved": True, "arguments": EVIL}),
     "tool in the journal": lambda path: edit_journal_call(path, "wipe", GOOD),
-    "tool and arguments in the journal and in the state": lambda path: (
-        edit_journal_call(path, "wipe", EVIL),
-        edit_state_request(path, tool="wipe", arguments=EVIL),
-    )[0],
-    "arguments in the journal and in the state": lambda path: (
-        edit_journal_call(path, "refund", EVIL),
-        edit_state_request(path, arguments=EVIL),
-    )[0],
-    "request removed from the state": lambda path: (
-        edit_journal_call(path, "refund", EVIL),
-        edit_json(path, "run_states", "state", lambda state: state.update(requests={})),
-    )[0],
+    "tool and arguments in the journal and in the state": edit_everything,
+    "arguments in the journal and in the state": edit_arguments_everywhere,
+    "request removed from the state": remove_request,
 }
 
 

@@ -90,6 +90,10 @@ def hostile_models(address: str) -> list[Any]:
     ]
 
 
+def of_settings(settings: object) -> Edit:
+    return lambda header: header.update(settings=settings)
+
+
 def refused(path: Path, run_id: str, drive: Callable[[], object], received: list[bytes], model: object) -> None:
     with case(model), pytest.raises(StoreError, match="Nothing was sent"):
         drive()
@@ -111,12 +115,10 @@ def test_submitted_settings_with_address_header_or_key_are_refused(
             return perform(store, "run-1", Desk)
 
     for model in hostile_models(address):
-        edit_json(
-            path, "run_headers", "overrides", lambda header, model=model: header.update(settings={"model": model})
-        )
+        edit_json(path, "run_headers", "overrides", of_settings({"model": model}))
         refused(path, "run-1", drive, received, model)
     for settings in ({"store": "/tmp/other.db"}, {"deps": 1}, {"tools": [{"type": "mcp", "server_url": address}]}, [1]):
-        edit_json(path, "run_headers", "overrides", lambda header, new=settings: header.update(settings=new))
+        edit_json(path, "run_headers", "overrides", of_settings(settings))
         with case(settings), pytest.raises(StoreError):
             drive()
     assert not received

@@ -73,8 +73,10 @@ def check_fit(
         )
     if value is None:
         return
-    before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
-    if before != now and _saved_form(decode_instance(type(value), before, "input")) != now:
+    with translate_read_errors(run_id, store):
+        before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
+        is_same = before == now or _saved_form(decode_instance(type(value), before, "input")) == now
+    if not is_same:
         raise StoreError(
             f"Run {run_id} in {store.name} was started with another input. Pass the original input, or use another "
             f"`run_id`."

@@ -11,11 +11,13 @@ import json
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from acorn._formats.json import describe_error, shorten
 from acorn.errors import StoreError
 from acorn.record import approval_digest
 from acorn.stores import port
@@ -33,6 +35,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@contextmanager
+def _damage_errors(name: str) -> Generator[None]:
+    """Convert the errors of a rule that cannot decode a row to a `StoreError`."""
+    try:
+        yield
+    except UnicodeError:  # The database has not decoded or encoded the row.
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise StoreError(
+            f"Cannot read {name}: a row has an unexpected value ({shorten(describe_error(error))}). The data is "
+            f"damaged. Restore a backup."
+        ) from error
+
+
 def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
     """Make a method of a store that executes its body in a transaction, which may also contain other writes.
 
@@ -41,7 +57,11 @@ def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callabl
 
     @wraps(rule)
     def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options))
+        def execute(transaction: Transaction) -> T:
+            with _damage_errors(self.name):
+                return rule(self, transaction, *arguments, **options)
+
+        return self.transact(execute)
 
     return method
 
@@ -54,7 +74,11 @@ def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[C
 
     @wraps(rule)
     def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self.read_transaction(lambda transaction: rule(self, transaction, *arguments, **options))
+        def execute(transaction: Transaction) -> T:
+            with _damage_errors(self.name):
+                return rule(self, transaction, *arguments, **options)
+
+        return self.read_transaction(execute)
 
     return method
 
@@ -532,7 +556,10 @@ def _read_tree(transaction: Transaction, run_id: str) -> list[port.StoredRun]:
     def status_of(row: sql.Row) -> port.Status:
         return visible_status(row[3], root.cancel_requested, root.is_driven)
 
-    return [sql.stored_run(row[1:], root.id, status_of(row), journals[row[0]]) for row in rows if row[0] in journals]
+    tree = [sql.stored_run(row[1:], root.id, status_of(row), journals[row[0]]) for row in rows if row[0] in journals]
+    if not tree or tree[0].facts.id != run_id:
+        raise StoreError(f"Run {run_id} is damaged: a part of its rows is missing. Restore a backup.")
+    return tree
 
 
 def _run_and_below(transaction: Transaction, run_id: str, root: RootRow) -> set[int] | None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, get_args
 
 from acorn.stores import port
 from acorn.stores.lease import is_alive
@@ -290,6 +290,8 @@ HAS_AGENT = """
 
 # Rows
 
+_STATUSES = get_args(port.Status)
+
 
 class RunRow(NamedTuple):
     """The columns of a run that the rules check before they change the run."""
@@ -365,6 +367,8 @@ def to_process(row: Sequence[Any]) -> ProcessRow | None:
 
 def run_facts(row: Row, root: str, status: port.Status) -> port.RunFacts:
     """Convert a table row with the columns of `FACTS_COLUMNS` to a `RunFacts` object."""
+    if status not in _STATUSES:
+        raise ValueError(f"unknown status {status!r}")
     run_id, agent, _, model, steps, *more = row
     cost, started, updated, seconds, batch, stop_reason, error, parent, item = more[len(_USAGE_COLUMNS) :]
     usage = Usage(*more[: len(_USAGE_COLUMNS)])

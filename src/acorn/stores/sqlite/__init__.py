@@ -7,7 +7,6 @@ same code with a database in memory.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from sqlite3 import Connection
@@ -18,7 +17,14 @@ from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Process
 from acorn.stores.rules import DatabaseStore, in_snapshot
-from acorn.stores.sqlite.connection import FileConnection, MemoryConnection, SQLiteWriter, explain, retry_while_busy
+from acorn.stores.sqlite.connection import (
+    SQLITE_ERRORS,
+    FileConnection,
+    MemoryConnection,
+    SQLiteWriter,
+    explain,
+    retry_while_busy,
+)
 from acorn.stores.sqlite.statements import SQLiteTransaction
 from acorn.stores.statements import Transaction
 
@@ -53,7 +59,7 @@ class SQLiteStore(DatabaseStore):
 
         try:
             return self._read_connection.use(lambda: retry_while_busy(read))
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise explain(error, self._name) from error
 
     def _prepare_delivery(self) -> None:

@@ -82,9 +82,14 @@ _EXPLANATIONS = {
 """A dict that maps prefixes of the names of SQLite errors to explanations."""
 
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""The exceptions of Python's `sqlite3` module. It cannot decode the message about some damaged schemas."""
+
+
 def explain(error: Exception, name: str) -> StoreError:
     """Return a `StoreError` that explains an error from SQLite and says what to do."""
-    text = next(text for prefixes, text in _EXPLANATIONS.items() if _error_name(error).startswith(prefixes))
+    error_name = "SQLITE_CORRUPT" if isinstance(error, UnicodeDecodeError) else _error_name(error)
+    text = next(text for prefixes, text in _EXPLANATIONS.items() if error_name.startswith(prefixes))
     explained = StoreError(text.format(name=name, error=error))
     explained.__cause__ = error
     return explained
@@ -118,7 +123,7 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES, *, is_reade
         raise StoreError(
             f"Cannot open {name} ({error.strerror}). Check the owner of the file and its directory."
         ) from error
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise explain(error, name) from error
 
 
@@ -337,6 +342,13 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
             self._file = self._file_identity()
         return self._connection
 
+    def drop(self) -> None:
+        # A statement that failed in the middle of a row would keep the locks of a closed connection.
+        if self._connection is not None and self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.rollback()
+        super().drop()
+
     def _file_identity(self) -> tuple[int, ...] | None:
         try:
             status = os.stat(self._path)
@@ -437,7 +449,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
         return outcome
 
     def _explain(self, error: Exception) -> Exception:
-        return explain(error, self._name) if isinstance(error, sqlite3.Error) else error
+        return explain(error, self._name) if isinstance(error, SQLITE_ERRORS) else error
 
     def _check_for_others(self, connection: sqlite3.Connection) -> None:
         if time.monotonic() < self._last_check + _VERSION_INTERVAL:

@@ -328,12 +328,13 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
 
     def __init__(self, path: Path, name: str, *, is_reader: bool = False) -> None:
         super().__init__(lambda: open_file(path, name, is_reader=is_reader))
-        self._path, self._is_reader = path, is_reader
+        self._path, self._is_reader, self._is_read_only = path, is_reader, False
         self._file: tuple[int, ...] | None = None
         self._last_check = 0.0
 
     def connect(self) -> sqlite3.Connection:
-        if time.monotonic() > self._last_check + _STAT_INTERVAL:
+        # A read-only connection does not see the commits of other processes, so the file is checked before each use.
+        if self._is_read_only or time.monotonic() > self._last_check + _STAT_INTERVAL:
             self._last_check = time.monotonic()
             if self._connection is not None and self._file != self._file_identity():
                 self.drop()
@@ -354,8 +355,9 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
             status = os.stat(self._path)
         except OSError:
             return None
-        if self._is_reader and is_read_only(self._path):  # A read-only connection may not notice other changes.
-            return status.st_dev, status.st_ino, status.st_mtime_ns, _has_log(self._path)
+        self._is_read_only = self._is_reader and is_read_only(self._path)
+        if self._is_read_only:
+            return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, _has_log(self._path)
         return status.st_dev, status.st_ino
 
 

@@ -129,7 +129,7 @@ class Transcript:
             extra,
             response.stop_reason,
             refusal,
-            response.usage.copy(),
+            response.usage,
             response.cost,
             response.attempts,
             response.waits,
@@ -172,9 +172,8 @@ class Transcript:
         results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
-            form: Form = (
-                "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
-            )
+            answer_form: Form = "error" if text.startswith(VALIDATION_ERROR_START) else "text"
+            form: Form = answer_form if call.id in texts else "skipped"
             results.append(ResultMessage(call.id, text, form, None))
         if results:
             self._insert_results(results, None)
@@ -241,7 +240,7 @@ class Transcript:
             removed,
             tuple(added),
             tuple(sorted(steps)),
-            response.usage.copy(),
+            response.usage,
             response.cost,
         )
 

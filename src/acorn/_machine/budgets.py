@@ -200,7 +200,8 @@ class Budgets:
         `took` is the duration of the request in seconds. It is None for a summary, whose usage does not influence the
         estimate for the next request.
         """
-        usage = response.usage
+        # The run owns the copy, and a custom model may leave the number of requests at 0.
+        usage = response.usage = replace(response.usage, requests=response.usage.requests or 1)
         if not (usage.input_tokens or usage.output_tokens):
             # The provider has reported no usage, so the cost that LiteLLM computes is 0.
             usage = response.usage = _estimate(usage, request, response)
@@ -209,7 +210,6 @@ class Budgets:
             self.meter.count(usage, took)
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
-        usage.requests = usage.requests or 1  # A custom model may leave the number of requests at 0.
         add_usage(run, usage, response.cost)
         cost, tokens = response.cost, usage.total_tokens
         for budget in self.all:

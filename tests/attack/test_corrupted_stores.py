@@ -36,12 +36,6 @@ def look() -> str:
     return "seen " * 40
 
 
-class Inner(module[str, str]):
-    """Look inside."""
-
-    max_steps = 3
-
-
 class Desk(module[str, str]):
     """Help."""
 
@@ -55,7 +49,7 @@ def desk(store: SQLiteStore) -> Desk:
 
 
 def fill(path: Path) -> None:
-    """Write a finished run, a paused run, a queued run and media-free entries to a new store."""
+    """Write finished runs, a paused run and a queued run to a new store."""
     with closing(SQLiteStore(path)) as store:
         for number in range(6):
             Desk(store=store).using(run_id=f"done-{number}")(f"question {number}")

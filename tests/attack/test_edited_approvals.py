@@ -73,7 +73,7 @@ def agent(store: SQLiteStore, *, in_branch: bool) -> Any:
     replies = [call("refund", **GOOD), finish("done")]
     if not in_branch:
         return Desk(store=store, model=ScriptedModel(replies, by_turn=True))
-    said = {"deep": replies, "hello": [call("inner", result="deep"), finish("done")]}
+    said = {"deep": replies, "hello": [call("inner", input="deep"), finish("done")]}
 
     def answer(request: Any) -> Any:
         roles = [message["role"] for message in request.messages]

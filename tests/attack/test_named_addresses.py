@@ -40,7 +40,7 @@ class Inner(module[str, str]):
 class Outer(module[str, str]):
     """Ask."""
 
-    model: Any = ScriptedModel([call("inner", result="x"), call("ask_human", question="Which?")])
+    model: Any = ScriptedModel([call("inner", input="x"), call("ask_human", question="Which?")])
     branches = {"inner": Inner}
     max_steps = 3
 

@@ -2,7 +2,7 @@
 
     python examples/support.py
     acorn run examples/support.py --message "My parcel 17 never came." --store runs.db
-    acorn resume RUN --yes --store runs.db
+    acorn resume RUN --agent examples/support.py --yes --store runs.db
 
 A paused run is saved in the store, so no process has to wait for the approval. Small refunds need no approval. acorn
 never starts a refund twice, even if the process ends during the refund.

@@ -14,9 +14,9 @@ Cut = Callable[[bytes], bool]
 class CuttingProxy:
     """Forward each connection to a port, and cut it before or after the server receives the data."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, own_port: int = 0) -> None:
         self._target = ("127.0.0.1", port)
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server(("127.0.0.1", own_port))
         self.port = int(self._server.getsockname()[1])
         self.before: Cut | None = None
         """Cut once before this reaches the server."""

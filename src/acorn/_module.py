@@ -261,6 +261,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         answer: Any = _UNSET,
         answers: Mapping[str, Any] = MappingProxyType({}),
         deps: Deps = _UNSET,
+        retry: bool = False,
     ) -> Out:
         """Resume a stored run that was interrupted or waits for human input, and return its output.
 
@@ -270,11 +271,12 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
         acorn does not repeat committed model requests and tool calls. If the run has already finished, its stored
         output is returned. Use `answer` if the run has one open request. If it has several, use `answers`, a dict that
-        maps request ids to answers.
+        maps request ids to answers. A run that failed because five processes died at the same step stays failed, unless
+        you set `retry=True`.
         """
         agent = self if deps is _UNSET else self.using(deps=deps)
         is_single = answer is not _UNSET
-        run = _caller(agent).resume(run_id, answer if is_single else answers, is_single=is_single)
+        run = _caller(agent).resume(run_id, answer if is_single else answers, is_single=is_single, retry=retry)
         return cast(Out, run.output)
 
     async def aresume(
@@ -285,11 +287,12 @@ class module(AgentBase, Generic[In, Out, Deps]):
         answer: Any = _UNSET,
         answers: Mapping[str, Any] = MappingProxyType({}),
         deps: Deps = _UNSET,
+        retry: bool = False,
     ) -> Out:
         """Resume a stored run on the event loop, and return its output."""
         agent = self if deps is _UNSET else self.using(deps=deps)
         is_single = answer is not _UNSET
-        run = await _caller(agent).aresume(run_id, answer if is_single else answers, is_single=is_single)
+        run = await _caller(agent).aresume(run_id, answer if is_single else answers, is_single=is_single, retry=retry)
         return cast(Out, run.output)
 
     def submit(self, /, *args: Any, **kwargs: Any) -> Handle[Out]:

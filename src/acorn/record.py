@@ -6,7 +6,9 @@ history of a record. All other changes are made by the machine, which is the int
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import pickle
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +26,7 @@ from typing_extensions import TypeVar
 from acorn._formats.json import describe_error, excerpt, to_json_data
 from acorn._history.history import History, own_messages
 from acorn.errors import AcornError
-from acorn.types import ForkedFrom, JsonObject, Message, Usage
+from acorn.types import ForkedFrom, JsonObject, Message, Request, Usage
 
 if TYPE_CHECKING:
     from acorn.journal import BranchFinished, Entry, Listener, ToolFinished
@@ -46,6 +48,15 @@ The step and the call id follow the prefix."""
 def call_key(run_id: str, step: int, call_id: str) -> str:
     """Return a text that identifies one tool call among the tool calls of all runs."""
     return f"{run_id}:{step}:{call_id}"
+
+
+def approval_digest(request: Request, answer: object) -> str:
+    """Return a hash that binds an answer to the tool and the arguments that a request for approval shows.
+
+    `answer` is JSON data.
+    """
+    shown = json.dumps([request.id, request.tool, request.arguments, answer], sort_keys=True)
+    return hashlib.sha256(shown.encode()).hexdigest()
 
 
 def history_of_run(run: Run) -> History:

@@ -22,6 +22,8 @@ from acorn.testing import ScriptedModel, call, finish
 
 PAID: list[tuple[str, float]] = []
 
+DESK = f"{AGENTS / 'desk.py'}:Desk"
+
 
 @pytest.fixture(autouse=True)
 def _nothing_paid() -> None:
@@ -344,16 +346,16 @@ def test_answer_command_takes_words_for_approval(command: Any, tmp_path: Path) -
         '{"approved": false, "reason": "too much"}': False,
     }.items():
         with case(word):
-            assert command("run", f"{AGENTS / 'desk.py'}:Desk", "order 17")[0] == 3
+            assert command("run", DESK, "order 17")[0] == 3
             (request,) = acorn.runs(tmp_path / "runs.db").requests()
             assert command("answer", request.id[:8], word)[0] == 0
-            assert command("resume", request.run_id[:8])[:2] == (0, '"settled"\n')
+            assert command("resume", request.run_id[:8], "--agent", DESK)[:2] == (0, '"settled"\n')
             results = tool_results(acorn.runs(tmp_path / "runs.db").get(request.run_id))
             assert ("20.0 paid" in results) == is_paid
 
 
 def test_answer_command_refuses_other_text_for_approval(command: Any, tmp_path: Path) -> None:
-    assert command("run", f"{AGENTS / 'desk.py'}:Desk", "order 17")[0] == 3
+    assert command("run", DESK, "order 17")[0] == 3
     (request,) = acorn.runs(tmp_path / "runs.db").requests()
     for word in ("too much", "maybe", "nope", "1", "[]"):
         with case(word):
@@ -368,9 +370,9 @@ def test_answer_command_refuses_other_text_for_approval(command: Any, tmp_path: 
 def test_answer_option_of_resume_command_takes_words(command: Any, tmp_path: Path) -> None:
     for word, is_paid in {"yes": True, "no": False}.items():
         with case(word):
-            assert command("run", f"{AGENTS / 'desk.py'}:Desk", "order 17")[0] == 3
+            assert command("run", DESK, "order 17")[0] == 3
             (request,) = acorn.runs(tmp_path / "runs.db").requests()
-            assert command("resume", request.run_id[:8], "--answer", word)[:2] == (0, '"settled"\n')
+            assert command("resume", request.run_id[:8], "--agent", DESK, "--answer", word)[:2] == (0, '"settled"\n')
             results = tool_results(acorn.runs(tmp_path / "runs.db").get(request.run_id))
             assert ("20.0 paid" in results) == is_paid
 

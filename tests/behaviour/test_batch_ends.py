@@ -137,10 +137,10 @@ class Slow(MemoryStore):
         self.asked, self.may = threading.Event(), threading.Event()
         self.may.set()
 
-    def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
+    def claim(self, run_id: str, holder: Process, *, retry: bool = False) -> Sequence[StoredRun] | None:
         self.asked.set()
         assert self.may.wait(PATIENCE)
-        return super().claim(run_id, holder)
+        return super().claim(run_id, holder, retry=retry)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -41,9 +41,12 @@ from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
+from acorn._formats.json import to_json_data
+from acorn._machine.human_input import PersonsAnswer
 from acorn._machine.saved_run import load, save
 from acorn.journal import Entry, InputReceived, InputRequested, RunPaused, ToolFinished, ToolStarted
 from acorn.models import ModelRequest
+from acorn.record import approval_digest
 from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -156,7 +159,15 @@ class Office:
     def resume(self, answers: dict[str, Any] | None = None) -> Any:
         kept = self.saved()
         again = load(self.plan, kept.pop(self.run.id))
-        self._go((SavedTree if self.way == "saved" else Tree)(again, kept, answers), again.run)
+        seen = {request.id: request for request in (self.output.requests if answers else ())}
+        given = {
+            request_id: PersonsAnswer(
+                data := to_json_data(value),
+                approval_digest(seen[request_id], data) if request_id in seen else None,
+            )
+            for request_id, value in (answers or {}).items()
+        }
+        self._go((SavedTree if self.way == "saved" else Tree)(again, kept, given), again.run)
         return self.output
 
     def answer(self, *values: Any) -> Any:
@@ -263,7 +274,7 @@ def test_second_answer_to_same_request_raises_store_error() -> None:
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
     first, second = again.calls.open_requests()
-    again.take_answers({first.id: "x"}, 9.0)
+    again.take_answers({first.id: PersonsAnswer("x", None)}, 9.0)
     assert again.calls.open_requests() == [second]
     with pytest.raises(StoreError, match="is already answered"):
         again.calls.check_answer(first.id, "y")
@@ -1256,7 +1267,8 @@ def test_idempotency_key_of_call_is_unchanged_after_reload(way: str) -> None:
     walk_on(tree, again.run.id, way)
     (request,) = waits(again.run).requests
     last = load(loop.plan, json.loads(json.dumps(save(again))))
-    walk_on(Tree(last, None, {request.id: True}), last.run.id, way)
+    approved = PersonsAnswer(True, approval_digest(request, True))
+    walk_on(Tree(last, None, {request.id: approved}), last.run.id, way)
     assert last.run.output == "ok"
     assert keys == [f"{loop.run.id}:1:n", f"{loop.run.id}:1:n", f"{loop.run.id}:2:p"]
     with pytest.raises(AcornError, match="not inside a tool call"):

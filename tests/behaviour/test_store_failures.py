@@ -322,7 +322,7 @@ def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
 
 def test_store_failure_in_claim_of_already_cancelled_task_is_ignored() -> None:
     class Failing(MemoryStore):
-        def claim(self, run_id: str, holder: Process) -> Any:
+        def claim(self, run_id: str, holder: Process, *, retry: bool = False) -> Any:
             began.set()
             assert may_go_on.wait(PATIENCE)
             raise StoreError("Away.")
@@ -402,13 +402,13 @@ def test_unreadable_stored_run_raises_store_error_and_is_deletable(tmp_path: Pat
 )
 def test_task_cancelled_during_claim_releases_run(way: str, is_impatient: bool) -> None:
     class Slow(MemoryStore):
-        def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
+        def claim(self, run_id: str, holder: Process, *, retry: bool = False) -> Sequence[StoredRun] | None:
             if not is_slow:
-                return super().claim(run_id, holder)
+                return super().claim(run_id, holder, retry=retry)
             began.set()
             assert may_go_on.wait(PATIENCE)
             try:
-                return super().claim(run_id, holder)
+                return super().claim(run_id, holder, retry=retry)
             finally:
                 has_claimed.set()
 

@@ -14,6 +14,7 @@ import acorn as library
 
 SCOUT = AGENTS / "scout.py"
 NEST = AGENTS / "nest.py"
+AGENT = ("--agent", SCOUT)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def run_id(acorn: Acorn, store: Path) -> str:
 
 
 def test_fork_command_warns_which_tools_run_again(acorn: Acorn, store: Path, run_id: str) -> None:
-    ended = acorn("fork", run_id[:8], "--before", 2, "--store", store)
+    ended = acorn("fork", run_id[:8], *AGENT, "--before", 2, "--store", store)
     assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"})
     begin = ended.err.index("Scout on")
     said = ended.err[:begin]
@@ -53,7 +54,18 @@ def test_fork_with_edited_tool_result_and_new_prompt_uses_both(
 ) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
     ended = acorn(
-        "fork", run_id, "--before", 3, "--edit", "look-1=nothing", "--prompt", "prompt.md", "--store", store, "--json"
+        "fork",
+        run_id,
+        *AGENT,
+        "--before",
+        3,
+        "--edit",
+        "look-1=nothing",
+        "--prompt",
+        "prompt.md",
+        "--store",
+        store,
+        "--json",
     )
     assert ended.code == 0, ended.err
     assert ended.output["output"] == {"report": "Be brief. seen place 0; nothing; 3"}
@@ -63,14 +75,14 @@ def test_fork_with_edited_tool_result_and_new_prompt_uses_both(
 
 
 def test_fork_edit_with_ambiguous_tool_name_is_rejected(acorn: Acorn, store: Path, run_id: str) -> None:
-    assert acorn("fork", run_id, "--before", 2, "--edit", "look=dark", "--store", store).output == {
+    assert acorn("fork", run_id, *AGENT, "--before", 2, "--edit", "look=dark", "--store", store).output == {
         "report": "Look around. dark; seen place 1; 3"
     }
-    ended = acorn("fork", run_id, "--before", 3, "--edit", "look=dark", "--store", store)
+    ended = acorn("fork", run_id, *AGENT, "--before", 3, "--edit", "look=dark", "--store", store)
     assert ended.code == 2
     assert "`look` was called 2 times before step 3. Use one of these ids: `look-0`, `look-1`" in ended.err
     for edit, words in (("nobody=1", "no call `nobody` before step 3"), ("look", "CALL=VALUE")):
-        ended = acorn("fork", run_id, "--before", 3, "--edit", edit, "--store", store)
+        ended = acorn("fork", run_id, *AGENT, "--before", 3, "--edit", edit, "--store", store)
         assert ended.code == 2
         assert words in ended.err
 
@@ -83,11 +95,13 @@ def test_fork_of_branch_is_rejected_and_fork_of_its_root_run_succeeds(acorn: Aco
     for branch in (outer, inner):
         ended = acorn("fork", branch.id, "--before", 1, "--store", store)
         assert ended.code == 2
-        assert f"`acorn fork {run.id[:8]} --before 2` calls `outer` again" in ended.err
+        assert (
+            f"`acorn fork {run.id[:8]} --store {store} --agent {NEST}:Nest --before 2` calls `outer` again" in ended.err
+        )
         assert "--before 3` keeps the result of `outer`" in ended.err
-    ended = acorn("fork", run.id, "--before", 2, "--store", store)
+    ended = acorn("fork", run.id, "--agent", NEST, "--before", 2, "--store", store)
     assert ended.output == "done"
-    ended = acorn("fork", run.id, "--before", 3, "--store", store, "--json")
+    ended = acorn("fork", run.id, "--agent", NEST, "--before", 3, "--store", store, "--json")
     assert (ended.code, ended.output["output"]) == (0, "done")
 
 
@@ -95,7 +109,7 @@ def test_fork_with_model_option_uses_that_model(
     acorn: Acorn, store: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    ended = acorn("fork", run_id, "--before", 2, "--model", "openai/none", "--store", store)
+    ended = acorn("fork", run_id, *AGENT, "--before", 2, "--model", "openai/none", "--store", store)
     assert ended.code in (1, 2)
     assert "openai/none" in ended.err
 
@@ -111,7 +125,7 @@ def test_fork_of_saved_file_prints_output(acorn: Acorn, store: Path, run_id: str
 
 @pytest.mark.parametrize("step", [0, 9, -1])
 def test_fork_at_wrong_step_exits_with_2_and_one_line_error(acorn: Acorn, store: Path, run_id: str, step: int) -> None:
-    ended = acorn("fork", run_id, "--before", step, "--store", store)
+    ended = acorn("fork", run_id, *AGENT, "--before", step, "--store", store)
     assert (ended.code, ended.out) == (2, "")
     assert "must be a step from 1 to 4: the run ended in step 4" in ended.err
 
@@ -124,7 +138,7 @@ def test_fork_with_wrong_arguments_exits_with_2_and_error(
         (["fork", "zzz", "--before", 2, "--store", store], "There is no run `zzz`"),
         (["fork", "missing.json", "--before", 2], "There is no file `missing.json`, and there is no store here"),
         (["fork", run_id, "--before", "x", "--store", store], "--before"),
-        (["fork", run_id, "--before", 2, "--prompt", "none.md", "--store", store], "none.md"),
+        (["fork", run_id, *AGENT, "--before", 2, "--prompt", "none.md", "--store", store], "none.md"),
         (["fork", run_id, "--before", 2, "--agent", f"{SCOUT}:Nobody", "--store", store], "Nobody"),
     ):
         ended = acorn(*words)
@@ -168,6 +182,6 @@ def test_show_with_python_option_prints_no_api_key(acorn: Acorn, store: Path, mo
 def test_fork_with_save_option_writes_copied_and_new_steps(
     acorn: Acorn, store: Path, run_id: str, tmp_path: Path
 ) -> None:
-    assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
+    assert acorn("fork", run_id, *AGENT, "--before", 3, "--store", store, "--save", "fork.json").code == 0
     events = library.Run.from_json((tmp_path / "fork.json").read_text(encoding="utf-8")).thread
     assert [event.iteration for event in events if event.type == "tool_call"] == [1, 2, 3, 4]

@@ -20,6 +20,7 @@ from tests.waiting import PATIENCE, comes_true
 import acorn as library
 
 DESK = AGENTS / "desk.py"
+AGENT = ("--agent", f"{DESK}:Desk")
 
 
 @pytest.fixture(autouse=True)
@@ -47,20 +48,20 @@ def test_paused_run_exits_with_3_and_prints_resume_command(acorn: Acorn, store: 
     assert ended.code == 3
     assert ended.out == ""
     assert "May `refund` be called" in ended.err
-    assert f"To answer: acorn resume {facts.id[:8]} --store {store} --yes" in ended.err
+    assert f"To answer: acorn resume {facts.id[:8]} --agent {DESK}:Desk --store {store} --yes" in ended.err
 
 
 def test_resume_with_yes_option_finishes_run(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
-    ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
+    ended = acorn("resume", facts.id[:8], "--yes", *AGENT, "--store", store)
     assert (ended.code, ended.output) == (0, "settled")
-    again = acorn("resume", facts.id[:8], "--store", store)
+    again = acorn("resume", facts.id[:8], *AGENT, "--store", store)
     assert (again.code, again.output) == (0, "settled")
 
 
 def test_resume_with_rejection_option_stores_reason(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
-    assert acorn("resume", facts.id, "--no", "too much", "--store", store).code == 0
+    assert acorn("resume", facts.id, "--no", "too much", *AGENT, "--store", store).code == 0
     shown = acorn("show", facts.id[:8], "--store", store, "--full").out
     assert "The reason: too much" in shown
 
@@ -74,9 +75,9 @@ def test_answer_command_stores_answer_and_prints_resume_command(
     assert "Which colour?" in acorn("runs").out
     ended = acorn("answer", request.id[:8], "blue")
     assert ended.code == 0
-    assert f"acorn resume {facts.id[:8]}" in ended.err
+    assert f"acorn resume {facts.id[:8]} --agent {DESK}:Curious" in ended.err
     assert acorn("answer", request.id, "red").code == 2
-    assert acorn("resume", facts.id[:8]).output == "blue"
+    assert acorn("resume", facts.id[:8], "--agent", f"{DESK}:Curious").output == "blue"
 
 
 def test_json_option_of_paused_run_prints_open_questions_and_approvals(acorn: Acorn, store: Path) -> None:
@@ -104,7 +105,7 @@ def test_runs_and_show_commands_print_stored_runs(acorn: Acorn, store: Path) -> 
 def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("cancel", facts.id[:6], "--store", store).code == 0
-    assert acorn("resume", facts.id, "--yes", "--store", store).code != 0
+    assert acorn("resume", facts.id, "--yes", *AGENT, "--store", store).code != 0
     assert acorn("delete", facts.id[:6], "--store", store).code == 0
     assert not library.runs(store).list()
     acorn("run", f"{DESK}:Echo", "hello", "--store", store)
@@ -156,9 +157,9 @@ def test_ctrl_c_prints_resume_command_and_run_is_resumed(tmp_path: Path, store: 
     assert process.returncode == 130
     (facts,) = library.runs(store).list()
     assert facts.status == "stopped"
-    assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --store {store}" in errors
+    assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --agent {DESK}:Slow --store {store}" in errors
     go.touch()
-    process = start("resume", facts.id[:8], "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
+    process = start("resume", facts.id[:8], "--agent", f"{DESK}:Slow", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
     out, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, json.loads(out)) == (0, "awake"), errors
 
@@ -188,7 +189,7 @@ def test_run_stopped_by_retryable_model_failure_prints_resume_command(tmp_path: 
     _, errors = process.communicate(timeout=PATIENCE)
     (facts,) = library.runs(store).list()
     assert process.returncode == 1
-    assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --store {store}" in errors
+    assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --agent {agent} --store {store}" in errors
 
 
 def test_show_follow_prints_run_of_other_process(tmp_path: Path, store: Path) -> None:
@@ -198,7 +199,7 @@ def test_show_follow_prints_run_of_other_process(tmp_path: Path, store: Path) ->
     (facts,) = library.runs(store).list()
     assert facts.status == "running"
     watcher = start("show", facts.id, "--follow", "--store", store)
-    other = start("resume", facts.id, "--store", store)
+    other = start("resume", facts.id, "--agent", f"{DESK}:Slow", "--store", store)
     _, errors = other.communicate(timeout=PATIENCE)
     assert other.returncode == 1 or other.returncode == 2
     assert "is driven by process" in errors
@@ -218,7 +219,7 @@ def test_paused_run_of_killed_process_is_answered_from_second_terminal(tmp_path:
     second = start("answer", request.id[:8], "true", "--store", store)
     second.communicate(timeout=PATIENCE)
     assert second.returncode == 0
-    third = start("resume", library.runs(store).list()[0].id, "--store", store, DESK_LOG=log)
+    third = start("resume", library.runs(store).list()[0].id, *AGENT, "--store", store, DESK_LOG=log)
     out, errors = third.communicate(timeout=PATIENCE)
     assert (third.returncode, json.loads(out)) == (0, "settled"), errors
     assert log.read_text() == "20.0\n"
@@ -309,16 +310,15 @@ def test_chat_with_class_without_text_field_exits_with_2(acorn: Acorn, store: Pa
     assert "Cannot chat with" in ended.err
 
 
-def test_resume_after_agent_file_was_renamed_suggests_agent_option(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+def test_resume_with_moved_agent_file_uses_agent_option(acorn: Acorn, store: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "old_desk.py", tmp_path / "new_desk.py"
     old.write_text(DESK.read_text())
     acorn("run", f"{old}:Desk", "order 17", "--store", store)
     (facts,) = library.runs(store).list()
     old.rename(new)
     sys.modules.pop("old_desk", None)
-    ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
+    ended = acorn("resume", facts.id[:8], "--yes", "--store", store, "--agent", f"{old}:Desk")
     assert ended.code == 2
-    assert "--agent FILE:CLASS" in ended.err
     assert library.runs(store).list()[0].status == "waiting"
     ended = acorn("resume", facts.id[:8], "--yes", "--store", store, "--agent", f"{new}:Desk")
     assert (ended.code, ended.output) == (0, "settled")
@@ -363,7 +363,8 @@ def test_run_of_killed_python_program_is_resumed_with_acorn_resume(store: Path, 
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (facts,) = library.runs(store).list()
     assert facts.status == "stopped"
-    words = [sys.executable, "-m", "acorn", "resume", facts.id[:8], "--store", str(store)]
+    words = [sys.executable, "-m", "acorn", "resume", facts.id[:8], "--agent", f"{file}:Outer"]
+    words += ["--store", str(store)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, '"settled"'), ended.stderr
     assert "looked" not in ended.stderr, "what was committed in the branch is not done again"
@@ -371,12 +372,12 @@ def test_run_of_killed_python_program_is_resumed_with_acorn_resume(store: Path, 
 
 def test_resume_command_prints_only_new_steps_and_total_tokens(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
-    ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
+    ended = acorn("resume", facts.id[:8], "--yes", *AGENT, "--store", store)
     (facts,) = library.runs(store).list()
     assert "step 1: refund(amount=20.0) -> 20.0 paid" in ended.err
     assert f"finished: 1 step, {facts.usage.total_tokens} tokens" in ended.err
     assert "look()" not in ended.err, "what was shown before"
-    again = acorn("resume", facts.id[:8], "--store", store)
+    again = acorn("resume", facts.id[:8], *AGENT, "--store", store)
     assert f"finished: 1 step, {facts.usage.total_tokens} tokens" in again.err
 
 

@@ -61,5 +61,6 @@ def test_unanswered_terminal_prompt_prints_resume_command(tmp_path: Path, is_int
     assert terminal.end() == (130 if is_interrupted else 3)
     (facts,) = acorn.runs(store).list()
     assert facts.status == "waiting"
-    assert f"To answer: acorn resume {facts.id[:8]} --store {store} --yes" in terminal.screen.text.replace("\n", "")
+    command = f"To answer: acorn resume {facts.id[:8]} --agent {AGENTS / 'desk.py'}:Desk --store {store} --yes"
+    assert command in terminal.screen.text.replace("\n", "")
     assert "Traceback" not in terminal.screen.text

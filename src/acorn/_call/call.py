@@ -63,11 +63,11 @@ class AgentCaller(Generic[Out, Deps]):
     def astream(self, args: plans.Arguments, kwargs: JsonObject) -> AsyncGenerator[StreamChunk[Out]]:
         return _astream(self._start(args, kwargs), in_thread=self._has_run_id)
 
-    def resume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
-        return drive(_load_run(self._agent, run_id, answers, is_single=is_single))
+    def resume(self, run_id: str, answers: object, *, is_single: bool, retry: bool = False) -> Run[Out, Deps]:
+        return drive(_load_run(self._agent, run_id, answers, is_single=is_single, retry=retry))
 
-    async def aresume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
-        load = partial(_load_run, self._agent, run_id, answers, is_single=is_single)
+    async def aresume(self, run_id: str, answers: object, *, is_single: bool, retry: bool = False) -> Run[Out, Deps]:
+        load = partial(_load_run, self._agent, run_id, answers, is_single=is_single, retry=retry)
         return await adrive(await build_in_thread(load))
 
     def submit(self, args: plans.Arguments, kwargs: JsonObject) -> Handle[Out]:
@@ -178,10 +178,10 @@ def start_run(agent: AgentBase, machine: Machine) -> Tree:
     return _start_stored_run(agent, machine)
 
 
-def _start_stored_run(agent: AgentBase, machine: Machine) -> Tree:
+def _start_stored_run(agent: AgentBase, machine: Machine, *, retry: bool = False) -> Tree:
     run_id, store, origin = machine.run.id, plans.store_of(machine.plan.spec), plans.origin_of(agent)
     if agent.__acorn_call_options__.run_id is not None:
-        stored_runs = claim(store, run_id, origin.agent, machine.run.input)
+        stored_runs = claim(store, run_id, origin.agent, machine.run.input, retry=retry)
         if stored_runs is not None:
             return load_tree(stored_runs, machine.plan, store, origin)
     return Tree(machine, committer=RunCommitter(store, run_id, origin))
@@ -204,14 +204,14 @@ def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: st
             raise stored_failure(stored_runs, store)
         if is_final(stored_runs[0]):
             store.delete(run_id)
-    return _start_stored_run(row_agent, machine)
+    return _start_stored_run(row_agent, machine, retry=retry)
 
 
-def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool) -> Tree:
+def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool, retry: bool = False) -> Tree:
     """Claim a stored run, load it, and apply answers to its requests for human input.
 
     `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is the answer to the only
-    request.
+    request. With `retry`, a run whose step has killed several processes can be claimed.
     """
     owner = type(agent).__name__
     value: object = run_id
@@ -225,7 +225,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     plan = plans.plan_for(agent, active_overrides.get())
     plans.check_plan(plan)
     store, origin = plans.store_of(plan.spec), plans.origin_of(agent)
-    stored_runs = claim(store, run_id, origin.agent)
+    stored_runs = claim(store, run_id, origin.agent, retry=retry)
     if stored_runs is None:
         raise run_not_found_error(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single)
@@ -241,9 +241,11 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
 # Streams
 
 
-def resume_stream(agent: AgentBase, run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk]:
+def resume_stream(
+    agent: AgentBase, run_id: str, answers: Mapping[str, Any], *, retry: bool = False
+) -> Generator[StreamChunk]:
     """Load a stored run immediately, and return an iterator that resumes the run and yields its chunks."""
-    loaded = _load_run(agent, run_id, answers, is_single=False)
+    loaded = _load_run(agent, run_id, answers, is_single=False, retry=retry)
     return _stream(lambda: loaded)
 
 

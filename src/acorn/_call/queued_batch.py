@@ -105,7 +105,7 @@ class QueuedBatch(Generic[Out]):
         if is_final(stored_runs[0]):
             store.delete(run_id)
             self._submission.put([queued])
-        elif claim_run(store, run_id):
+        elif claim_run(store, run_id, retry=True):
             store.release(run_id, this_process(), "queued")
 
     # Results

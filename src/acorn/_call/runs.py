@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from acorn._drive.bridge import SYNC, Bridge
+from acorn._drive.commit import translate_read_errors
 from acorn._drive.driver import iterate_inline
 from acorn._drive.load import read_record
 from acorn._formats.blobs import BlobReader
@@ -119,8 +120,10 @@ async def follow_run(store: Store, run_id: str, continues: Sequence[Status], bri
             status, rows = await bridge.call(store.follow, run_id, position)
             if status is None:
                 raise run_not_found_error(run_id, store.name)
-            blobs = BlobReader(store.media)
-            for entry in decode_entries([blobs.read(row.entry) for row in rows]):
+            with translate_read_errors(run_id, store):
+                blobs = BlobReader(store.media)
+                entries = decode_entries([blobs.read(row.entry) for row in rows])
+            for entry in entries:
                 yield entry
             if rows:
                 position = rows[-1].position

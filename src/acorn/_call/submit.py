@@ -20,7 +20,7 @@ from acorn._call.runs import follow_run
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.module_base import AgentBase, BatchItem
 from acorn._declare.settings import SETTINGS
-from acorn._declare.spec_cache import active_overrides, agent_name, spec_within
+from acorn._declare.spec_cache import active_overrides, agent_name, read_spec, spec_within
 from acorn._drive.bridge import ASYNC, SYNC, Bridge
 from acorn._drive.driver import iterate_inline, run_inline
 from acorn._drive.load import check_fit, read_record, stored_failure
@@ -28,11 +28,12 @@ from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._history.saved_form import decode_instance
 from acorn._machine.state import MODEL_OBJECT
+from acorn._machine.stored_settings import declared_addresses, undeclared_address
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store, run_not_found_error
-from acorn.types import JsonObject, Paused
+from acorn.types import JsonObject, Paused, is_list_or_tuple
 
 Out = TypeVar("Out", default=Any)
 
@@ -131,12 +132,20 @@ class Submission:
                     f"`{name}` of this `{owner}` is {excerpt(value)}, which cannot be stored with a queued run. Set it "
                     f"on the class."
                 )
-            lost = sorted(value.keys() - stored[name].keys()) if isinstance(value, dict) else []
-            if lost:
+            lost = _lost_keys(value, stored[name])
+            address = undeclared_address({name: stored[name]}, declared_addresses(read_spec(type(self._agent))))
+            if lost or (name == "model" and address is not None):
                 raise DeclarationError(
-                    f"`{name}` of this `{owner}` has `{'`, `'.join(lost)}`, which cannot be stored with a queued run. "
-                    f"Set it on the class, or set an API key in the environment of the workers."
+                    f"`{name}` of this `{owner}` has `{'`, `'.join(lost or [str(address)])}`, which cannot be stored "
+                    f"with a queued run. Set it on the class, or set an API key in the environment of the workers."
                 )
+
+
+def _lost_keys(value: object, stored: Any) -> list[str]:
+    """Return the keys of a model dict, or of the dicts in a list of models, that are not stored."""
+    if is_list_or_tuple(value):
+        return [key for each, saved in zip(value, stored, strict=True) for key in _lost_keys(each, saved)]
+    return sorted(value.keys() - stored.keys()) if isinstance(value, dict) else []
 
 
 def _has_object(model: object) -> bool:

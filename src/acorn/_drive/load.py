@@ -15,11 +15,13 @@ from acorn._drive.tree import Tree
 from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._history.saved_form import decode_instance, decode_record
+from acorn._machine.human_input import PersonsAnswer
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
+from acorn._machine.stored_settings import check_saved_run, declared_addresses
 from acorn.errors import StoreError
-from acorn.record import Run
+from acorn.record import Run, approval_digest
 from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject, Request
@@ -28,12 +30,15 @@ _SECONDS_TO_RELEASE = 5.0
 """The seconds that a healthy store needs at most to claim and release a run."""
 
 
-def claim(store: Store, run_id: str, agent: str, value: BaseModel | None = None) -> Sequence[StoredRun] | None:
+def claim(
+    store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, retry: bool = False
+) -> Sequence[StoredRun] | None:
     """Claim a stored run for this process, check its class and input, and return the stored run and its branches.
 
-    Return None if the store does not contain the run.
+    Return None if the store does not contain the run. With `retry`, a run whose step has killed several processes can
+    be claimed.
     """
-    stored = claim_run(store, run_id)
+    stored = claim_run(store, run_id, retry=retry)
     if stored is not None:
         try:
             check_fit(stored[0], store, agent, value)
@@ -57,8 +62,10 @@ def check_fit(stored: StoredRun, store: Store, agent: str, value: BaseModel | No
         )
     if value is None:
         return
-    before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
-    if before != now and _saved_form(decode_instance(type(value), before, "input")) != now:
+    with translate_read_errors(run_id, store):
+        before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
+        is_same = before == now or _saved_form(decode_instance(type(value), before, "input")) == now
+    if not is_same:
         raise StoreError(
             f"Run {run_id} in {store.name} was started with another input. Pass the original input, or use another "
             f"`run_id`."
@@ -79,17 +86,20 @@ def load_tree(
     instead the answer to the only unanswered request. If the run has finished, the `Tree` contains only its result.
     Raise a `StoreError` if the run failed or was cancelled, because it cannot be resumed.
     """
-    root, *below = stored
+    root = stored[0]
     run_id, facts = root.facts.id, root.facts
     try:
         with translate_read_errors(run_id, store):
-            blobs = BlobReader(store.media)
+            blobs, addresses = BlobReader(store.media), declared_addresses(plan.spec)
+            saved = {each.facts.id: to_saved_run(each, blobs) for each in stored}
+            for each in saved.values():
+                check_saved_run(each, addresses, f"Run {run_id} in {store.name}")
+            saved_root = saved.pop(run_id)
             if root.has_started:
-                machine = load(plan, to_saved_run(root, blobs), plan.deps)
+                machine = load(plan, saved_root, plan.deps)
             else:  # The run was queued and starts here.
                 value = decode_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
                 machine = Machine(plan, Run(run_id, value, deps=plan.deps))
-            saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
             committer = RunCommitter(store, run_id, origin, stored)
         if machine.is_over and machine.run.error is not None:
             raise StoreError(
@@ -101,11 +111,11 @@ def load_tree(
         new_answers = _answers_by_request(store, run_id, answers, is_one=is_one)
         if machine.is_over:
             return Tree(machine, saved)
-        stored_answers = {each.request.id: each.value for each in store.answers(run_id)}
+        stored_answers = {each.request.id: PersonsAnswer(each.value, each.digest) for each in store.answers(run_id)}
         # Stored answers are not checked again, because they cannot be corrected. The model receives an error instead.
         tree = Tree(machine, saved, new_answers, committer, stored_answers)
         for request_id, answer in new_answers.items():  # `Tree` has checked the answers. Store them before their use.
-            store.answer(request_id, answer)
+            store.answer(request_id, answer.value)
         return tree
     except BaseException:
         _release(store, stored)
@@ -173,18 +183,21 @@ def stored_failure(stored: Sequence[StoredRun], store: Store) -> Exception:
     return StoreError(stored[0].facts.error or f"Run {run.id} failed.")
 
 
-def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> JsonObject:
+def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> dict[str, PersonsAnswer]:
     """Return the answers that were passed to `resume`, as a dict that maps request ids to answers.
 
     If `is_one` is True, `answers` is the answer to the only unanswered request for human input.
     """
+    if not is_one and not answers:
+        return {}
+    requests = store.requests(run_id)
     if is_one:
-        requests = store.requests(run_id)
         if len(requests) != 1:
             raise StoreError(_not_one_request(run_id, requests))
-        return {requests[0].id: to_json_data(answers)}
-    by_request: JsonObject = answers or {}
-    return {request_id: to_json_data(answer) for request_id, answer in by_request.items()}
+        answers = {requests[0].id: answers}
+    values: JsonObject = {request_id: to_json_data(answer) for request_id, answer in answers.items()}
+    digests = {each.id: approval_digest(each, values[each.id]) for each in requests if each.id in values}
+    return {request_id: PersonsAnswer(value, digests.get(request_id)) for request_id, value in values.items()}
 
 
 def _not_one_request(run_id: str, requests: Sequence[Request]) -> str:

@@ -29,6 +29,7 @@ from acorn._formats.blobs import to_saved_data
 from acorn._history.transcript import finish_call
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
+from acorn._machine.human_input import PersonsAnswer
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
@@ -52,9 +53,9 @@ class Tree:
         self,
         root: Machine,
         saved: Mapping[str, JsonObject] | None = None,
-        answers: Mapping[str, object] | None = None,
+        answers: Mapping[str, PersonsAnswer] | None = None,
         committer: RunCommitter | None = None,
-        stored_answers: Mapping[str, object] | None = None,
+        stored_answers: Mapping[str, PersonsAnswer] | None = None,
     ) -> None:
         if VARIABLE in os.environ:
             check_setting()
@@ -63,7 +64,7 @@ class Tree:
         self._saved = dict(saved or {})
         """A dict that maps run ids to saved branches that are not loaded yet. Their parents load them later."""
         if answers:
-            check_answers(root, self._saved, answers)
+            check_answers(root, self._saved, {request_id: answer.value for request_id, answer in answers.items()})
         self._answers = {**(stored_answers or {}), **(answers or {})}
         """A dict that maps request ids to the human answers that arrived during the pause."""
         self.can_pause = root.spec.store is not None

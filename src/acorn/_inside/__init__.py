@@ -11,8 +11,10 @@ fast. The functions that start and drive runs need `asyncio` and are in `acorn._
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from pydantic import ValidationError
@@ -63,9 +65,10 @@ from acorn._history.saved_form import RecordedError as RecordedError
 from acorn._machine.human_input import read_decision as read_decision
 from acorn._machine.machine import FINISHED as FINISHED
 from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
-from acorn.errors import InputError
+from acorn._machine.stored_settings import check_submitted, declared_addresses
+from acorn.errors import InputError, StoreError
 from acorn.journal import Entry
-from acorn.stores.port import RunFacts, StoredRun
+from acorn.stores.port import RunFacts, Store, StoredRun
 from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object
 
 Agent = module[Any, Any]
@@ -152,6 +155,16 @@ def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> J
     return _saved_form.encode_request(record) if isinstance(record, Request) else _saved_form.fields_of(record)
 
 
+def with_stored_settings(agent: AgentT, stored: StoredRun, store: Store) -> AgentT:
+    """Return a copy of an agent with a store, and with the settings of the instance that started a stored run.
+
+    Raises `StoreError` if the settings contain an address, a header, a key or a file that the agent does not declare.
+    """
+    where = f"Run {stored.facts.id} in {store.name}"
+    addresses = declared_addresses(read_spec(agent))
+    return agent.using(store=store, **check_submitted(stored_instance(stored).settings, addresses, where))
+
+
 class StoredInstance(NamedTuple):
     """The file and the settings of the agent instance that started a stored run."""
 
@@ -163,12 +176,30 @@ class StoredInstance(NamedTuple):
 
 def stored_instance(stored: StoredRun) -> StoredInstance:
     """Return the stored file and the stored settings of the agent instance that started a run."""
-    overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
-    settings: JsonObject = dict(overrides.get("settings", {}))
+    try:
+        overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
+        settings: JsonObject = dict(overrides.get("settings", {}))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"The settings of run {stored.facts.id} are damaged: {excerpt(stored.header.overrides)}."
+        ) from error
     model = settings.get("model")
     if _MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return StoredInstance(overrides.get("file"), settings)
+
+
+def stored_target(agent: str, file: str | None) -> str:
+    """Return the target of an agent class, such as `desk.py:Desk`, from the class name and the file in a store.
+
+    The target is only a hint for the user. acorn never imports it, because a store is data.
+    """
+    source, _, name = agent.partition(":")
+    if file is not None:
+        path = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+        # A file of a package can only be imported by its dotted name.
+        source = source if "." in source and path == f"{source.replace('.', os.sep)}.py" else path
+    return f"{source}:{name}"
 
 
 # Tools

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from acorn._declare.tools.kinds import ArgumentError, is_ask_human
 from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data, without_addresses
@@ -18,6 +19,15 @@ from acorn.types import JsonObject, JsonValue, Request, is_json_object
 
 _WORDS = {"yes": True, "no": False}
 _REFUSED = "Refused: a person did not approve this call, so it was not made."
+
+
+class PersonsAnswer(NamedTuple):
+    """An answer that arrived during a pause."""
+
+    value: Any
+    """The answer as JSON data."""
+    digest: str | None
+    """The digest of the request that the person saw and of the answer, from `approval_digest`."""
 
 
 def shown_arguments(ask: AskTool) -> JsonObject:
@@ -34,13 +44,17 @@ def is_same(shown: JsonObject, other: JsonObject) -> bool:
     return shown == other or without_addresses(to_compact_json(shown)) == without_addresses(to_compact_json(other))
 
 
-def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
+def request_for(
+    ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime, repeat: int = 0
+) -> Request | None:
     """Return the request for human input that a tool call needs, or None if the call needs no human input.
 
-    An exception in the user's `approval` function ends the run.
+    `repeat` is the number of earlier requests for the call that are no longer valid. An exception in the user's
+    `approval` function ends the run.
     """
     call, tool = ask.call, ask.tool
-    request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
+    key = call_key(run_id, step, call.id) + (f":{repeat}" if repeat else "")
+    request_id = hashlib.sha256(key.encode()).hexdigest()[:32]
     if is_ask_human(tool.function):
         question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
         listed = None if choices is None else tuple(choices)

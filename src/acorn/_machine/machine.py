@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from pydantic import BaseModel
 
@@ -32,6 +32,7 @@ from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, As
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
 from acorn._machine.budgets import REPEATED, Budgets, Limits, digest_step, is_repeating
 from acorn._machine.finish import Answers, FinishResult, judge_xml, no_answer, refusal_error, xml_request
+from acorn._machine.human_input import PersonsAnswer
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
@@ -39,7 +40,7 @@ from acorn._machine.tool_calls import PendingCalls
 from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, RawCall, check_response, thinks
-from acorn.record import Run
+from acorn.record import Run, approval_digest
 from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
 from acorn.types import Content, Message, Paused, Request, ToolCall, Unfinished, Usage
@@ -479,7 +480,7 @@ class Machine:
 
     def _take_answer(self, call_id: str, value: object, now: float) -> None:
         self._asks, self.journal.now = None, now
-        self.calls.add_answer(call_id, value)
+        self.calls.add_answer(call_id, value, now)
         if self.calls.prepared:  # Otherwise the tool sources are not open yet.
             self._end_tools_if_done(now)
 
@@ -628,12 +629,20 @@ class Machine:
         self.transcript.pause(self.hook.valid_results())
         self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
-    def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
-        """Apply answers to the requests for human input of this run. `answers` maps request ids to answers."""
+    def take_answers(self, answers: Mapping[str, PersonsAnswer], now: float) -> None:
+        """Apply answers to the requests for human input of this run. `answers` maps request ids to answers.
+
+        If the person saw another tool or other arguments than those of the call, request the approval again.
+        """
         for request in self.calls.open_requests():
-            call_id = self.calls.call_waiting_for(request.id)
-            if call_id is not None and request.id in answers:
-                self._take_answer(call_id, answers[request.id], now)
+            call_id, answer = self.calls.call_waiting_for(request.id), answers.get(request.id)
+            if call_id is None or answer is None:
+                continue
+            if request.kind == "approval" and answer.digest != approval_digest(request, answer.value):
+                self._asks = None
+                self.calls.ask_again(call_id, now)
+            else:
+                self._take_answer(call_id, answer.value, now)
 
     # Branches and saved runs
 

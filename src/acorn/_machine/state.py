@@ -23,7 +23,7 @@ from acorn.models.port import ModelResponse
 from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject, Message, Request, ToolCall, ToolResult, Usage, is_json_object, is_list_or_tuple
 
-_SAVED_MODEL_KEYS = (
+SAVED_MODEL_KEYS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
     "timeout", "thinking", "reasoning_effort", "temperature", "max_tokens", "max_completion_tokens",
     "top_p", "top_k", "seed", "stop", "presence_penalty",
@@ -56,9 +56,7 @@ def settings_from_json(settings: Mapping[str, Any]) -> JsonObject:
 def _without_secrets(model: Any) -> Any:
     """Return a model dict without secret values, and without passwords in its URLs."""
     if is_json_object(model):
-        plain = {
-            key: value for key, value in model.items() if key in _SAVED_MODEL_KEYS and to_json_data(value) == value
-        }
+        plain = {key: value for key, value in model.items() if key in SAVED_MODEL_KEYS and to_json_data(value) == value}
         redactor = Redactor(find_secrets(model))
         urls = {key: value for key, value in plain.items() if isinstance(value, str) and "://" in value}
         return plain | {key: redactor.text(value) for key, value in urls.items()}
@@ -178,6 +176,10 @@ class State:
     """A dict that maps the ids of waiting calls to their requests for human input."""
     answers: JsonObject = field(default_factory=JsonObject)
     """A dict that maps the ids of waiting calls to the received answers, as JSON data."""
+    approved: dict[str, str] = field(default_factory=dict[str, str])
+    """A dict that maps the ids of answered calls to digests of the approval: what the person saw and answered."""
+    repeats: dict[str, int] = field(default_factory=dict[str, int])
+    """A dict that maps call ids to the number of approvals that were requested again, because the call had changed."""
     passed: list[str] = field(default_factory=list[str])
     """The ids of the calls for which `on_human` had no answer."""
     turn: int | None = None

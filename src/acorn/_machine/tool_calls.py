@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from acorn._base.log import logger
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool
 from acorn._formats.json import describe_error, to_compact_json, to_json_data, to_json_text
@@ -31,7 +32,7 @@ from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, State
 from acorn.errors import AcornError, InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
-from acorn.record import TOOL_ASK_PREFIX, Run
+from acorn.record import TOOL_ASK_PREFIX, Run, approval_digest
 from acorn.types import JsonObject, Request, ToolCall, ToolResult
 
 _CUT_OFF = "The response was cut off at the token limit before the arguments were complete. Call again with less."
@@ -84,9 +85,7 @@ class PendingCalls:
             if call.id in state.branches:
                 self._check_declared(state.branches[call.id])
             is_cut = was_cut and call is state.calls[-1] and not call.arguments
-            prepared = self._prepare_call(call, is_cut=is_cut)
-            if isinstance(prepared, AskTool) and (prepared.tool.may_ask_human or call.id in state.requests):
-                prepared = self._request_input(prepared, now)
+            prepared = self._prepare_with_input(call, now, is_cut=is_cut)
             if isinstance(prepared, AskTool):
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
@@ -98,9 +97,18 @@ class PendingCalls:
                     self.open[call.id] = None
                     if call.id not in state.branches:
                         self._start_branch(prepared, call, {}, now)
-        for call_id in state.answers:
-            self._use_answer(call_id)
+        for call_id in list(state.answers):
+            self._use_answer(call_id, now)
         return has_tools
+
+    def _prepare_with_input(
+        self, call: ToolCall, now: float, *, is_cut: bool = False
+    ) -> AskTool | BranchTool | FinishedCall:
+        """Prepare a call, and create its request for human input if it needs one and has none yet."""
+        prepared = self._prepare_call(call, is_cut=is_cut)
+        if isinstance(prepared, AskTool) and (prepared.tool.may_ask_human or call.id in self.state.requests):
+            return self._request_input(prepared, now)
+        return prepared
 
     def _prepare_call(self, call: ToolCall, *, is_cut: bool = False) -> AskTool | BranchTool | FinishedCall:
         """Return an `AskTool` with validated arguments, the branch to start, or an error result for the model."""
@@ -300,14 +308,37 @@ class PendingCalls:
                 raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.result.error}.")
         return call_id
 
-    def add_answer(self, call_id: str, value: object) -> None:
+    def add_answer(self, call_id: str, value: object, now: float) -> None:
         """Store a person's answer, add it to the journal, and apply it to the tool call that needs it."""
         request = self.state.requests[call_id]
         answer = to_json_data(value) if request.kind == "question" else decision_of(request, value)
         self.state.answers[call_id] = answer
+        if request.kind == "approval":
+            self.state.approved[call_id] = approval_digest(request, answer)
         text = answer if isinstance(answer, str) else to_json_text(answer)
         self.transcript.add_entry(InputReceived, request.id, call_id, text)
-        self._use_answer(call_id)
+        self._use_answer(call_id, now)
+
+    def ask_again(self, call_id: str, now: float) -> None:
+        """Request the approval of a call again, because the person saw another tool or other arguments."""
+        state = self.state
+        logger.warning(
+            "Run %s: call %s of `%s` is not the call that was approved. acorn requests the approval again.",
+            self.run.id,
+            call_id,
+            state.requests[call_id].tool,
+        )
+        for by_call in (state.requests, state.answers, state.approved):
+            by_call.pop(call_id, None)
+        state.passed = [each for each in state.passed if each != call_id]
+        state.repeats[call_id] = state.repeats.get(call_id, 0) + 1
+        if call_id not in self.prepared:  # `prepare` creates the request when the tool sources are open.
+            return
+        prepared = self._prepare_with_input(self.calls[call_id], now)
+        if isinstance(prepared, FinishedCall):
+            self.add_result(prepared, None)
+        else:
+            self.prepared[call_id] = prepared
 
     def _request_input(self, ask: AskTool, now: float) -> AskTool | BranchTool | FinishedCall:
         """Create a request for human input if the tool call needs one and has none yet, and return the call.
@@ -317,13 +348,16 @@ class PendingCalls:
         """
         run, call = self.run, ask.call
         request = self.state.requests.get(call.id)
+        if request is not None and request.tool != call.name:
+            self.ask_again(call.id, now)
+            request = None
         asked = (self.started or run.started or _LONG_AGO) + timedelta(seconds=now)
         branch = None if self.plan.context is None else self.plan.context.path
         try:
             if request is not None:
                 is_shown = request.kind == "question" or is_same(shown_arguments(ask), request.arguments)
                 return ask if is_shown else self._approved_call(call, request.arguments)
-            request = request_for(ask, run.id, run.steps, branch or None, asked)
+            request = request_for(ask, run.id, run.steps, branch or None, asked, self.state.repeats.get(call.id, 0))
         except ArgumentError as error:
             return _refused_call(call, str(error))
         if request is not None:
@@ -333,14 +367,20 @@ class PendingCalls:
             self.transcript.add_entry(InputRequested, *asked_for, request.choices)
         return ask
 
-    def _use_answer(self, call_id: str) -> None:
-        """Apply an answer: use it as the result of the call, or approve, change or reject the call."""
+    def _use_answer(self, call_id: str, now: float) -> None:
+        """Apply an answer: use it as the result of the call, or approve, change or reject the call.
+
+        If the saved run was edited after the approval, request the approval again.
+        """
         state = self.state
-        if call_id not in self.prepared or call_id in state.results:
+        if call_id not in self.prepared or call_id in state.results or call_id not in state.answers:
             return
         request, answer = state.requests[call_id], state.answers[call_id]
         if request.kind == "question":
             self.add_result(finish_call(ToolResult(call_id, request.tool, answer)), None)
+            return
+        if state.approved.get(call_id) != approval_digest(request, answer):
+            self.ask_again(call_id, now)
             return
         decision = decision_of(request, answer)
         if not decision["approved"]:

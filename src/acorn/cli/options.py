@@ -81,7 +81,7 @@ AgentOption = Annotated[
     typer.Option(
         "--agent",
         metavar="FILE_OR_MODULE[:CLASS]",
-        help="The file or module of the agent, if the class has moved or if the run is in a file.",
+        help="The file or module of the agent. acorn imports no class that only a store or a file names.",
     ),
 ]
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")]

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, Run, StoreError, module
-from acorn._inside import is_instance, read_spec, stored_instance
+from acorn._inside import is_instance, read_spec, stored_instance, stored_target, with_stored_settings
 from acorn.cli.errors import CommandError, error_message, error_text, os_errors, user_code_line
+from acorn.cli.text import one_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
@@ -227,6 +229,11 @@ def open_checked_store(chosen: str | Path | Store) -> Store:
     return store
 
 
+def store_option(store: object) -> str:
+    """Return the option `--store` of a printed command, or an empty text if the store is not a path or a URL."""
+    return f" --store {quote(str(store))}" if isinstance(store, str | Path) else ""
+
+
 # Runs
 
 
@@ -251,27 +258,29 @@ def short_id(run_id: str) -> str:
     return run_id[:8] if _GENERATED_ID.fullmatch(run_id) else run_id
 
 
-def load_stored_agent(stored: StoredRun, store: Store, target: str | None) -> Agent:
-    """Load the agent that started a stored run, with the stored settings.
+def load_stored_agent(stored: StoredRun, store: Store, target: str | None, command: str) -> Agent:
+    """Load the agent that the user named for a stored run, with the stored settings.
 
-    If the class of the agent has moved, `target` contains its new file and class. Otherwise `target` is None.
+    The class that the store names is only a hint in the error message, because a store is data: importing the class
+    would execute any file that the store names. `command` is the command without its option `--agent`.
     """
-    source, _, name = stored.header.agent.partition(":")
-    file, settings = stored_instance(stored)
-    if target is None and not name.isidentifier():
+    if target is None:
+        name = stored.header.agent.rpartition(":")[2]
+        if not name.isidentifier():
+            raise CommandError(
+                f"The class `{one_line(name)}` of the run is defined inside a function or a class. Call `resume` in "
+                f"the program that defines the class, or choose another class with `--agent FILE:CLASS`."
+            )
         raise CommandError(
-            f"The class `{name}` cannot be imported, because it is defined inside a function or a class. "
-            f"Call `resume` in the program that defines the class, or choose another class with `--agent FILE:CLASS`."
+            f"The command needs the agent of the run, because acorn imports no file that a store names. If you trust "
+            f"this file, use: {command} --agent {quoted_target(stored)}"
         )
-    try:
-        agent = load_agent(target or (f"{file}:{name}" if file and Path(file).is_file() else f"{source}:{name}"))
-    except CommandError as error:
-        if target is None:
-            reason = str(error).rstrip(".")
-            message = f"Cannot load the class of the run ({reason}). If the class has moved, use `--agent FILE:CLASS`."
-            raise CommandError(message, error.code) from error
-        raise
-    return agent.using(store=store, **settings)
+    return with_stored_settings(load_agent(target), stored, store)
+
+
+def quoted_target(stored: StoredRun) -> str:
+    """Return the target that a store names as the agent of a run, quoted for a command that acorn prints."""
+    return quote(one_line(stored_target(stored.header.agent, stored_instance(stored).file), 1000))
 
 
 def change_settings(agent: Agent, **settings: object) -> Agent:

@@ -41,7 +41,7 @@ from acorn.cli.errors import (
 )
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import print_error, print_json, write, write_line
-from acorn.cli.targets import Agent, choose_store, short_id
+from acorn.cli.targets import Agent, choose_store, short_id, store_option
 from acorn.cli.text import clean
 from acorn.cli.views import View, open_view
 from acorn.journal import Entry
@@ -59,8 +59,12 @@ STDOUT = "-"
 class WatchedRun:
     """A run that a command starts or resumes, with the settings for its view, its output and its errors."""
 
-    def __init__(self, agent: Agent, options: AcornOptions, out: TextIO, *, prints_text: bool = False) -> None:
+    def __init__(
+        self, agent: Agent, options: AcornOptions, out: TextIO, *, target: str, prints_text: bool = False
+    ) -> None:
         self.agent = agent
+        self.target = target
+        """The file or module of the agent, for the command that resumes the run."""
         self.options = options
         self.out = out
         self.prints_text = prints_text
@@ -205,9 +209,13 @@ class WatchedRun:
     @property
     def _resume_command(self) -> str:
         assert self.run is not None
-        store = self.options.store or (self.agent.store if self.agent.store != choose_store(None) else None)
-        option = f" --store {quote(str(store))}" if isinstance(store, str | Path) else ""
-        return f"acorn resume {quote(short_id(self.run.id))}{option}"
+        return f"acorn resume {quote(short_id(self.run.id))} --agent {quote(self.target)}{self._store_option}"
+
+    @property
+    def _store_option(self) -> str:
+        return store_option(
+            self.options.store or (self.agent.store if self.agent.store != choose_store(None) else None)
+        )
 
     def _print_resume_hint(self) -> None:
         if self.agent.store is not None and self.run is not None:
@@ -220,7 +228,8 @@ class WatchedRun:
             option = "--yes" if paused.request.kind == "approval" else "--answer VALUE"
             write_line(f"To answer: {self._resume_command} {option}")
         else:
-            write_line(f"Answer each request with `acorn answer REQUEST VALUE`. Then: {self._resume_command}")
+            command = f"acorn answer REQUEST VALUE{self._store_option}"
+            write_line(f"Answer each request with `{command}`. Then: {self._resume_command}")
 
     def _ask(self, request: Request) -> str | JsonObject:
         """Print a request for human input on the terminal and return the user's answer."""

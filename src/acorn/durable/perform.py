@@ -7,14 +7,13 @@ committed work, and only one process at a time drives the run.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 from acorn import module
-from acorn._inside import StopSignal, agent_name, describe_error, excerpt, is_agent
+from acorn._inside import StopSignal, agent_name, excerpt, is_agent
 from acorn._inside.runs import ClaimedRun, build_in_thread
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import lease
@@ -45,14 +44,14 @@ class DeliverAgainError(StoreError):
 def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
     """Drive a run until it ends or waits for human input, and return its status.
 
-        perform("postgresql://host/name", run_id)
+        perform("postgresql://host/name", run_id, Desk)
 
     If the run has already ended, `perform` only returns its status.
 
-    A stored run contains the name of its agent class (`module:Class`). By default, `perform` uses this class and
-    imports its module if necessary. To use other agents, set `agents` to a class, an instance (with settings that are
-    not stored, such as `deps`), a list of classes and instances, or a function that accepts a name and returns a class
-    or an instance.
+    A stored run contains the name of its agent class (`module:Class`). `agents` is this class, an instance (with
+    settings that are not stored, such as `deps`), a list of classes and instances, or a function that accepts a name
+    and returns a class or an instance. Without `agents`, `perform` uses the class with this name that the process has
+    already loaded. acorn never imports a class because a store names it.
 
     If the run fails, `perform` returns `"failed"` and does not try the run again. If `perform` raises an exception, the
     run has not ended. It raises `DeliverAgainError` if another process drives the run, or if `stop` was set and the run
@@ -164,7 +163,8 @@ class _Delivery:
         if agent is None:
             raise StoreError(
                 f"Cannot drive run {self._run_id} in {self._store.name}: its class `{name}` is not among the agents of "
-                f"this process. The run was not changed. If the class was renamed, pass a function: "
+                f"this process, and acorn does not import what a store names. The run was not changed. Pass the class: "
+                f"`perform(store, run_id, {name.rpartition(':')[2]})`. If the class was renamed, pass a function: "
                 f"`perform(store, run_id, lambda name: NewName)`."
             )
         return agent
@@ -199,7 +199,7 @@ def _already_driven_error(run_id: str) -> DeliverAgainError:
 def _agent_lookup(agents: Any) -> Lookup:
     """Return a function that finds the agent for a class name. `agents` is the argument of `perform`."""
     if agents is None:
-        return _find_class
+        return _loaded_class
     if callable(agents) and not is_agent(agents):
         lookup: Lookup = agents
         return lookup
@@ -226,25 +226,6 @@ def agents_by_name(agents: Iterable[Any]) -> JsonObject:
                 f"only one of these agents, or rename one of the classes."
             )
     return by_name
-
-
-def _find_class(name: str) -> Any:
-    """Return the class with the name `module:Class`.
-
-    If the class is not loaded, import its module. Return None if the module does not contain the class.
-    """
-    source, _, path = name.partition(":")
-    agent_class = _loaded_class(name)
-    if agent_class is None and "<" not in path:  # Python cannot import a class that is defined inside a function.
-        try:
-            importlib.import_module(source)
-        except (Exception, SystemExit) as error:  # User code may raise anything.
-            raise StoreError(
-                f"Cannot find `{name}`, the class of the run: `{source}` cannot be imported ({describe_error(error)}). "
-                f"Import the module before, or pass the class: `perform(store, run_id, {path})`."
-            ) from error
-        agent_class = _loaded_class(name)
-    return agent_class
 
 
 def _loaded_class(name: str) -> Any:

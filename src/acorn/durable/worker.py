@@ -23,7 +23,7 @@ from acorn._inside import MisfitError, describe_error
 from acorn.durable.perform import Ended, agents_by_name, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.lease import lease_seconds, start_heartbeat, stop_heartbeat, this_process
-from acorn.stores.port import Store
+from acorn.stores.port import Store, StoreUnreachableError
 from acorn.stores.postgres import PostgresStore
 
 _REQUEST_TIMEOUT = 10.0
@@ -155,12 +155,12 @@ class Worker:
     async def run(self) -> None:
         """Drive runs until `stop` is called.
 
-        Raise `StoreError` if the store cannot be used at the start.
+        Wait for a database that does not answer. Raise `StoreError` if the store cannot be used, for example because
+        the database refuses the user.
         """
-        here, store = this_process(), self.store
-        await asyncio.to_thread(store.prepare_engine)
-        await asyncio.to_thread(store.renew_lease, here, lease_seconds())
-        await asyncio.to_thread(store.register_worker, here, list(self.agents), self.concurrency)
+        store = self.store
+        if not await self._register():
+            return
         start_heartbeat(store, "")  # The worker sends heartbeats even while it drives no run.
         loop = asyncio.get_running_loop()
 
@@ -182,6 +182,29 @@ class Worker:
             recovery.cancel()
             unsubscribe()
             stop_heartbeat(store, "")
+
+    async def _register(self) -> bool:
+        """Register this worker in its store, and return False if `stop` was called before."""
+        has_reported = False
+        while not self.is_stopping:
+            self._wake.clear()
+            try:
+                await asyncio.to_thread(self._register_once)
+            except StoreUnreachableError as error:
+                if not has_reported:
+                    self._report_line(f"{error} The worker waits and tries again.")
+                has_reported = True
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), _RECONNECT)
+            else:
+                self.last_answer = time.monotonic()
+                return True
+        return False
+
+    def _register_once(self) -> None:
+        self.store.prepare_engine()
+        self.store.renew_lease(this_process(), lease_seconds())
+        self.store.register_worker(this_process(), list(self.agents), self.concurrency)
 
     async def _work(self, wake: Callable[..., object]) -> None:
         """Drive delivered runs until `stop` is called and the runs in progress have ended."""
@@ -274,6 +297,7 @@ class Worker:
         return self.store.fail_undriven(
             run_id,
             f"Run {run_id} does not fit the class `{name}` of any worker. Start workers with a class that fits the "
-            f"run, and try the run again with `acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. "
+            f"run, and try the run again with `acorn resume {run_id} --agent FILE:CLASS` or "
+            f"`map(..., queue=True, retry_failed=True)`. "
             f"{' '.join(str(error).split())}",
         )

@@ -69,15 +69,18 @@ def this_process() -> Process:
         return _this_process
 
 
-def is_alive(process: Process, lease_left: float) -> bool:
-    """Return True if the lease of a process has some seconds left and the process is not known to have ended."""
-    return lease_left > 0 and not _has_ended(process)
+def is_alive(process: Process, lease_left: float, monotonic_expires: float) -> bool:
+    """Return True if the lease of a process has some seconds left and the process is not known to have ended.
+
+    The monotonic clock decides about a process of the same boot, because the wall clock of a process may be wrong.
+    """
+    if not process.boot or process.boot != this_process().boot:
+        return lease_left > 0
+    return monotonic_expires > time.monotonic() and not _has_ended(process)
 
 
 def _has_ended(process: Process) -> bool:
-    here = this_process()
-    if not process.boot or process.boot != here.boot:
-        return False
+    """Return True if a process of the same boot is known to have ended."""
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -89,14 +92,17 @@ def _has_ended(process: Process) -> bool:
 
 
 def _boot_id() -> str:
-    """Return an id of the current boot of the machine and of the PID namespace.
+    """Return an id of the current boot of the machine, and of the PID namespace and the time namespace.
 
     Return an empty string if the operating system does not provide the id. Without the id, acorn cannot check whether a
     process has ended, so another process can take over its runs only after its lease has expired.
     """
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        namespaces = os.readlink("/proc/self/ns/pid")
+        with suppress(OSError):  # Older kernels have no time namespaces.
+            namespaces += f" {os.readlink('/proc/self/ns/time')}"
+        return f"{boot} {namespaces}"
     return ""
 
 
@@ -140,14 +146,15 @@ def shared_claim(store: Store, run_id: str) -> Claim:
         return _claims.setdefault((id(store), run_id), new_claim)
 
 
-def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
+def claim_run(store: Store, run_id: str, *, retry: bool = False) -> Sequence[StoredRun] | None:
     """Claim a run for a new call in this process, and return the run and its branches.
 
-    Earlier calls in this process can no longer write to the run. Return None if the run does not exist.
+    Earlier calls in this process can no longer write to the run. Return None if the run does not exist. With `retry`,
+    a run whose step has killed several processes can be claimed.
     """
     claim = shared_claim(store, run_id)
     with claim.lock:
-        tree = store.claim(run_id, this_process())
+        tree = store.claim(run_id, this_process(), retry=retry)
         if tree is not None and tree[0].facts.status not in FINAL_STATUSES:
             claim.generation += 1
         return tree

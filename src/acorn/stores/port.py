@@ -37,6 +37,10 @@ class RunClaimedError(StoreError):
     process: Process | None = None
 
 
+class StoreUnreachableError(StoreError):
+    """The database of a store does not answer. A later attempt may succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """An operating system process that drives runs."""
@@ -45,7 +49,7 @@ class Process:
     """A random id that each process creates for itself."""
     host: str
     boot: str
-    """The id of the current boot of the machine and of the PID namespace. Empty if the system does not provide it."""
+    """The id of the current boot of the machine and its namespaces. Empty if the system does not provide it."""
     pid: int
     started: str
     """The start time of the process in the unit of the system. It distinguishes processes that had the same PID."""
@@ -201,6 +205,8 @@ class StoredAnswer(NamedTuple):
     value: Any
     """The answer as JSON data."""
     at: datetime
+    digest: str | None = None
+    """The value of `acorn.record.approval_digest` for the stored request and its answer, at the time of the answer."""
 
 
 class JournalRow(NamedTuple):
@@ -248,14 +254,14 @@ class Store(Protocol):
         """
         ...
 
-    def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
+    def claim(self, run_id: str, process: Process, *, retry: bool = False) -> Sequence[StoredRun] | None:
         """Claim a root run for a process, and return the run and all its branches.
 
         Return None if the run does not exist. The list starts with the root run and contains each parent before its
         branches. The facts have the values from before the claim. The claim fails if another live process drives the
         run, or if the id belongs to a branch. A run that is `done` or `cancelled` is returned without a claim. If the
         previous process died, the store counts the takeover. At the fifth takeover at the same step, the run becomes
-        `failed`.
+        `failed`. Such a run can only be claimed with `retry`, which sets the count to zero.
         """
         ...
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from acorn._formats.json import describe_error, shorten
 from acorn.errors import StoreError
+from acorn.record import approval_digest
 from acorn.stores import port
 from acorn.stores import statements as sql
 from acorn.stores.group_commit import Closable, GroupCommitWriter, KeepWrites
@@ -32,6 +36,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@contextmanager
+def _damage_errors(name: str) -> Generator[None]:
+    """Convert the errors of a rule that cannot decode a row to a `StoreError`."""
+    try:
+        yield
+    except UnicodeError:  # The database has not decoded or encoded the row.
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise StoreError(
+            f"Cannot read {name}: a row has an unexpected value ({shorten(describe_error(error))}). The data is "
+            f"damaged. Restore a backup."
+        ) from error
+
+
 def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[Concatenate[D, P], T]:
     """Make a method of a store that executes its body in a transaction, which may also contain other writes.
 
@@ -40,7 +58,11 @@ def in_transaction(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callabl
 
     @wraps(rule)
     def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self.transact(lambda transaction: rule(self, transaction, *arguments, **options))
+        def execute(transaction: Transaction) -> T:
+            with _damage_errors(self.name):
+                return rule(self, transaction, *arguments, **options)
+
+        return self.transact(execute)
 
     return method
 
@@ -53,7 +75,11 @@ def in_snapshot(rule: Callable[Concatenate[D, Transaction, P], T]) -> Callable[C
 
     @wraps(rule)
     def method(self: D, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self.read_transaction(lambda transaction: rule(self, transaction, *arguments, **options))
+        def execute(transaction: Transaction) -> T:
+            with _damage_errors(self.name):
+                return rule(self, transaction, *arguments, **options)
+
+        return self.read_transaction(execute)
 
     return method
 
@@ -179,7 +205,9 @@ class DatabaseStore(ABC):
         return root
 
     @in_transaction
-    def claim(self, transaction: Transaction, run_id: str, process: port.Process) -> Sequence[port.StoredRun] | None:
+    def claim(
+        self, transaction: Transaction, run_id: str, process: port.Process, *, retry: bool = False
+    ) -> Sequence[port.StoredRun] | None:
         run = lock_run(transaction, run_id)
         if run is None:
             return None
@@ -190,6 +218,10 @@ class DatabaseStore(ABC):
         tree = _read_tree(transaction, run_id)
         if status in port.FINAL_STATUSES:
             return tree
+        if status == "failed" and run.takeovers >= MAX_TAKEOVERS:
+            if not retry:  # Each further attempt could kill another process.
+                raise StoreError(run.error or f"Run {run_id} failed.")
+            transaction.execute(sql.SET_TAKEOVERS, [0, -1, run.number])
         heartbeat_age = 0.0
         if run.status == "running":
             steps = sum(member.facts.steps for member in tree)
@@ -197,8 +229,9 @@ class DatabaseStore(ABC):
             transaction.execute(sql.SET_TAKEOVERS, [takeovers, steps, run.number])
             if takeovers >= MAX_TAKEOVERS:
                 error = (
-                    f"Run {run_id} failed: five processes died while they executed this step. Check the step before "
-                    f"you resume the run."
+                    f"Run {run_id} failed: five processes died while they executed this step. Check the step. Then "
+                    f"retry it with `agent.resume({run_id!r}, retry=True)` or `acorn resume {run_id} --retry --agent "
+                    f"FILE:CLASS`."
                 )
                 set_status(transaction, run_id, run, "failed", error)
                 raise KeepWrites(StoreError(error))
@@ -237,7 +270,8 @@ class DatabaseStore(ABC):
             self._has_cleaned_up = True
             for statement in transaction.idle_rows:
                 transaction.execute(statement)
-        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds))
+        expires = time.monotonic() + seconds
+        values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds), expires)
         transaction.execute(sql.SET_LEASE, values)
 
     @in_transaction
@@ -366,13 +400,15 @@ class DatabaseStore(ABC):
                 f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC. "
                 f"Resume its run without an answer."
             )
-        transaction.execute(sql.SET_ANSWER, [text, root.number, request_id])
+        request = sql.to_request(tuple(request_row))
+        digest = approval_digest(request, json.loads(text))
+        transaction.execute(sql.SET_ANSWER, [text, root.number, request_id, digest])
         # A worker continues a delivered run after the first answer.
         status = "queued" if root.is_delivered and root.status == "waiting" else root.status
         (run_id,) = transaction.execute(sql.COUNT_ANSWER, [status, root.number]).fetchone()
         if root.is_delivered and status == "queued":
             transaction.execute(sql.ADD_JOBS, [[run_id]])
-        return sql.to_request(tuple(request_row))
+        return request
 
     @in_transaction
     def cancel(self, transaction: Transaction, run_id: str) -> None:
@@ -537,7 +573,10 @@ def _read_tree(transaction: Transaction, run_id: str) -> list[port.StoredRun]:
     def status_of(row: sql.Row) -> port.Status:
         return visible_status(row[3], root.cancel_requested, root.is_driven)
 
-    return [sql.stored_run(row[1:], root.id, status_of(row), journals[row[0]]) for row in rows if row[0] in journals]
+    tree = [sql.stored_run(row[1:], root.id, status_of(row), journals[row[0]]) for row in rows if row[0] in journals]
+    if not tree or tree[0].facts.id != run_id:
+        raise StoreError(f"Run {run_id} is damaged: a part of its rows is missing. Restore a backup.")
+    return tree
 
 
 def _run_and_below(transaction: Transaction, run_id: str, root: RootRow) -> set[int] | None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, get_args
 
 from acorn.stores import port
 from acorn.stores.lease import is_alive
@@ -24,14 +24,15 @@ Row = tuple[Any, ...]
 
 APPLICATION_ID = 0x41434F52
 """The application id in a SQLite file of acorn, and the key of the advisory lock of acorn in PostgreSQL."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of the tables in SQLite and in PostgreSQL."""
 TABLES: tuple[str, ...] = (
-    # Processes that drive runs.
+    # Processes that drive runs. `monotonic_expires` is the end of the lease on the monotonic clock of the machine. All
+    # processes of the same boot share this clock, but the wall clock of a process may be wrong.
     """
     CREATE TABLE processes (
       id text PRIMARY KEY, host text NOT NULL, boot text NOT NULL, pid bigint NOT NULL, process_started text NOT NULL,
-      last_heartbeat {time} NOT NULL, lease_expires {time} NOT NULL
+      last_heartbeat {time} NOT NULL, lease_expires {time} NOT NULL, monotonic_expires double precision NOT NULL
     ){no_number}
     """,
     # The facts of runs, and the process that drives each tree. `root` contains the number of the root, and is null for
@@ -64,12 +65,13 @@ TABLES: tuple[str, ...] = (
     # type is text, because JSON types reject some characters that a model may write.
     "CREATE TABLE run_headers (run {run_key}, branch text, input text NOT NULL, overrides text)",
     "CREATE TABLE run_states (run {run_key}, record text NOT NULL, state text NOT NULL){often_updated}",
-    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree.
+    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree, and
+    # `digest` binds the answer to the tool and the arguments that the request showed.
     """
     CREATE TABLE requests (
       number {number}, id text NOT NULL UNIQUE, root bigint NOT NULL, run text NOT NULL, kind text NOT NULL,
       question text NOT NULL, tool text NOT NULL, arguments text NOT NULL, branch text, choices text,
-      asked {time} NOT NULL, answer text, answered {time}, answer_order bigint
+      asked {time} NOT NULL, answer text, answered {time}, answer_order bigint, digest text
     )
     """,
     "CREATE INDEX requests_by_root ON requests (root)",
@@ -144,8 +146,9 @@ INSERT_RUN = f"""
 
 SET_LEASE = """
     INSERT INTO processes
-    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
-    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6), $7)
+    ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat, lease_expires = excluded.lease_expires,
+      monotonic_expires = excluded.monotonic_expires
 """
 # A process that still drives runs is not deleted, and a row that another transaction uses is skipped.
 DELETE_IDLE_PROCESSES = """
@@ -197,7 +200,7 @@ COUNT_REQUESTS = """
 READ_REQUEST = f"SELECT {REQUEST_COLUMNS}, answered FROM requests WHERE id = $1"
 HAS_ANSWER = "SELECT 1 FROM requests WHERE id = ANY($1::text[]) AND answered IS NOT NULL LIMIT 1"
 SET_ANSWER = """
-    UPDATE requests SET answer = $1, answered = clock_timestamp(),
+    UPDATE requests SET answer = $1, answered = clock_timestamp(), digest = $4,
       answer_order = (SELECT coalesce(max(answer_order), 0) + 1 FROM requests WHERE root = $2) WHERE id = $3
 """
 COUNT_ANSWER = """
@@ -236,7 +239,8 @@ JOB_CHANNEL = "acorn_new_jobs"
 # Statements that only read
 
 _PROCESS_COLUMNS = (
-    "processes.id, host, boot, pid, process_started, last_heartbeat, lease_expires, clock_timestamp()"
+    "processes.id, host, boot, pid, process_started, last_heartbeat, lease_expires, clock_timestamp(), "
+    "monotonic_expires"
 )  # fmt: skip
 PROCESS = f"SELECT {_PROCESS_COLUMNS} FROM processes WHERE id = $1"
 DRIVING_PROCESSES = f"""
@@ -266,7 +270,7 @@ _IN_TREE = "root = (SELECT coalesce(root, number) FROM runs WHERE id = $1)"
 OPEN_REQUESTS = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE answered IS NULL ORDER BY asked, number"
 TREE_REQUESTS = OPEN_REQUESTS.replace("WHERE", f"WHERE {_IN_TREE} AND")
 ANSWERS = f"""
-    SELECT {REQUEST_COLUMNS}, answer, answered FROM requests
+    SELECT {REQUEST_COLUMNS}, answer, answered, digest FROM requests
     WHERE {_IN_TREE} AND answered IS NOT NULL ORDER BY answer_order
 """
 # The CASE expression computes `rules.visible_status`. Its parameter is the list of ids of the live processes.
@@ -285,6 +289,8 @@ HAS_AGENT = """
 
 
 # Rows
+
+_STATUSES = get_args(port.Status)
 
 
 class RunRow(NamedTuple):
@@ -314,7 +320,8 @@ SELECT_RUN = f"SELECT {', '.join(RunRow._fields[:-1])}, {_IS_WATCHED} FROM runs"
 class ProcessRow(NamedTuple):
     """A process, the age of its last heartbeat and the time left until its lease expires.
 
-    The clock of the database measures these times, because the clocks of different machines may differ.
+    The clock of the database measures these times, because the clocks of different machines may differ. For a process
+    of the same boot, the monotonic clock decides instead.
     """
 
     process: port.Process
@@ -322,9 +329,11 @@ class ProcessRow(NamedTuple):
     """Seconds since the last heartbeat."""
     lease_left: float
     """Seconds until the lease expires."""
+    monotonic_expires: float
+    """The end of the lease on the monotonic clock of the machine of the process."""
 
     def is_alive(self) -> bool:
-        return is_alive(self.process, self.lease_left)
+        return is_alive(self.process, self.lease_left, self.monotonic_expires)
 
 
 class RootRow(NamedTuple):
@@ -352,11 +361,14 @@ def to_process(row: Sequence[Any]) -> ProcessRow | None:
     if row[0] is None:
         return None
     heartbeat, expires, now = map(to_datetime, row[5:8])
-    return ProcessRow(port.Process(*row[:5]), (now - heartbeat).total_seconds(), (expires - now).total_seconds())
+    age, left = (now - heartbeat).total_seconds(), (expires - now).total_seconds()
+    return ProcessRow(port.Process(*row[:5]), age, left, row[8])
 
 
 def run_facts(row: Row, root: str, status: port.Status) -> port.RunFacts:
     """Convert a table row with the columns of `FACTS_COLUMNS` to a `RunFacts` object."""
+    if status not in _STATUSES:
+        raise ValueError(f"unknown status {status!r}")
     run_id, agent, _, model, steps, *more = row
     cost, started, updated, seconds, batch, stop_reason, error, parent, item = more[len(_USAGE_COLUMNS) :]
     usage = Usage(*more[: len(_USAGE_COLUMNS)])
@@ -392,10 +404,10 @@ def to_request(row: Row) -> Request:
 def to_answer(row: Row) -> port.StoredAnswer:
     """Convert a table row to a `StoredAnswer` object.
 
-    The row has the columns of `REQUEST_COLUMNS`, and then the answer and the time of the answer.
+    The row has the columns of `REQUEST_COLUMNS`, and then the answer, the time of the answer and the digest.
     """
-    *request, value, answered = row
-    return port.StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
+    *request, value, answered, digest = row
+    return port.StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered), digest)
 
 
 def encodable(values: Iterable[Any]) -> Row:

@@ -53,7 +53,7 @@ def chat(
     agent = change_settings(agent, store=chosen_store, model=model)
     opened_store = open_store(chosen_store, "`--store`")
     acorn_options = AcornOptions(store=store, debug=debug)
-    conversation = Chat(agent, opened_store, f"chat {id or secrets.token_hex(3)}", acorn_options, out)
+    conversation = Chat(agent, opened_store, f"chat {id or secrets.token_hex(3)}", acorn_options, out, target)
     write_line(f"{conversation.name} (/help lists the commands)")
     try:
         while (line := _read_line()) is not None:
@@ -73,8 +73,11 @@ class Chat:
     The runs of the conversation are stored as one batch.
     """
 
-    def __init__(self, agent: Agent, store: Store, name: str, acorn_options: AcornOptions, out: TextIO) -> None:
+    def __init__(
+        self, agent: Agent, store: Store, name: str, acorn_options: AcornOptions, out: TextIO, target: str
+    ) -> None:
         self.name = name
+        self._target = target
         self._agent, self._store, self._options, self._out = agent, store, acorn_options, out
         self._field = _text_field(agent)
         earlier = store.list(batch=name, limit=None)
@@ -127,7 +130,7 @@ class Chat:
         in_batch(agent, self.name, self._count)
         self._count += 1
         self._last_line = line
-        watched = WatchedRun(agent, self._options, self._out, prints_text=True)
+        watched = WatchedRun(agent, self._options, self._out, target=self._target, prints_text=True)
         if watched.perform(partial(agent.stream, *values)) == ExitCode.SUCCESS and watched.run is not None:
             self._runs.append(watched.run)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ from acorn.cli.arguments import ParsedArguments, show_help
 from acorn.cli.errors import CommandError, ExitCode, error_text, redactor, user_code_line
 from acorn.cli.input import make_input
 from acorn.cli.output import make_table, print_json, rich_console, write_line
-from acorn.cli.targets import Agent, change_settings, choose_store
+from acorn.cli.targets import Agent, change_settings, choose_store, store_option
 from acorn.cli.text import clean, one_line, plural
 from acorn.cli.watched_run import WatchedRun
 from acorn.journal import BranchStarted, RunStarted
@@ -65,7 +66,7 @@ def run(
         write_line(
             f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
         )
-    return WatchedRun(agent, acorn_options, context.obj.out).perform(lambda: agent.stream(*values))
+    return WatchedRun(agent, acorn_options, context.obj.out, target=target).perform(lambda: agent.stream(*values))
 
 
 def _parse_words(
@@ -186,6 +187,9 @@ def resume(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
     no: Annotated[str | None, typer.Option(metavar="REASON", help="Reject the tool call, with a reason.")] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Retry a step at which five processes died, so that the run failed.")
+    ] = False,
     agent: options.AgentOption = None,
     model: options.ModelOption = None,
     json: options.JsonOption = False,
@@ -209,9 +213,11 @@ def resume(
     root = opened_store.read(run_id)[0]
     past = read_stored_entries(row.entry for row in opened_store.follow(run_id)[1])
     answers = _answers(opened_store, run_id, given[0]) if given else {}
-    stored_agent = change_settings(targets.load_stored_agent(root, opened_store, agent), model=model)
-    watched = WatchedRun(stored_agent, options.AcornOptions(model, None, json, save, store, debug=debug), out)
-    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), past)
+    command = f"acorn resume {quote(targets.short_id(run_id))}{store_option(store)}"
+    stored_agent = change_settings(targets.load_stored_agent(root, opened_store, agent, command), model=model)
+    acorn_options = options.AcornOptions(model, None, json, save, store, debug=debug)
+    watched = WatchedRun(stored_agent, acorn_options, out, target=str(agent))
+    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers, retry=retry), past)
 
 
 def _answers(store: Store, run_id: str, value: object) -> JsonObject:
@@ -257,25 +263,27 @@ def fork(
     steps, the model may call tools again. Usage and limits start at zero.
     """
     out = context.obj.reserve_stdout()
-    run, base_agent = _load_source(source, store, agent)
+    run, base_agent = _load_source(source, store, agent, before)
     events = run.thread
     changed = change_settings(base_agent, model=model, system_prompt=None if prompt is None else Path(prompt).resolve())
     changed.using(thread=events, before=before)  # Check the step before the edits, which depend on it.
     _edit_results(events, edit or [], before)
     forked = changed.using(thread=events, before=before)
     _print_plan(targets.short_id(run.id), events, before, read_spec(forked))
-    watched = WatchedRun(forked, options.AcornOptions(model, None, json, save, store, debug=debug), out)
-    return watched.perform(forked.stream)
+    acorn_options = options.AcornOptions(model, None, json, save, store, debug=debug)
+    return WatchedRun(forked, acorn_options, out, target=str(agent)).perform(forked.stream)
 
 
-def _load_source(source: str, option: str | None, target: str | None) -> tuple[Run, Agent]:
+def _load_source(source: str, option: str | None, target: str | None, before: int) -> tuple[Run, Agent]:
     """Load the run that should be forked, and return the run and its agent."""
     if (store := targets.store_of(source, option)) is not None:
-        _reject_branch(store, source)
+        _reject_branch(store, source, option)
         run_id = targets.find_run_id(store, source)
-        return acorn.runs(store).get(run_id), targets.load_stored_agent(store.read(run_id)[0], store, target)
+        command = f"acorn fork {quote(targets.short_id(run_id))} --before {before}{store_option(option)}"
+        agent = targets.load_stored_agent(store.read(run_id)[0], store, target, command)
+        return acorn.runs(store).get(run_id), agent
     run = targets.read_run_file(source)
-    if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
+    if target is None:
         start = next((entry for entry in run.journal.entries if isinstance(entry, RunStarted)), None)
         hint = "" if start is None else f" (its class was `{one_line(start.module)}`)"
         raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")
@@ -283,7 +291,7 @@ def _load_source(source: str, option: str | None, target: str | None) -> tuple[R
     return run, change_settings(agent, store=choose_store(option, agent.store))
 
 
-def _reject_branch(store: Store, run_id: str) -> None:
+def _reject_branch(store: Store, run_id: str, option: str | None) -> None:
     """Raise a `CommandError` if a run is a branch.
 
     A branch starts with the conversation of its parent, so only the root run (the top-level run) can be forked.
@@ -299,7 +307,10 @@ def _reject_branch(store: Store, run_id: str) -> None:
         child = parents[child]
     starts = (entry for entry in read_stored_entries(tree[0].entries) if isinstance(entry, BranchStarted))
     step, name = next((start.step, start.branch) for start in starts if start.child_id == child)
-    command = f"acorn fork {targets.short_id(root)} --before"
+    command = (
+        f"acorn fork {quote(targets.short_id(root))}{store_option(option)} --agent {targets.quoted_target(tree[0])} "
+        f"--before"
+    )
     raise CommandError(
         f"Cannot fork `{run_id}`: it is a branch and starts with the conversation of its parent. Fork the root run "
         f"instead: `{command} {step}` calls `{name}` again, and `{command} {step + 1}` keeps the result of `{name}`."

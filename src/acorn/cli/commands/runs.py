@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
@@ -19,7 +20,15 @@ from acorn._inside.run_tree import RunTree, tree_of
 from acorn.cli.errors import CommandError, os_errors, redactor
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import make_table, print_json, rich_console, write, write_line
-from acorn.cli.targets import find_run_id, open_chosen_store, read_run_file, short_id, store_of
+from acorn.cli.targets import (
+    find_run_id,
+    open_chosen_store,
+    quoted_target,
+    read_run_file,
+    short_id,
+    store_of,
+    store_option,
+)
 from acorn.cli.text import clean, one_line, plural, seconds_text, totals_text
 from acorn.cli.views import Pen, PlainView, draw_run
 from acorn.journal import Entry
@@ -156,8 +165,9 @@ def answer(
     if is_queued:
         write_line("Answered. A worker resumes the run.")
     else:
-        option = "" if store is None else f" --store {store}"
-        write_line(f"Answered. To resume the run: acorn resume {short_id(root)}{option}")
+        agent = quoted_target(opened_store.read(root)[0])
+        command = f"acorn resume {quote(short_id(root))} --agent {agent}{store_option(store)}"
+        write_line(f"Answered. To resume the run: {command}")
 
 
 def cancel(run: RunArgument, store: StoredRunsOption = None) -> None:

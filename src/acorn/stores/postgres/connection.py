@@ -24,6 +24,7 @@ from acorn._formats.redact import Redactor
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import lease_seconds
+from acorn.stores.port import StoreUnreachableError
 from acorn.stores.postgres.statements import PostgresTransaction, prepare
 from acorn.stores.statements import Transaction
 from acorn.types import JsonObject
@@ -181,14 +182,17 @@ class Database:
         """Return a `StoreError` that explains an error of PostgreSQL and says what to do."""
         original = " ".join(str(error).split())
         reason = self._redactor.text(original)
+        error_class = StoreError
         if isinstance(error, OperationalError) and is_connection_lost(error):
             if any(part in reason for part in _USER_REFUSED):
                 text = f"{self.name} refused the user ({reason}). Check the user and the password in the URL."
             elif "does not exist" in reason:
                 text = f"{self.name} does not exist ({reason}). Create the database, or use another database."
             elif self._was_reached:
+                error_class = StoreUnreachableError
                 text = f"{self.name} did not answer for {RETRY_SECONDS:.0f} s ({reason}). Check that the server runs."
             else:
+                error_class = StoreUnreachableError
                 text = f"Cannot connect to {self.name} ({reason}). Check that the server runs. Check the host and port."
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
             text = (
@@ -197,7 +201,7 @@ class Database:
             )
         else:
             text = f"PostgreSQL reported an error for {self.name} ({reason}). Check its log, then resume the run."
-        explained = StoreError(text)
+        explained = error_class(text)
         explained.__cause__ = None if reason != original else error  # Python would print the secrets in the cause.
         return explained
 

@@ -7,7 +7,6 @@ same code with a database in memory.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from sqlite3 import Connection
@@ -18,7 +17,14 @@ from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Process
 from acorn.stores.rules import DatabaseStore, in_snapshot
-from acorn.stores.sqlite.connection import FileConnection, MemoryConnection, SQLiteWriter, explain, retry_while_busy
+from acorn.stores.sqlite.connection import (
+    SQLITE_ERRORS,
+    FileConnection,
+    MemoryConnection,
+    SQLiteWriter,
+    explain,
+    retry_while_busy,
+)
 from acorn.stores.sqlite.statements import SQLiteTransaction
 from acorn.stores.statements import Transaction
 
@@ -34,7 +40,7 @@ class SQLiteStore(DatabaseStore):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
         absolute = Path(os.path.realpath(os.path.expanduser(name)))
-        self._use(name, FileConnection(absolute, name), FileConnection(absolute, name))
+        self._use(name, FileConnection(absolute, name, is_reader=True), FileConnection(absolute, name))
 
     def _use(self, name: str, read: SharedConnection[Connection], write: SharedConnection[Connection]) -> None:
         self._read_connection, self._write_connection = read, write
@@ -53,7 +59,7 @@ class SQLiteStore(DatabaseStore):
 
         try:
             return self._read_connection.use(lambda: retry_while_busy(read))
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise explain(error, self._name) from error
 
     def _prepare_delivery(self) -> None:

@@ -82,9 +82,14 @@ _EXPLANATIONS = {
 """A dict that maps prefixes of the names of SQLite errors to explanations."""
 
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""The exceptions of Python's `sqlite3` module. It cannot decode the message about some damaged schemas."""
+
+
 def explain(error: Exception, name: str) -> StoreError:
     """Return a `StoreError` that explains an error from SQLite and says what to do."""
-    text = next(text for prefixes, text in _EXPLANATIONS.items() if _error_name(error).startswith(prefixes))
+    error_name = "SQLITE_CORRUPT" if isinstance(error, UnicodeDecodeError) else _error_name(error)
+    text = next(text for prefixes, text in _EXPLANATIONS.items() if error_name.startswith(prefixes))
     explained = StoreError(text.format(name=name, error=error))
     explained.__cause__ = error
     return explained
@@ -97,15 +102,18 @@ _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs")
 _opening = threading.Lock()
 
 
-def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.Connection:
+def open_file(path: Path, name: str, tables: Sequence[str] = TABLES, *, is_reader: bool = False) -> sqlite3.Connection:
     """Open the file of a store and return the connection.
 
-    Create the file if it does not exist.
+    Create the file if it does not exist. With `is_reader`, a file that this process cannot write is opened read-only.
     """
     try:
         with _opening:
-            is_new = _check_path(path, name)
+            is_new = _check_path(path, name, os.R_OK if is_reader else os.R_OK | os.W_OK)
             _refuse_remote(path, name)
+            if is_reader and not is_new and is_read_only(path):
+                _inspect(path, name)
+                return retry_while_busy(lambda: _connect_read_only(path, name))
             if is_new:
                 with suppress(FileExistsError):
                     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
@@ -115,7 +123,7 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.
         raise StoreError(
             f"Cannot open {name} ({error.strerror}). Check the owner of the file and its directory."
         ) from error
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise explain(error, name) from error
 
 
@@ -126,8 +134,44 @@ def open_memory() -> sqlite3.Connection:
     return connection
 
 
-def _check_path(path: Path, name: str) -> bool:
-    """Return True if the file of a store does not exist yet.
+_BY_EFFECTIVE_USER = os.access in os.supports_effective_ids
+
+
+def is_read_only(path: Path) -> bool:
+    """Return True if this process cannot write a file, or cannot create the write-ahead log next to it."""
+    has_log = os.access(path.parent, os.W_OK, effective_ids=_BY_EFFECTIVE_USER) or _has_log(path)
+    return not (has_log and os.access(path, os.W_OK, effective_ids=_BY_EFFECTIVE_USER))
+
+
+def _connect_read_only(path: Path, name: str) -> sqlite3.Connection:
+    """Open a connection that only reads."""
+    address = f"file:{quote(str(path))}?mode=ro"
+    try:
+        return _open_read_only(address, name)
+    except sqlite3.OperationalError:
+        # SQLite needs the shared memory of the write-ahead log, which this process cannot create.
+        log = Path(f"{path}-wal")
+        if log.exists() and log.stat().st_size > 0:
+            raise StoreError(
+                f"Cannot read {name}: its last commits are in {log.name}, which this process cannot open for writing. "
+                f"Copy both files to a directory that you can write."
+            ) from None
+        return _open_read_only(f"{address}&immutable=1", name)
+
+
+def _open_read_only(address: str, name: str) -> sqlite3.Connection:
+    connection = _new_connection(address)
+    try:
+        _check_schema(connection, name)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_path(path: Path, name: str, access: int) -> bool:
+    """Return True if the file of a store does not exist yet. `access` is the access that the caller needs.
 
     Raise `StoreError` if the path cannot be used for a store.
     """
@@ -147,8 +191,9 @@ def _check_path(path: Path, name: str) -> bool:
         raise StoreError(f"{name} is a directory. Use the path of a file as the store.")
     if not stat.S_ISREG(mode):
         raise StoreError(f"{name} is not a regular file. Use the path of a regular file as the store.")
-    if not os.access(path, os.R_OK | os.W_OK):
-        raise StoreError(f"Cannot read and write {name} as this user. Check the owner of the file.")
+    if not os.access(path, access, effective_ids=_BY_EFFECTIVE_USER):
+        needed = "read and write" if access & os.W_OK else "read"
+        raise StoreError(f"Cannot {needed} {name} as this user. Check the owner of the file.")
     return False
 
 
@@ -219,9 +264,15 @@ def _connect(path: Path, name: str, tables: Sequence[str]) -> sqlite3.Connection
 
 
 def _new_connection(path: Path | str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, uri=_is_address(path)
+    )
     connection.create_function("clock_timestamp", 0, time.time)
     return connection
+
+
+def _is_address(path: Path | str) -> bool:
+    return isinstance(path, str) and path.startswith("file:")
 
 
 def _create_tables(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
@@ -275,14 +326,15 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
     If the file is deleted or replaced, the next use opens a new connection.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(lambda: open_file(path, name))
-        self._path = str(path)
-        self._file: tuple[int, int] | None = None
+    def __init__(self, path: Path, name: str, *, is_reader: bool = False) -> None:
+        super().__init__(lambda: open_file(path, name, is_reader=is_reader))
+        self._path, self._is_reader, self._is_read_only = path, is_reader, False
+        self._file: tuple[int, ...] | None = None
         self._last_check = 0.0
 
     def connect(self) -> sqlite3.Connection:
-        if time.monotonic() > self._last_check + _STAT_INTERVAL:
+        # A read-only connection does not see the commits of other processes, so the file is checked before each use.
+        if self._is_read_only or time.monotonic() > self._last_check + _STAT_INTERVAL:
             self._last_check = time.monotonic()
             if self._connection is not None and self._file != self._file_identity():
                 self.drop()
@@ -291,11 +343,21 @@ class FileConnection(SharedConnection[sqlite3.Connection]):
             self._file = self._file_identity()
         return self._connection
 
-    def _file_identity(self) -> tuple[int, int] | None:
+    def drop(self) -> None:
+        # A statement that failed in the middle of a row would keep the locks of a closed connection.
+        if self._connection is not None and self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.rollback()
+        super().drop()
+
+    def _file_identity(self) -> tuple[int, ...] | None:
         try:
             status = os.stat(self._path)
         except OSError:
             return None
+        self._is_read_only = self._is_reader and is_read_only(self._path)
+        if self._is_read_only:
+            return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, _has_log(self._path)
         return status.st_dev, status.st_ino
 
 
@@ -389,7 +451,7 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection]):
         return outcome
 
     def _explain(self, error: Exception) -> Exception:
-        return explain(error, self._name) if isinstance(error, sqlite3.Error) else error
+        return explain(error, self._name) if isinstance(error, SQLITE_ERRORS) else error
 
     def _check_for_others(self, connection: sqlite3.Connection) -> None:
         if time.monotonic() < self._last_check + _VERSION_INTERVAL:

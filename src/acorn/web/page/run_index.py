@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from acorn import Run, StoreError
@@ -23,6 +24,7 @@ from acorn._inside import (
     read_stored_entries,
     read_without_blobs,
     record_to_json,
+    stored_target,
     to_json_data,
     tree_entries,
 )
@@ -280,6 +282,7 @@ def _stored_header(stored: StoredRun) -> Header:
         "input": _read_json(stored.header.input),
         "output": output,
         "file": Path(file).name if isinstance(file, str) else None,
+        "target": quote(stored_target(stored.header.agent, file if isinstance(file, str) else None)),
     }
 
 

@@ -300,7 +300,7 @@ class Site:
         if view is None or not self.is_own(view):
             raise StoreError(
                 f"The page cannot {command} run `{run_id}`. The run does not exist, or another agent started it. In "
-                f"the second case, use `acorn {command} {run_id}`, which loads the other agent."
+                f"the second case, use `acorn {command} {run_id} --agent FILE:CLASS` with the other agent."
             )
         return view
 

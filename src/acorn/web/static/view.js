@@ -181,7 +181,7 @@ class View {
 
   /** Opens a fork before a model turn, after a tool call (to edit its result), or before a branch. */
   fork() {
-    if (!this.head.own) return notify(`The page does not have the agent of this run. Use acorn fork ${short(this.id)} --before 2`);
+    if (!this.head.own) return notify(`The page does not have the agent of this run. Use acorn fork ${short(this.id)} --before 2 --agent ${this.head.target ?? "FILE:CLASS"}`);
     let row = this.rows.get(this.selected), branch = null;
     const isTurn = row?.u === undefined;
     while (row?.u !== undefined) {
@@ -209,7 +209,7 @@ class View {
   async answer(request, value) {
     const response = await fetchJson(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
     if (response.error) return response.error;
-    notify(response.resumed ? "Run resumed" : `Answered. To resume the run: acorn resume ${short(this.id)}`);
+    notify(response.resumed ? "Run resumed" : `Answered. To resume the run: acorn resume ${short(this.id)} --agent ${this.head.target ?? "FILE:CLASS"}`);
     if (response.resumed) this.listen();
     return null;
   }

@@ -35,6 +35,7 @@ from acorn._inside import (
     excerpt,
     find_secrets,
     is_agent,
+    make_validator,
     read_spec,
     replace_surrogates,
     shorten,
@@ -42,7 +43,6 @@ from acorn._inside import (
     to_json_text,
 )
 from acorn.journal import Entry, ModelRequested, ToolStarted
-from acorn.mcp.elicitation import make_validator
 from acorn.types import JsonObject, is_json_object
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]

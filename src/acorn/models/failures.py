@@ -31,6 +31,8 @@ NO_CONNECTION = "no connection"
 """The label of a failure in which the connection broke before the complete response arrived."""
 TIMED_OUT = "no response in time"
 """The label of a failure in which the response did not arrive before the timeout."""
+TOO_LARGE = "response too large"
+"""The label of a failure in which the response is larger than the limit."""
 UNREADABLE = "unreadable response"
 """The label of a failure in which the response does not follow the protocol of the provider."""
 
@@ -206,6 +208,8 @@ class Attempt:
         text, status = message.lower(), failure.status
         if failure.problem == TIMED_OUT:
             return "Increase `timeout` in the model dict, or try again later."
+        if failure.problem == TOO_LARGE:
+            return "If you expect such a large response, increase `max_response_bytes` in the model dict."
         if status == 413 or is_too_long or says_too_long(message):
             return (
                 "The conversation is too long for the model. Shorten it in `on_step`, or use a model with a larger "

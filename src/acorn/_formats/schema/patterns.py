@@ -131,7 +131,7 @@ def _check_named(validator: Any, schemas: JsonObject, instance: Any, schema: Jso
 
 
 def _check_additional(
-    original: Callable[..., Iterator[Any]], validator: Any, allowed: Any, instance: Any, schema: JsonObject
+    original: Callable[..., Iterator[Any] | None], validator: Any, allowed: Any, instance: Any, schema: JsonObject
 ) -> Iterator[Any]:
     """Call the check of the package with a schema that lists the names instead of patterns for them."""
     if schema.get("patternProperties") and validator.is_type(instance, "object"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -94,7 +94,7 @@ def says_too_long(message: str) -> bool:
 
 
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
-    """Return a list that contains an error and all exceptions in its `__cause__` and `__context__` attributes.
+    """Return a list that contains an error and all exceptions in its attributes, such as `__cause__` and `__context__`.
 
     The list does not contain `outer`, the exception that the caller was already handling before the request.
     """
@@ -105,6 +105,7 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
         if current is not None and current is not outer and current not in chain:
             chain.append(current)
             pending += [current.__cause__, current.__context__]
+            pending += [value for value in vars(current).values() if isinstance(value, BaseException)]
     return chain
 
 
@@ -242,10 +243,13 @@ class Attempt:
         text, names = message.lower(), self.set_by_user
         return next((name for name in _PROTOCOL_NAMES if name in names and mentions(text, name)), None)
 
-    def redact_causes(self, error: BaseException) -> tuple[list[BaseException], Redactor]:
+    def redact_causes(
+        self, error: BaseException, redact_object: Callable[[object, Redactor], object] | None = None
+    ) -> tuple[list[BaseException], Redactor]:
         """Redact an exception and its causes, and return these exceptions and the redactor.
 
         The redactor replaces the secrets in arguments and attributes, so that no traceback shows a secret.
+        `redact_object` returns an attribute that is another object, such as an HTTP request, without secrets.
         """
         hosted = [tool for tool in self.request.tools if tool.get("type") != "function"]
         redactor = Redactor(find_secrets([self._config, *hosted]))
@@ -257,6 +261,9 @@ class Attempt:
                 if type(value) in (str, bytes, list, dict, tuple):
                     with suppress(AttributeError):
                         setattr(cause, name, redactor.data(value))
+                elif redact_object is not None:
+                    with suppress(AttributeError):
+                        setattr(cause, name, redact_object(value, redactor))
         return chain, redactor
 
     def error(

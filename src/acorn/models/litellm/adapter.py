@@ -304,7 +304,7 @@ class LiteLLMModel:
     # Failures
 
     def _model_error(self, error: Exception, attempt: Attempt) -> ModelError:
-        chain, redactor = attempt.redact_causes(error)
+        chain, redactor = attempt.redact_causes(error, _transport().redact_message)
         failure: FailureDetails = _transport().find_failure(chain)
         message = "" if failure.problem in (TIMED_OUT, TOO_LARGE) else redactor.text(translate.provider_message(chain))
         if "LLM Provider NOT provided" in message:

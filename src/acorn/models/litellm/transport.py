@@ -28,6 +28,7 @@ import httpcore
 import httpx
 
 from acorn._base.clock import current_clock
+from acorn._formats.redact import Redactor, is_secret_name
 from acorn.models.failures import NO_CONNECTION, TIMED_OUT, TOO_LARGE, UNREADABLE, FailureDetails, error_chain
 from acorn.models.lanes.http_response import (
     ContentDecoder,
@@ -384,6 +385,33 @@ class LiteLLMStream:
 
 
 # Failures
+
+
+def redact_message(value: object, redactor: Redactor) -> object:
+    """Return an HTTP request, a response or headers without secrets, for an exception. Return other objects unchanged.
+
+    A request contains the API key, and a response contains its request.
+    """
+    if isinstance(value, httpx.Request):
+        return httpx.Request(
+            value.method, redactor.text(str(value.url)), headers=_redact_headers(value.headers, redactor)
+        )
+    if isinstance(value, httpx.Response):
+        request: httpx.Request | None = getattr(value, "_request", None)
+        copy = httpx.Response(value.status_code, headers=_redact_headers(value.headers, redactor))
+        if request is not None:
+            redacted = redact_message(request, redactor)
+            assert isinstance(redacted, httpx.Request)
+            copy.request = redacted
+        return copy
+    return _redact_headers(value, redactor) if isinstance(value, httpx.Headers) else value
+
+
+def _redact_headers(headers: httpx.Headers, redactor: Redactor) -> httpx.Headers:
+    return httpx.Headers(
+        [(name, "***" if is_secret_name(name) else redactor.text(value)) for name, value in headers.multi_items()]
+    )
+
 
 _RELIABLE_ERRORS = (
     *("AuthenticationError", "NotFoundError", "RateLimitError", "PermissionDeniedError", "UnprocessableEntityError"),

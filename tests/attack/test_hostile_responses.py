@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -39,6 +39,10 @@ LOCATIONS = (
 NUMBERS = ("1e400", "-1e400", "NaN", "-100000", "1" + "0" * 300, "1.5", '"7"', "true", "[]", "{}", '"x"')
 
 
+def always(data: bytes) -> Callable[[Request], Iterable[bytes]]:
+    return lambda request: [data]
+
+
 def test_redirect_to_other_host_is_refused() -> None:
     for status in (302, 307):
         for lane in each_lane():
@@ -63,7 +67,7 @@ def test_invalid_location_raises_model_error() -> None:
         for lane in each_lane(turn=turn):
             with case(location[:80]):
                 lines = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
-                with Hostile(lambda request, lines=lines: [lines.encode("latin-1")]) as server:
+                with Hostile(always(lines.encode("latin-1"))) as server:
                     lane.fails(server)
 
 
@@ -96,7 +100,7 @@ HEADS = (
 def test_invalid_http_raises_model_error() -> None:
     for turn, data in enumerate(HEADS):
         for lane in each_lane(turn=turn):
-            with case(data[:200]), Hostile(lambda request, data=data: [data]) as server, waiting_for_nothing():
+            with case(data[:200]), Hostile(always(data)) as server, waiting_for_nothing():
                 lane.fails(server, timeout=20)
 
 

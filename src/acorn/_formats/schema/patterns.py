@@ -89,7 +89,7 @@ def _linear_class(draft: Any, has_named: bool) -> Any:
 
     If a schema contains `patternProperties`, its `unevaluatedProperties` are not checked.
     """
-    from jsonschema.validators import extend
+    from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]
 
     originals: dict[str, Any] = draft.VALIDATORS
     checks: dict[str, Any] = {

@@ -8,7 +8,6 @@ history from the journal alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from pydantic_core import from_json
@@ -130,7 +129,7 @@ class Transcript:
             extra,
             response.stop_reason,
             refusal,
-            replace(response.usage),
+            response.usage.copy(),
             response.cost,
             response.attempts,
             response.waits,
@@ -173,9 +172,8 @@ class Transcript:
         results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
-            form: Form = (
-                "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
-            )
+            answer_form: Form = "error" if text.startswith(VALIDATION_ERROR_START) else "text"
+            form: Form = answer_form if call.id in texts else "skipped"
             results.append(ResultMessage(call.id, text, form, None))
         if results:
             self._insert_results(results, None)
@@ -242,7 +240,7 @@ class Transcript:
             removed,
             tuple(added),
             tuple(sorted(steps)),
-            replace(response.usage),
+            response.usage.copy(),
             response.cost,
         )
 

@@ -140,11 +140,14 @@ def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
 def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> JsonObject:
     """Return the fields of an object in the form in which acorn saves the object.
 
-    For a journal entry, the JSON key `entry` contains the name of its class. The values of the fields of `RunFacts` and
-    `ToolResult` are not converted to JSON data.
+    For a journal entry, the JSON key `entry` contains the name of its class. The values of the fields of `ToolResult`
+    are not converted to JSON data.
     """
     if isinstance(record, tuple):  # Journal entries are named tuples.
         return _saved_form.encode_entry(record)
+    if isinstance(record, RunFacts):
+        times = {"started": record.started.isoformat(), "updated": record.updated.isoformat()}
+        return {**_saved_form.fields_of(record), **times, "usage": _saved_form.fields_of(record.usage)}
     return _saved_form.encode_request(record) if isinstance(record, Request) else _saved_form.fields_of(record)
 
 

@@ -17,13 +17,14 @@ import re
 import typing
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
 from acorn._formats.json import excerpt, shorten, to_compact_json
-from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref
+from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref, unique
 from acorn._formats.schema.patterns import matching_names
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
@@ -203,9 +204,14 @@ def describe_problem(problem: Problem, subject: str, received: str) -> str:
             return f"{subject} must be {text}, got {received}"
 
 
+def quote_names(names: Iterable[str]) -> str:
+    """Return a list of names for a message, each in backticks."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def list_names(names: Iterable[str], noun: str = "fields") -> str:
     """Return the part of a message about an unknown name that lists the names that exist."""
-    quoted = ", ".join(f"`{name}`" for name in names)
+    quoted = quote_names(names)
     return f"the {noun} are: {quoted}" if quoted else f"there are no {noun}"
 
 
@@ -339,17 +345,12 @@ def _member_node(members: list[JsonSchema], name: int | str, top: JsonSchema) ->
 
 def _find_tags(nodes: list[JsonSchema]) -> dict[str, list[Any]]:
     """Return the fields whose value tells the members of a union apart, with all values of each field."""
-    found: dict[str, list[Any]] = {}
-    owners: dict[str, int] = {}
+    found: dict[str, list[list[Any]]] = {}
     for node in nodes:
         for name, values in _tag_values(node).items():
-            found.setdefault(name, []).extend(values)
-            owners[name] = owners.get(name, 0) + 1
-    return {
-        name: values
-        for name, values in found.items()
-        if owners[name] > 1 and not any(value in values[:index] for index, value in enumerate(values))
-    }
+            found.setdefault(name, []).append(values)
+    shared = {name: [*chain.from_iterable(groups)] for name, groups in found.items() if len(groups) > 1}
+    return {name: values for name, values in shared.items() if values == unique(values)}
 
 
 def _tag_values(node: JsonSchema) -> dict[str, list[Any]]:

@@ -38,6 +38,7 @@ from acorn._formats.schema.problems import (
     find_problems,
     input_problem,
     join_problems,
+    quote_names,
 )
 from acorn.errors import DeclarationError, InputError
 from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple
@@ -257,16 +258,11 @@ class Shape:
                     return read_iterators(args[0])
                 except ValidationError as error:
                     raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}, {}) from error
-        takes = (
-            f"one value or `{RESULT}=...`"
-            if self.wrapped
-            else "no arguments"
-            if self.is_empty
-            else f"keyword arguments, such as `{next(iter(self.schema.model_fields), 'name')}=...`, or one "
-            f"`{self.schema.__name__}` instance"
-        )
+        name = next(iter(self.schema.model_fields), "name")
+        fields = f"keyword arguments, such as `{name}=...`, or one `{self.schema.__name__}` instance"
+        takes = f"one value or `{RESULT}=...`" if self.wrapped else "no arguments" if self.is_empty else fields
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
-        also = f" and keyword arguments {_quote_names(kwargs)}" if kwargs else ""
+        also = f" and keyword arguments {quote_names(kwargs)}" if kwargs else ""
         message = f"`{owner}` takes {takes}, but got the positional {kinds}{also}."
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
@@ -294,7 +290,7 @@ class Shape:
     def _input_error(
         self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]
     ) -> InputError:
-        takes = _quote_names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
+        takes = quote_names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
         problems = [_public_problem(problem) for problem in wrong]
         problems += [
             input_problem(name, "no such input", excerpt(received[name], 200), message)
@@ -471,7 +467,7 @@ def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[Ba
         ) from error
     if missing := set(fields) - set(created.model_fields):
         raise DeclarationError(
-            f"`{owner}.{attribute}` declares {_quote_names(sorted(missing))}, which Pydantic does not accept as a "
+            f"`{owner}.{attribute}` declares {quote_names(sorted(missing))}, which Pydantic does not accept as a "
             f"field. Use another name or another type."
         )
     return created
@@ -499,7 +495,3 @@ def aliases_of(field: FieldInfo) -> list[str]:
         return [alias]
     choices = getattr(alias, "choices", [alias] if alias is not None else [])
     return [choice if isinstance(choice, str) else str(choice.path[0]) for choice in choices]
-
-
-def _quote_names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from pydantic import BaseModel, ValidationError
@@ -399,12 +400,8 @@ class _XmlReader:
 
     def _union(self, element: Element, node: JsonSchema) -> _Reading:
         """Convert an element with each union member, and return the (value, misfit) that has the smallest misfit."""
-        best: _Reading | None = None
-        for member in node.get("anyOf") or node.get("oneOf") or ():
-            reading = self.convert(element, member)
-            if best is None or reading[1] < best[1]:
-                best = reading
-        return best or (element.text(self.source), _MISFIT)
+        readings = [self.convert(element, member) for member in node.get("anyOf") or node.get("oneOf") or ()]
+        return min(readings, key=itemgetter(1), default=None) or (element.text(self.source), _MISFIT)
 
     def _scalar(self, element: Element, node: JsonSchema) -> _Reading:
         value, misfit = _scalar(element.text(self.source), str(node["type"]), trims=self.trims)

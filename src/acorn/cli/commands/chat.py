@@ -14,7 +14,7 @@ import typer
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import in_batch, parse_input, read_spec
+from acorn._inside import in_batch, parse_input, read_spec, text_of
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.errors import CommandError, ExitCode, error_message
 from acorn.cli.input import is_text
@@ -132,10 +132,9 @@ class Chat:
 
     def _show_history(self) -> None:
         for message in self._runs[-1].history if self._runs else ():
-            content = message.get("content")
             calls = ", ".join(call["function"]["name"] for call in message.get("tool_calls") or ())
-            text = content if isinstance(content, str) else "" if content is None else str(content)
-            write(self._out, f"{message['role']}: {clean(text)}{f' [{calls}]' if calls else ''}\n")
+            text = clean(text_of(message.get("content")))
+            write(self._out, f"{message['role']}: {text}{f' [{calls}]' if calls else ''}\n")
 
 
 def _text_field(agent: Agent) -> Option:

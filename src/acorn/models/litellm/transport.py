@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
@@ -393,24 +393,23 @@ def redact_message(value: object, redactor: Redactor) -> object:
     A request contains the API key, and a response contains its request.
     """
     if isinstance(value, httpx.Request):
-        return httpx.Request(
-            value.method, redactor.text(str(value.url)), headers=_redact_headers(value.headers, redactor)
-        )
+        with suppress(httpx.InvalidURL):  # A redacted host is not a valid URL.
+            url, headers = redactor.text(str(value.url)), _redact_headers(value.headers, redactor)
+            return httpx.Request(value.method, url, headers=headers)
+        return None
     if isinstance(value, httpx.Response):
-        request: httpx.Request | None = getattr(value, "_request", None)
         copy = httpx.Response(value.status_code, headers=_redact_headers(value.headers, redactor))
-        if request is not None:
-            redacted = redact_message(request, redactor)
-            assert isinstance(redacted, httpx.Request)
-            copy.request = redacted
+        request = redact_message(getattr(value, "_request", None), redactor)
+        if isinstance(request, httpx.Request):
+            copy.request = request
         return copy
     return _redact_headers(value, redactor) if isinstance(value, httpx.Headers) else value
 
 
 def _redact_headers(headers: httpx.Headers, redactor: Redactor) -> httpx.Headers:
-    return httpx.Headers(
-        [(name, "***" if is_secret_name(name) else redactor.text(value)) for name, value in headers.multi_items()]
-    )
+    items = {name: "***" if is_secret_name(name) else redactor.text(value) for name, value in headers.items()}
+    # A server may send any bytes.
+    return httpx.Headers([(name.encode("utf-8"), value.encode("utf-8", "replace")) for name, value in items.items()])
 
 
 _RELIABLE_ERRORS = (

@@ -31,7 +31,7 @@ from acorn._drive.load import build_in_thread
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
-from acorn._formats.schema.shape import RESULT, Shape
+from acorn._formats.schema.shape import Shape
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
 from acorn.types import JsonObject, Paused, Usage, is_mapping
@@ -175,7 +175,7 @@ class BatchProgress(Generic[Out]):
             if self.max_cost is not None and (self.progress.cost or 0.0) >= self.max_cost:
                 raise LimitError(
                     f"The run of this item was not started: the batch has used its `max_cost` of {self.max_cost} "
-                    f"dollars."
+                    f"dollars. Raise `max_cost` to run the remaining items."
                 )
         except Exception as error:  # The user's `key` function may raise any error.
             return RowJob(index, row, None, None, error)
@@ -400,7 +400,7 @@ class TaskBatch(_RunningBatch[Out]):
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:
     """Return the call arguments for a row: keyword arguments for a dict, or else the row as the only argument."""
-    if is_mapping(row) and (not shape.wrapped or list(row) == [RESULT]):
+    if is_mapping(row) and (not shape.wrapped or shape.takes_fields or list(row) == [shape.wrapped]):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 

@@ -32,13 +32,14 @@ from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_
 from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
+from acorn._formats.json import excerpt
 from acorn._history.request_messages import prior_messages
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
 from acorn.stores.port import Store, StoredRun, run_not_found_error
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_mapping
 
 
 class AgentCaller(Generic[Out, Deps]):
@@ -212,6 +213,15 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is the answer to the only
     request.
     """
+    owner = type(agent).__name__
+    value: object = run_id
+    if not isinstance(value, str):
+        raise InputError(f"`{owner}.resume` needs the id of a run, such as `paused.run_id`, got {excerpt(value)}.")
+    if not is_single and not is_mapping(answers):
+        raise InputError(
+            f"`answers` of `{owner}.resume` must be a dict that maps request ids to answers, got {excerpt(answers)}. "
+            f"For the only open request of a run, use `answer=...`."
+        )
     plan = plans.plan_for(agent, active_overrides.get())
     plans.check_plan(plan)
     store, origin = plans.store_of(plan.spec), plans.origin_of(agent)

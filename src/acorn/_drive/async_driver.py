@@ -24,7 +24,7 @@ from acorn._formats.json import read_iterators
 from acorn._history.transcript import FinishedCall, failed_call, finish_call
 from acorn._machine.asks import Ask, AskModel, AskTool
 from acorn.chunk import StreamChunk
-from acorn.models.port import Delta, ModelResponse, StreamingModel
+from acorn.models.port import Delta, ModelResponse, StreamingModel, complete_async
 from acorn.models.request import ModelRequest
 from acorn.record import Run
 from acorn.types import ToolResult
@@ -119,7 +119,7 @@ class AsyncDriver(Driver):
     # Performing an ask
 
     async def _complete(self, ask: AskModel) -> ModelResponse:
-        return await ask.model.acomplete(ask.request)
+        return await complete_async(ask.model, ask.request)
 
     async def _open_stream(self, model: StreamingModel, request: ModelRequest) -> AsyncGenerator[Delta]:
         stream: Any = model.astream(request)  # An async generator, or an async iterator without `aclose`.

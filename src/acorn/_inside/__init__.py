@@ -107,22 +107,24 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
 # Inputs and schemas
 
 
-def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
+def parse_input(agent: Agent, values: object, *, is_value: bool = False) -> tuple[Any, ...]:
     """Validate JSON data as the input of an agent, and return the positional arguments for a call of the agent.
 
-    The tuple is empty if the agent has no input. Raises an `InputError` that lists every invalid field.
+    If `is_value` is True, the paths in an error are those in the only value of `values`. The tuple is empty if the
+    agent has no input. Raises an `InputError` that lists every invalid field.
     """
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
     if not is_json_object(values):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
-    has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
+    has_unknown = bool(shape.unknown_values(values))
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:
-        parsed = shape.from_call(owner, (), values)
-    else:
-        parsed = shape.from_call(owner, (), values) if has_unknown else parsed
+        has_unknown = True
+        parsed = None
+    if has_unknown or parsed is None:
+        parsed = shape.from_call(owner, (values[shape.wrapped],), {}) if is_value else shape.from_values(owner, values)
     return () if shape.is_empty else (shape.unwrap(parsed),)
 
 

@@ -321,6 +321,7 @@ class RunTree:
         row.text = self._text(entry.content) if entry.error is None else self.redact(entry.error)
         if entry.call_id is not None or entry.stop_reason != "cancelled":
             self._set_result(row, entry.content, entry.error)
+            row.traceback = None if entry.traceback is None else self.redact(entry.traceback)
             row.seconds = entry.seconds
             self._completed.append(row)
         return row

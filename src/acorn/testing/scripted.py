@@ -293,8 +293,13 @@ def split_response(response: ModelResponse, size: int, *, is_complete: bool = Tr
 # Reading the messages of a request
 
 
+def _text(message: Message) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else text_of(content)
+
+
 def _text_length(message: Message) -> int:
-    return len(text_of(message.get("content")))
+    return len(_text(message))
 
 
 def _conversation(messages: list[Message]) -> list[Message]:
@@ -303,7 +308,7 @@ def _conversation(messages: list[Message]) -> list[Message]:
     If the request contains the conversation as one message with an XML thread, the function converts the XML to
     messages.
     """
-    text = text_of(messages[-1].get("content")) if messages else ""
+    text = _text(messages[-1]) if messages else ""
     return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
 
 
@@ -313,9 +318,7 @@ def _count_turns(messages: list[Message]) -> int:
     for message in _conversation(messages):
         if message["role"] == "assistant":
             count += 1
-        elif message["role"] == "user" and text_of(message.get("content")).startswith(
-            ("<input>", "<input ", "<input/")
-        ):
+        elif message["role"] == "user" and _text(message).startswith(("<input>", "<input ", "<input/")):
             count = 0
     return count
 

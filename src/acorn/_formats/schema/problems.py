@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Sized
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -46,7 +46,9 @@ _FORMATS = {
 _MAX_DEPTH = 8
 """The number of nested types that a description follows before it uses the word `value`."""
 MAX_PROBLEMS = 20
-"""The number of problems in one message, and of values in a description of an enum."""
+"""The number of problems in one message, of values in a description of an enum, and of fields in one of an object."""
+_MAX_TEXT = 20_000
+"""The number of characters in the texts about all problems of one message."""
 
 
 def describe_schema(node: JsonSchema, top: JsonSchema) -> str:
@@ -135,7 +137,8 @@ def _describe_list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
 
 def _describe_object(node: JsonSchema) -> str:
     names = list(node.get("properties", {}))
-    text = "object with " + ", ".join(names) if names else "object"
+    listed = names if len(names) <= MAX_PROBLEMS else [*names[: MAX_PROBLEMS // 2], f"... ({len(names):,} fields)"]
+    text = "object with " + ", ".join(listed) if names else "object"
     count = _describe_count(node.get("minProperties"), node.get("maxProperties"), "key")
     return f"{text}, {count}" if count else text
 
@@ -222,8 +225,13 @@ def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
 
 def join_problems(texts: Sequence[str]) -> str:
     """Join the texts about the first problems, and count the other problems."""
-    shown, others = texts[:MAX_PROBLEMS], len(texts) - MAX_PROBLEMS
+    shown, others = [shorten(text, _max_length(texts)) for text in texts[:MAX_PROBLEMS]], len(texts) - MAX_PROBLEMS
     return "; ".join([*shown, f"{others:,} more"] if others > 0 else shown)
+
+
+def _max_length(problems: Sized) -> int:
+    """Return the number of characters of each text about one of the problems."""
+    return _MAX_TEXT // max(1, min(len(problems), MAX_PROBLEMS))
 
 
 def input_problem(path: str, expected: str, received: str, message: str) -> dict[str, str]:
@@ -240,7 +248,8 @@ def find_problems(error: ValidationError, schema: JsonSchema, received: object) 
     places: dict[str, tuple[ErrorDetails, _Place]] = {}
     for detail, place in _find_places(error.errors(include_url=False), 0, _Place((), schema, received), schema):
         places.setdefault(".".join(map(str, place.path)), (detail, place))
-    return [_make_problem(path, detail, place, schema) for path, (detail, place) in places.items()]
+    length = _max_length(places)
+    return [_make_problem(shorten(path, length), *problem, schema, length) for path, problem in places.items()]
 
 
 class _Place(NamedTuple):
@@ -366,9 +375,9 @@ def _is_missing(detail: ErrorDetails) -> bool:
     return detail["type"].startswith("missing")
 
 
-def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSchema) -> Problem:
+def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSchema, length: int) -> Problem:
     kind = _problem_kind(detail, place)
-    text = _problem_text(kind, detail, place, schema)
+    text = shorten(_problem_text(kind, detail, place, schema), length)
     return Problem(
         path=path,
         expected=f"no such field ({text})" if kind == "unknown" else _ARTICLE.sub("", text),

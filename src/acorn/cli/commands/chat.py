@@ -121,7 +121,8 @@ class Chat:
         return True
 
     def _send(self, line: str) -> None:
-        values = parse_input(self._agent, {str(self._field.path[0]): line})
+        *outer, name = map(str, self._field.path)
+        values = parse_input(self._agent, {outer[0]: {name: line}} if outer else {name: line})
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
         in_batch(agent, self.name, self._count)
         self._count += 1
@@ -146,7 +147,7 @@ def _text_field(agent: Agent) -> Option:
     if len(candidates) != 1 or any(option.is_required and option is not candidates[0] for option in fields):
         raise CommandError(
             f"Cannot chat with `{type(agent).__name__}`: its input must have one text field, and all other fields must "
-            f"have default values."
+            f"have default values. Use `acorn run` instead."
         )
     return candidates[0]
 

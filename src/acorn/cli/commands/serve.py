@@ -111,7 +111,7 @@ def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> li
     for key in keys:
         guard.check_key(key, "`acorn serve`")
         if len(key) < _MIN_KEY_LENGTH:
-            raise CommandError(f"A key must consist of at least {_MIN_KEY_LENGTH} characters.")
+            raise CommandError(f"A key is too short. Use at least {_MIN_KEY_LENGTH} characters.")
     return keys
 
 

@@ -25,6 +25,7 @@ from acorn._declare.spec_cache import (
     warn_about_assignment,
 )
 from acorn._formats.json import excerpt
+from acorn._formats.redact import Unpickled
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
 from acorn.types import JsonObject, Message, Request
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from acorn.thread.events import AgentEvent
 
 _UNSET: Any = object()
+_SECRET_SETTINGS = frozenset(("model", "store"))
+"""The attributes whose value may contain an API key or a password."""
 
 Branched = TypeVar("Branched")
 
@@ -178,7 +181,14 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     def __getstate__(self) -> JsonObject:
         # Copy the items first, because a run that ends in another thread may add an attribute at the same time.
-        return {name: value for name, value in list(vars(self).items()) if name not in NOT_COPIED}
+        state = {name: value for name, value in list(vars(self).items()) if name not in NOT_COPIED}
+        for name in _SECRET_SETTINGS & state.keys():  # A pickle must not contain an API key or a password.
+            state[name] = Unpickled(state[name])
+        return state
+
+    def __setstate__(self, state: JsonObject) -> None:
+        for name, value in state.items():
+            set_private(self, name, value.value if type(value) is Unpickled else value)
 
     # Tool sources that stay open for several calls
 

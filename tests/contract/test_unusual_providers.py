@@ -108,7 +108,7 @@ def test_stream_is_not_read_after_done_event(way: str) -> None:
 
 def test_connections_closed_by_server_are_not_reused() -> None:
     with Loopback(lambda request: DONE) as server:
-        post = Post(f"{server.url}/v1/chat/completions", {}, b"{}", PATIENCE, PATIENCE, None)
+        post = Post(f"{server.url}/v1/chat/completions", {}, b"{}", PATIENCE, PATIENCE, None, None, 1_000_000, False)
         together = [send(post) for _ in range(3)]
         socks = [incoming._reader.sock for incoming in together]
         served = {sock.getpeername(): sock for sock in server._connections}

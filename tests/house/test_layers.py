@@ -49,6 +49,8 @@ LEVEL = {prefix: level for level, (_, prefixes) in enumerate(LAYERS) for prefix 
 LATE_IMPORTS = {
     ("_base/clock", "asyncio"),  # A program that only declares classes does not wait.
     ("_declare/tools/collect", "docstring_parser"),
+    ("_formats/schema/patterns", "jsonschema"),
+    ("_formats/schema/patterns", "referencing"),
     ("_declare/tools/arguments", "jsonschema"),
     ("_declare/tools/arguments", "referencing"),
     ("_module", "acorn"),  # The code of a call loads asyncio, which a program that only declares classes does not need.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 
 import jsonschema
 from tests.cases import case
 from tests.unit.random_schemas import schema
 
-from acorn._formats.schema.examples import example_texts, example_value, matches_pattern
+from acorn._formats.schema.examples import example_texts, example_value
 
 
 def test_example_values_match_random_schemas_and_are_reproducible() -> None:
@@ -36,7 +37,7 @@ def test_example_texts_match_patterns() -> None:
     ]:
         with case(pattern):
             text = next(example_texts(pattern, 0, None))
-            assert matches_pattern(pattern, text)
+            assert re.search(pattern, text)
 
 
 def test_example_texts_for_unsupported_pattern_returns_no_text() -> None:

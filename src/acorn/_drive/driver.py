@@ -34,6 +34,8 @@ from acorn.types import ToolResult
 
 T = TypeVar("T")
 
+_MUST_STREAM = "stream `Delta` objects whose `content` is text"
+
 
 class Driver(ABC):
     """A driver that performs the operations of one run, and of the branches that its model calls."""
@@ -183,11 +185,18 @@ class Driver(ABC):
         is_shown = machine.plan.on_stream is not None or bool(machine.path)
         async with aclosing(self._deltas(running.run_id, ask)) as deltas:
             async for delta in deltas:
-                for chunk in streamer.add(delta):
+                try:
+                    chunks = streamer.add(delta)
+                except (TypeError, AttributeError) as error:
+                    raise wrong_value(ask.model, _MUST_STREAM, delta) from error
+                for chunk in chunks:
                     if is_shown:
                         await self._show(machine, ask.id, chunk)
                     yield chunk
-        running.value, last = streamer.end()
+        try:
+            running.value, last = streamer.end()
+        except TypeError as error:
+            raise wrong_value(ask.model, _MUST_STREAM, "a part that is not text") from error
         await self._show(machine, ask.id, last)
         yield last
 
@@ -240,7 +249,7 @@ class Driver(ABC):
                     tree.trace.record_first_chunk(run_id)
                 while next_delta is not None:
                     if type(next_delta) is not Delta or not isinstance(next_delta.content, str):
-                        raise wrong_value(ask.model, "stream `Delta` objects whose `content` is text", next_delta)
+                        raise wrong_value(ask.model, _MUST_STREAM, next_delta)
                     # A complete response may still end after the deadline.
                     is_timed = is_timed and next_delta.stop_reason is None
                     if is_timed:

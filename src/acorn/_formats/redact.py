@@ -12,6 +12,7 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -61,6 +62,58 @@ def redact_by_name(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(redact_by_name, value))
     return value
+
+
+class Unpickled:
+    """A value in the state of a copied object, whose pickle contains no secrets.
+
+    `copy` keeps the value. In a pickle, `remove_secrets` removes the secrets.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[type[Unpickled], tuple[Any]]:
+        return Unpickled, (remove_secrets(self.value),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Unpickled:
+        return Unpickled(deepcopy(self.value, memo))
+
+
+def remove_secrets(value: Any) -> Any:
+    """Return a copy of settings, such as a model dict or the URL of a store, without secret keys and passwords."""
+    if isinstance(value, str):
+        return _without_password(value) if "://" in value else value
+    if is_mapping(value):
+        return {
+            key: _public_headers(item) if str(key).lower().endswith("headers") else remove_secrets(item)
+            for key, item in value.items()
+            if not is_secret_name(key)
+        }
+    return type(value)(map(remove_secrets, value)) if type(value) in (list, tuple) else value
+
+
+def _public_headers(headers: Any) -> Any:
+    if not is_mapping(headers):
+        return None
+    return {name: value for name, value in headers.items() if str(name).lower() in _PUBLIC_HEADERS}
+
+
+def _without_password(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        user, host = parts.username, parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return f"{url.partition('://')[0]}://"
+    is_token = parts.password is None and not parts.scheme.startswith("postgres")
+    netloc = host if is_token or not user else f"{user}@{host}"
+    pairs = [pair for pair in parts.query.split("&") if not _is_secret_pair(pair)]
+    return parts._replace(netloc=netloc, query="&".join(pairs)).geturl()
+
+
+def _is_secret_pair(pair: str) -> bool:
+    name = unquote(pair.partition("=")[0])
+    return name in _SECRET_QUERY_NAMES or is_secret_name(name)
 
 
 def find_secrets(settings: object = None) -> set[str]:

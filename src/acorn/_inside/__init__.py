@@ -52,6 +52,7 @@ from acorn._formats.schema.examples import example_value as example_value
 from acorn._formats.schema.generate import JsonSchema as JsonSchema
 from acorn._formats.schema.generate import component_schema as component_schema
 from acorn._formats.schema.generate import follow_refs as follow_refs
+from acorn._formats.schema.patterns import make_validator as make_validator
 from acorn._formats.schema.problems import describe_errors as describe_errors
 from acorn._formats.schema.problems import describe_schema as describe_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT as MEDIA_FORMAT

@@ -24,7 +24,7 @@ from acorn import AcornError, Run, StoreError, module
 from acorn._inside import is_instance, read_spec, stored_instance, stored_target, with_stored_settings
 from acorn.cli.errors import CommandError, error_message, error_text, os_errors, user_code_line
 from acorn.cli.text import one_line
-from acorn.stores.open import open_store
+from acorn.stores.open import check_no_parameters, open_store
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
@@ -201,6 +201,7 @@ def open_chosen_store(option: str | None) -> Store:
             f"There is no store here. Use `--store`, as in `--store runs.db`, or set the environment variable "
             f"`{STORE_VARIABLE}`."
         )
+    check_no_parameters(chosen, "`--store`")
     if isinstance(chosen, str) and "://" not in chosen and chosen != "memory" and not Path(chosen).exists():
         raise CommandError(
             f"There is no store `{chosen}`. To create it, start a run: `acorn run agent.py --store {chosen}`."

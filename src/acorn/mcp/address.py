@@ -41,6 +41,22 @@ class ServerAddress:
     headers: Mapping[str, str] | None = field(default=None, repr=False)
     auth: Any = field(default=None, repr=False)
 
+    def __copy__(self) -> ServerAddress:
+        return self
+
+    def __deepcopy__(self, memo: object) -> ServerAddress:
+        return self
+
+    def __reduce__(self) -> tuple[type[ServerAddress], tuple[Any, ...]]:
+        """Return the address for `pickle`, without the values that may be API keys."""
+        secrets = self._secrets()
+        env, headers = (
+            None if values is None else {name: value for name, value in values.items() if value not in secrets}
+            for values in (self.env, self.headers)
+        )
+        args = tuple(map(self.redact, self.args))
+        return ServerAddress, (self.redact(self.target), args, env, self.cwd, headers, None)
+
     @property
     def is_web(self) -> bool:
         return self.target.lower().startswith(("http://", "https://"))

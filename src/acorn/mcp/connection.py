@@ -26,7 +26,7 @@ from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
 from acorn.mcp.address import ServerAddress
 from acorn.mcp.elicitation import Caller, Progress, answer_form, answer_url
-from acorn.mcp.tools import Definition, NotCalledError, ServerError, clean, define_tool, truncate
+from acorn.mcp.tools import Definition, NotCalledError, ServerError, check_result, clean, define_tool, truncate
 from acorn.mcp.transport import SESSION_LOST, TransportState, error_message, open_transport
 from acorn.types import JsonObject
 
@@ -110,6 +110,8 @@ class Connection:
                 mode="legacy" if is_legacy else "auto",
             )
             async with client:
+                session: Any = client.session
+                session.validate_tool_result = _check_later
                 self._client = client
                 self.is_legacy = client.session.initialize_result is not None
                 opened.set_result(None)
@@ -185,6 +187,7 @@ class Connection:
         try:
             async with asyncio.timeout(caller.timeout) as caller.timer:
                 result = await client.call_tool(definition.name, arguments, progress_callback=report)
+            check_result(result, definition)
         except Exception as error:
             raise await self._call_error(caller, error) from error
         finally:
@@ -299,6 +302,10 @@ _INVALID_RESULT = (RuntimeError, ValueError)
 
 _KEY_ADVICE = ". Check the key in `headers`, or set `auth`"
 _ADVICE: dict[int, str] = {401: _KEY_ADVICE, 403: _KEY_ADVICE, 404: ". Check the path of the URL"}
+
+
+async def _check_later(name: str, result: types.CallToolResult) -> None:
+    """Replace the SDK's check of a result, which takes exponential time for some patterns. `check_result` follows."""
 
 
 def _call_on_progress(on_progress: Progress, tool: str, done: float, total: float | None, message: str | None) -> None:

@@ -17,10 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from jsonschema import Draft202012Validator
-from referencing import Registry
-
-from acorn._inside import describe_errors, read_decision, replace_surrogates, shorten, to_json_data
+from acorn._inside import describe_errors, make_validator, read_decision, replace_surrogates, shorten, to_json_data
 from acorn._inside.runs import OwnerLoop, call_on_loop, current_machine
 from acorn.mcp.tools import clean, has_invisible, truncate
 from acorn.types import JsonObject, Request, is_json_list, is_json_object
@@ -202,9 +199,3 @@ def _check_answers(answers: JsonObject, fields: Fields, schema: JsonObject, *, i
     problems = list(describe_errors(make_validator(schema).iter_errors(answers), schema))
     if problems:
         raise ValueError(shorten("; ".join(map(str, problems)), 500))
-
-
-def make_validator(schema: JsonObject) -> Any:
-    """Create a validator for a JSON Schema. It never loads referenced schemas from the web."""
-    registry = Registry[Any]()  # The default registry would load unknown schemas from the web.
-    return Draft202012Validator(schema, registry=registry)

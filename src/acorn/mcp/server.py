@@ -36,6 +36,7 @@ from acorn._inside import (
     excerpt,
     find_secrets,
     is_agent,
+    make_validator,
     read_spec,
     replace_surrogates,
     shorten,
@@ -44,7 +45,6 @@ from acorn._inside import (
 )
 from acorn._inside.runs import iterate_in_thread
 from acorn.journal import Entry, ModelRequested, ToolStarted
-from acorn.mcp.elicitation import make_validator
 from acorn.types import JsonObject, is_json_object
 
 Report = Callable[[float, float | None, str | None], Coroutine[Any, Any, None]]

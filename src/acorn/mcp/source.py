@@ -100,8 +100,10 @@ class MCPServer:
             "approve": approve, "pin": pin, "timeout": timeout, "connect_timeout": connect_timeout,
             "on_progress": on_progress, "max_description": max_description, "max_result": max_result,
         }  # fmt: skip
-        self._options = checked = self._check_options(options)
+        checked = self._check_options(options)
         self.address = ServerAddress(server, checked.args, checked.env, checked.cwd, checked.headers, auth)
+        # Only the address contains values that may be API keys.
+        self._options = checked.model_copy(update={"args": (), "env": None, "headers": None, "auth": None})
         self._last_state = _ServerState()
 
     def __repr__(self) -> str:

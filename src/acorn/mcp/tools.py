@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from acorn._inside import FINISH, shorten, to_compact_json
+from acorn._inside import FINISH, make_validator, shorten, to_compact_json
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
 from acorn.types import JsonObject, is_json_list, is_json_object
@@ -170,6 +170,11 @@ class Definition:
         """A hash of the tool definition, with which acorn notices that the server changed the tool."""
         return _digest(json.dumps([self.name, self.data, self.output], sort_keys=True))
 
+    @cached_property
+    def output_validator(self) -> Any:
+        """The validator for results of the tool."""
+        return make_validator(self.output or {})
+
     @property
     def is_wrapped(self) -> bool:
         """True if the server returns each result inside an object whose only JSON key is `result`."""
@@ -312,6 +317,20 @@ class ServerError(Exception):
 
 class NotCalledError(ServerError):
     """A tool call that the server did not execute, because it lost the session. acorn can repeat it safely."""
+
+
+def check_result(result: types.CallToolResult, definition: Definition) -> None:
+    """Raise `ValueError` if a result does not fit the output schema that the server itself declared."""
+    if definition.output is None or result.is_error:
+        return
+    if "structured_content" not in result.model_fields_set:
+        raise ValueError(f"the tool `{definition.name}` has an output schema but did not return structured content")
+    try:
+        error = next(definition.output_validator.iter_errors(result.structured_content), None)
+    except Exception as problem:  # The schema of the server may raise any error.
+        raise ValueError(f"the output schema of `{definition.name}` is not valid: {problem}") from problem
+    if error is not None:
+        raise ValueError(f"the tool `{definition.name}` returned invalid structured content: {error.message}")
 
 
 def tool_output(result: types.CallToolResult, definition: Definition, limit: int, redact: Redact) -> object:

@@ -148,6 +148,8 @@ async def _connect(address: ServerAddress, state: TransportState, connect_timeou
 
     async def on_response(response: httpx2.Response) -> None:
         state.http_status = response.status_code
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _LimitedStream(response, response.stream)
         request = response.request
         # In MCP, status 404 for a request with a session id means that the server has lost the session.
         if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
@@ -156,12 +158,37 @@ async def _connect(address: ServerAddress, state: TransportState, connect_timeou
     # A read timeout is not necessary, because a tool call has a timeout without a result or progress.
     timeout = httpx2.Timeout(min(connect_timeout, 30.0), read=None)
     hooks = {"response": [on_response]}
-    headers = dict(address.headers or {})
+    headers = {"Accept-Encoding": "identity", **(address.headers or {})}
     async with (
         httpx2.AsyncClient(headers=headers, auth=address.auth, event_hooks=hooks, timeout=timeout) as client,
         streamable_http_client(address.target, http_client=client) as (messages, writer),
     ):
         yield _MessageStream(aiter(messages), state, lost_requests), writer
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    """The body of an HTTP response, which raises an error if a message is too large or compressed.
+
+    A small compressed message could fill the memory, and acorn does not ask for compression.
+    """
+
+    def __init__(self, response: httpx2.Response, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+        self._is_compressed = response.headers.get("content-encoding", "identity").lower() != "identity"
+        self._is_events = response.headers.get("content-type", "").startswith("text/event-stream")
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        if self._is_compressed:
+            raise httpx2.DecodingError("the server sent a compressed response, which acorn does not accept")
+        count = 0
+        async for data in self._inner:
+            count = 0 if self._is_events and (b"\n\n" in data or b"\r\n\r\n" in data) else count + len(data)
+            if count > _MAX_MESSAGE:
+                raise httpx2.ReadError(f"the server sent a message of more than {_MAX_MESSAGE} bytes")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 # Processes

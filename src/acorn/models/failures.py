@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,6 +31,8 @@ NO_CONNECTION = "no connection"
 """The label of a failure in which the connection broke before the complete response arrived."""
 TIMED_OUT = "no response in time"
 """The label of a failure in which the response did not arrive before the timeout."""
+TOO_LARGE = "response too large"
+"""The label of a failure in which the response is larger than the limit."""
 UNREADABLE = "unreadable response"
 """The label of a failure in which the response does not follow the protocol of the provider."""
 
@@ -92,7 +94,7 @@ def says_too_long(message: str) -> bool:
 
 
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
-    """Return a list that contains an error and all exceptions in its `__cause__` and `__context__` attributes.
+    """Return a list that contains an error and all exceptions in its attributes, such as `__cause__` and `__context__`.
 
     The list does not contain `outer`, the exception that the caller was already handling before the request.
     """
@@ -103,6 +105,7 @@ def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseE
         if current is not None and current is not outer and current not in chain:
             chain.append(current)
             pending += [current.__cause__, current.__context__]
+            pending += [value for value in vars(current).values() if isinstance(value, BaseException)]
     return chain
 
 
@@ -206,6 +209,8 @@ class Attempt:
         text, status = message.lower(), failure.status
         if failure.problem == TIMED_OUT:
             return "Increase `timeout` in the model dict, or try again later."
+        if failure.problem == TOO_LARGE:
+            return "If you expect such a large response, increase `max_response_bytes` in the model dict."
         if status == 413 or is_too_long or says_too_long(message):
             return (
                 "The conversation is too long for the model. Shorten it in `on_step`, or use a model with a larger "
@@ -238,10 +243,13 @@ class Attempt:
         text, names = message.lower(), self.set_by_user
         return next((name for name in _PROTOCOL_NAMES if name in names and mentions(text, name)), None)
 
-    def redact_causes(self, error: BaseException) -> tuple[list[BaseException], Redactor]:
+    def redact_causes(
+        self, error: BaseException, redact_object: Callable[[object, Redactor], object] | None = None
+    ) -> tuple[list[BaseException], Redactor]:
         """Redact an exception and its causes, and return these exceptions and the redactor.
 
         The redactor replaces the secrets in arguments and attributes, so that no traceback shows a secret.
+        `redact_object` returns an attribute that is another object, such as an HTTP request, without secrets.
         """
         hosted = [tool for tool in self.request.tools if tool.get("type") != "function"]
         redactor = Redactor(find_secrets([self._config, *hosted]))
@@ -253,6 +261,9 @@ class Attempt:
                 if type(value) in (str, bytes, list, dict, tuple):
                     with suppress(AttributeError):
                         setattr(cause, name, redactor.data(value))
+                elif redact_object is not None:
+                    with suppress(AttributeError):
+                        setattr(cause, name, redact_object(value, redactor))
         return chain, redactor
 
     def error(

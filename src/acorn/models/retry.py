@@ -4,8 +4,9 @@ Retries, lists of models (`fallback.py`) and rate limits (`limits.py`) differ on
 sends the attempts in all four ways: complete or streamed, blocking or on the event loop.
 
 Adapters never retry a failed request. Their `ModelError` says whether the request may succeed later, and after how many
-seconds. `RetryingModel` decides whether and when to retry. A stream is retried only before its first delta was
-delivered. `resolve` wraps every model that needs retries. You can also wrap a model yourself:
+seconds. `RetryingModel` decides whether and when to retry. A stream is retried only before the caller has received a
+part of it: `AttemptingModel` holds back the first deltas until one of them contains text or a tool call. `resolve`
+wraps every model that needs retries. You can also wrap a model yourself:
 
     model = RetryingModel(MyModel(), RetryPolicy(count=5))
 """
@@ -61,7 +62,7 @@ def parse_retry_after(header: str | None) -> float | None:
 
 
 DEFAULT_TIMEOUT = 600.0
-"""The maximum seconds to wait for a response if the user sets no timeout."""
+"""The maximum seconds of a plain response, and of each wait in a stream, if the user sets no timeout."""
 CONNECT_TIMEOUT = 10.0
 """The maximum seconds to wait for a connection."""
 
@@ -83,6 +84,24 @@ def parse_timeout(timeout: Any) -> float | None:
     return seconds
 
 
+DEFAULT_MAX_BYTES = 32_000_000
+"""The maximum size of a response, or of one event of a stream, if the user sets no `max_response_bytes`."""
+
+
+def parse_max_bytes(config: JsonObject) -> int:
+    """Return the `max_response_bytes` of a model dict, or its default.
+
+    Raise `DeclarationError` if it is not a positive integer.
+    """
+    max_bytes: object = config.get("max_response_bytes", DEFAULT_MAX_BYTES)
+    if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes <= 0:
+        raise DeclarationError(
+            f"`max_response_bytes` must be an integer greater than 0, but it is {max_bytes!r}. Change it in the model "
+            f"dict."
+        )
+    return max_bytes
+
+
 def connect_timeout(timeout: float | None) -> float:
     """Return the maximum seconds to wait for a connection, which is never longer than the timeout for the response."""
     return CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
@@ -97,7 +116,7 @@ class ModelAttempt:
     """An attempt to get a response from one model, as a context manager.
 
     If the request fails in the `with` block and another attempt follows, the context manager suppresses the error. No
-    other attempt may follow after the first delta of a stream, because the caller has already received it.
+    other attempt may follow after `add_first`, because the caller has then received a part of the stream.
     """
 
     model: Model
@@ -157,7 +176,14 @@ class AttemptingModel(ABC):
                 attempt.acquire()
                 deltas = _stream(attempt.model, attempt.request())
                 try:
-                    yield attempt.add_first(next(deltas, Delta()))
+                    held: list[Delta] = []
+                    while (delta := next(deltas, None)) is not None:
+                        held.append(delta)
+                        if is_visible(delta):
+                            break
+                    first, *others = held or [Delta()]
+                    yield attempt.add_first(first)
+                    yield from map(attempt.add, others)
                     yield from map(attempt.add, deltas)
                 finally:
                     if (close := getattr(deltas, "close", None)) is not None:  # A user's model may return any iterator.
@@ -170,13 +196,28 @@ class AttemptingModel(ABC):
                 await attempt.aacquire()
                 deltas = _astream(attempt.model, attempt.request())
                 try:
-                    yield attempt.add_first(await anext(deltas, Delta()))
+                    held: list[Delta] = []
+                    while (delta := await anext(deltas, None)) is not None:
+                        held.append(delta)
+                        if is_visible(delta):
+                            break
+                    first, *others = held or [Delta()]
+                    yield attempt.add_first(first)
+                    for other in others:
+                        yield attempt.add(other)
                     async for delta in deltas:
                         yield attempt.add(delta)
                 finally:
                     if (aclose := getattr(deltas, "aclose", None)) is not None:
                         await aclose()
                 return
+
+
+def is_visible(delta: Delta) -> bool:
+    """Return True if a delta becomes a chunk of the stream, which the user receives."""
+    if type(delta) is not Delta:  # The driver reports the wrong type.
+        return True
+    return bool(delta.content or delta.reasoning) or any(call.name or call.arguments for call in delta.calls)
 
 
 def _stream(model: Model, request: ModelRequest) -> Iterator[Delta]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +31,7 @@ def open_store(declared: object, owner: str) -> Store:
     if isinstance(declared, Store) and not isinstance(declared, type):
         return declared
     text = os.fspath(declared) if _is_path(declared) else None
+    check_no_parameters(text, owner)
     if isinstance(text, str) and text and text != ":memory:" and "\0" not in text:
         scheme, separator, _ = text.partition("://")
         if not separator or not isinstance(declared, str):
@@ -45,6 +47,21 @@ def open_store(declared: object, owner: str) -> Store:
         f"{owner} must be a file path, 'memory', a URL such as 'postgresql://host/name', or a store object, "
         f"got {declared!r}."
     )
+
+
+_PARAMETERS = re.compile(r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=")
+
+
+def check_no_parameters(text: object, owner: str) -> None:
+    """Raise `DeclarationError` if a text is a list of PostgreSQL parameters, which may contain a password.
+
+    Other errors would show it as a path.
+    """
+    if isinstance(text, str) and _PARAMETERS.search(text):
+        raise DeclarationError(
+            f"{owner} must be a file path or a URL, but it is a list of connection parameters. Write them as a URL: "
+            f"'postgresql://user:password@host:port/dbname'."
+        )
 
 
 def _is_path(value: object) -> TypeIs[str | os.PathLike[str] | os.PathLike[bytes]]:

@@ -35,6 +35,7 @@ from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._formats.json import ATOMS, describe_error, excerpt, read_iterators, shorten
 from acorn._formats.schema import problems
 from acorn._formats.schema.generate import JsonSchema, schema_of
+from acorn._formats.schema.patterns import check_schema, make_validator
 from acorn._formats.schema.shape import eager_type, require_no_media
 from acorn.errors import DeclarationError
 from acorn.record import Run
@@ -525,7 +526,7 @@ def _make_validator(schema: object, label: str) -> Any:
             f"{whose} refers to `{shorten(reference)}`, which is not in it. acorn fetches nothing: put the "
             f"definition under `$defs` and refer to it as `#/$defs/...`."
         )
-    return validator_class(schema, registry=registry)
+    return make_validator(schema, validator_class)
 
 
 def _check_draft(schema: JsonSchema, whose: str) -> Any:
@@ -547,7 +548,7 @@ def _check_draft(schema: JsonSchema, whose: str) -> Any:
         )
     try:
         json.dumps(schema, allow_nan=False)
-        validator_class.check_schema(schema)
+        check_schema(schema, validator_class)
     except SchemaError as error:
         where = f" at `{'.'.join(map(str, error.absolute_path))}`" if error.absolute_path else ""
         raise DeclarationError(

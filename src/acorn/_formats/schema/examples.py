@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import operator
-import re
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from itertools import islice, product
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from acorn._formats.schema import regex
 from acorn._formats.schema.generate import JsonSchema, implied_type, inline_refs, resolve_ref
+from acorn._formats.schema.patterns import matches_generated
 from acorn.errors import AcornError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
@@ -95,7 +95,7 @@ class _Examples:
         # A Decimal is a union of a number and a string, and the pattern of the string limits the digits.
         if kinds == ["number", "string"] and "pattern" in options[1]:
             pattern = options[1]["pattern"]
-            numbers = (n for n in _numbers(options[0], whole=False) if matches_pattern(pattern, f"{n}"))
+            numbers = (n for n in _numbers(options[0], whole=False) if matches_generated(pattern, f"{n}"))
             return _pick(numbers, number, schema, path)
         siblings = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "discriminator")}
         if siblings.keys() - {"title", "description", "default", "examples", "deprecated", "$defs"}:
@@ -241,6 +241,8 @@ def _numbers(schema: JsonSchema, *, whole: bool) -> Iterator[int | float]:
 
 # Example texts for string formats and regular expressions.
 
+_MAX_REPEATED = 100_000
+"""The maximum length of the text for one repetition."""
 _LETTERS = "a1A_ -.@/é234567890bcdefBCDEF"
 
 FORMATS: dict[str, tuple[str, ...]] = {
@@ -285,17 +287,6 @@ def _texts(schema: JsonSchema) -> Iterator[str]:
     return example_texts(schema.get("pattern"), schema.get("minLength", 0), schema.get("maxLength"), samples)
 
 
-def matches_pattern(pattern: str, text: str) -> bool:
-    """Return True if a text matches the regular expression of a JSON Schema.
-
-    The result is also True if Python cannot compile the regular expression, because the text then cannot be checked.
-    """
-    try:
-        return re.search(regex.to_python_pattern(pattern), text) is not None
-    except re.error:
-        return True
-
-
 def example_texts(pattern: str | None, low: int, high: int | None, samples: Iterable[str] = ()) -> Iterator[str]:
     """Yield texts of `low` to `high` characters that match a regular expression, beginning with the simplest text.
 
@@ -305,7 +296,7 @@ def example_texts(pattern: str | None, low: int, high: int | None, samples: Iter
     seen: set[str] = set()
     for text in samples or (_simple_texts(low, high) if pattern is None else _texts_for_pattern(pattern, low)):
         has_length = len(text) >= low and (high is None or len(text) <= high)
-        if has_length and text not in seen and (pattern is None or matches_pattern(pattern, text)):
+        if has_length and text not in seen and (pattern is None or matches_generated(pattern, text)):
             seen.add(text)
             yield text
 
@@ -344,4 +335,5 @@ def _write(node: regex.PatternNode, extra: int, choice: int, letters: str) -> st
         case regex.Alternation(options):
             return _write(options[choice % len(options)], extra, choice, letters)
         case regex.Repetition(part, low, high):
-            return _write(part, extra, choice, letters) * min(high, low + extra)
+            text = _write(part, extra, choice, letters)
+            return text * min(high, low + extra, _MAX_REPEATED // max(1, len(text)))

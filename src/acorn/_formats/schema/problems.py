@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails, core_schema
 
 from acorn._formats.json import excerpt, shorten, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref, unique
+from acorn._formats.schema.patterns import matching_names
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
 _TYPES = {"string": "string", "integer": "integer", "number": "float"}
@@ -522,12 +523,8 @@ def describe_unknown_property(path: list[str], name: str, schema: JsonSchema) ->
 
 
 def _unknown_names(instance: JsonSchema, schema: JsonSchema) -> list[str]:
-    patterns = schema.get("patternProperties", {})
-    return [
-        name
-        for name in instance
-        if name not in schema.get("properties", {}) and not any(re.search(pattern, name) for pattern in patterns)
-    ]
+    known = {*schema.get("properties", {}), *matching_names(schema.get("patternProperties", {}), instance)}
+    return [name for name in instance if name not in known]
 
 
 def _describe_union(error: Any, top: JsonSchema) -> Iterator[str]:

@@ -16,6 +16,14 @@ _PARSER = import_module("re._parser")  # Python has no public name for the parse
 
 ENDLESS = 10**9
 """The maximum count of a repetition without a limit, such as `*`."""
+MAX_LENGTH = 2000
+"""The maximum length of a regular expression."""
+_MAX_NODES = 10_000
+"""The maximum number of parts, if each backreference counts as a copy of its group."""
+_MAX_SHORT_TEXT = 32
+"""The maximum length of a text that Python's `re` module matches."""
+_MAX_CHOICES = 3
+"""The maximum number of repetitions and options in an expression that Python's `re` module matches."""
 _MAX_DEPTH = 40
 """The maximum nesting depth of groups."""
 _MAX_RANGE = 0x250
@@ -86,6 +94,22 @@ class PatternOption(NamedTuple):
     """Whether the option is anchored at the end of the text (`$`)."""
 
 
+def has_set_operation(regex: str) -> bool:
+    """Return True if a regular expression contains a nested class or an operation on classes."""
+    matches = _ESCAPE_OR_CLASS.finditer(regex)
+    return any(match[1] and _SET_OPERATION.search(re.sub(r"\\.", "", match[1])) for match in matches)
+
+
+def check_syntax(regex: object) -> bool:
+    """Raise `ValueError` if a text is not a valid regular expression in Python's dialect. Do not check a long text."""
+    if isinstance(regex, str) and len(regex) <= MAX_LENGTH:
+        try:
+            _PARSER.parse(regex)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+    return True
+
+
 def to_python_pattern(regex: str) -> str:
     """Return a regular expression of Pydantic in Python's dialect: it uses `\\Z` for the end of the text, not `\\z`."""
     return regex.replace("\\z", "\\Z")
@@ -98,14 +122,49 @@ def read_pattern(regex: str, *, is_lenient: bool = False) -> list[PatternOption]
     `UnsupportedPatternError`. If `is_lenient` is true, the tree repeats the group of a backreference and ignores the
     other two, so the caller must check the texts that it generates.
     """
-    for match in _ESCAPE_OR_CLASS.finditer(regex):
-        if match[1] and _SET_OPERATION.search(re.sub(r"\\.", "", match[1])):
-            raise UnsupportedPatternError(regex)
+    if len(regex) > MAX_LENGTH or has_set_operation(regex):
+        raise UnsupportedPatternError(regex)
     try:
         parsed = _PARSER.parse(to_python_pattern(regex))
         return _Converter(regex, is_lenient=is_lenient).options(parsed)
     except (re.error, ValueError, OverflowError, RecursionError):
         raise UnsupportedPatternError(regex) from None
+
+
+def matches_short_text(regex: str, text: str) -> bool:
+    """Match a regular expression that only Python supports, such as one with lookaround, against a generated text.
+
+    Return False if the expression is not valid, or if Python could need a long time: for a long text, for nested
+    repetitions or for many of them.
+    """
+    try:
+        if len(text) > _MAX_SHORT_TEXT or _choices(_PARSER.parse(to_python_pattern(regex))) > _MAX_CHOICES:
+            return False
+        return re.search(to_python_pattern(regex), text) is not None
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+def _choices(operations: Any, *, is_repeated: bool = False) -> int:
+    """Return how many parts of a regular expression multiply the number of ways to match a text."""
+    count, most_in_assertion = 0, 0
+    for kind, argument in operations:
+        match str(kind):
+            case "MAX_REPEAT" | "MIN_REPEAT" | "BRANCH" if is_repeated:
+                return _MAX_CHOICES + 1
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                count += 1 + _choices(argument[2], is_repeated=True)
+            case "BRANCH":
+                count += sum(1 + _choices(option) for option in argument[1])
+            case "SUBPATTERN":
+                count += _choices(argument[3], is_repeated=is_repeated)
+            case "ASSERT" | "ASSERT_NOT":  # Python does not try another way to match an assertion.
+                most_in_assertion = max(most_in_assertion, _choices(argument[1], is_repeated=is_repeated))
+            case "LITERAL" | "NOT_LITERAL" | "IN" | "ANY" | "AT" | "GROUPREF":
+                pass
+            case _:
+                return _MAX_CHOICES + 1
+    return count + most_in_assertion
 
 
 class _Converter:
@@ -116,7 +175,10 @@ class _Converter:
         self._is_lenient = is_lenient
         self._depth = 0
         self._is_caseless = False
-        self._groups: dict[int, PatternNode] = {}
+        self._groups: dict[int, tuple[PatternNode, int]] = {}
+        """A dict that maps the number of a group to its tree and the number of its parts."""
+        self._count = 0
+        """The number of parts so far."""
 
     def options(self, parsed: Any) -> list[PatternOption]:
         self._is_caseless = bool(parsed.state.flags & re.IGNORECASE)
@@ -141,6 +203,9 @@ class _Converter:
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _node(self, kind: str, argument: Any) -> PatternNode:
+        self._count += 1
+        if self._count > _MAX_NODES:
+            raise UnsupportedPatternError(self._regex)
         match kind:
             case "LITERAL":
                 return CharacterSet(frozenset(chr(argument)))
@@ -155,8 +220,10 @@ class _Converter:
             case "SUBPATTERN":
                 group, added_flags, _, inner = argument
                 self._is_caseless |= bool(added_flags & re.IGNORECASE)
-                self._groups[group] = self._sequence(inner)
-                return self._groups[group]
+                before = self._count
+                node = self._sequence(inner)
+                self._groups[group] = node, self._count - before
+                return node
             case "MAX_REPEAT" | "MIN_REPEAT":
                 low, high, part = int(argument[0]), min(int(argument[1]), ENDLESS), self._sequence(argument[2])
                 if isinstance(part, Repetition) and part.low < 2 and high == part.high == ENDLESS:
@@ -167,7 +234,9 @@ class _Converter:
             case _ if not self._is_lenient:
                 raise UnsupportedPatternError(self._regex)
             case "GROUPREF":
-                return self._groups[argument]
+                node, count = self._groups[argument]
+                self._count += count
+                return node
             case _:
                 return Concatenation(())
 

@@ -154,11 +154,12 @@ class Anthropic(lane.Lane):
 
     def usage(self, raw: JsonObject) -> tuple[Usage, float | None]:
         """Return the token usage in a response, and its cost if the cost cannot be computed from the usage."""
-        cached, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
-        prompt = int(raw.get("input_tokens") or 0) + cached + written
-        usage = Usage(prompt, int(raw.get("output_tokens") or 0), cached, 0, 1, written)
+        count = lane.token_count
+        cached, written = count(raw.get("cache_read_input_tokens")), count(raw.get("cache_creation_input_tokens"))
+        prompt = count(raw.get("input_tokens")) + cached + written
+        usage = Usage(prompt, count(raw.get("output_tokens")), cached, 0, 1, written)
         cache_creation: JsonObject = raw.get("cache_creation") or {}
-        hour_tokens, price = cache_creation.get("ephemeral_1h_input_tokens"), self.price()
+        hour_tokens, price = min(written, count(cache_creation.get("ephemeral_1h_input_tokens"))), self.price()
         return usage, price.of(usage, hour_tokens) if hour_tokens and isinstance(price, ListedPrice) else None
 
 
@@ -350,7 +351,7 @@ class _AnthropicReader(lane.StreamReader):
             message = event["message"]
             self._usage.update(message.get("usage") or {})
             self._model = message.get("model") or ""
-            return None  # After the first delta, acorn cannot retry the request. So this event returns no delta.
+            return None
         if kind == "message_delta":
             return self._end_message(event)
         if kind == "error":

@@ -14,7 +14,6 @@ import select
 import socket
 import ssl
 import time
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -28,22 +27,12 @@ from urllib.request import getproxies, proxy_bypass
 
 from acorn._base.clock import current_clock
 from acorn._base.forks import call_in_child
-from acorn.models.lanes.http_response import ResponseReader
+from acorn.models.lanes.http_response import ContentDecoder, ResponseReader, ResponseTimeoutError, TransportError
 
 _IDLE_SECONDS = 50.0
 """The seconds after which acorn closes an idle connection instead of using it again."""
-_GZIP_OR_ZLIB = 47
-"""The `wbits` value with which zlib accepts both zlib and gzip headers."""
 _FINISH_SECONDS = 0.02
 """The maximum seconds to wait for the end of a stream after its last event. A new connection would take longer."""
-
-
-class TransportError(Exception):
-    """An error because of which the complete response did not arrive, such as a broken connection."""
-
-
-class ResponseTimeoutError(TransportError):
-    """An error for a response that did not arrive before the timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +47,32 @@ class Post:
     read_timeout: float | None
     """The maximum seconds to wait for the next part of the response, or None for no limit."""
     deadline: float | None
-    """The time on the monotonic clock by which the complete response must arrive, or None for no limit."""
+    """The time on the monotonic clock by which a complete stream must arrive, or None for no limit."""
+    start_deadline: float | None
+    """The time by which the headers of a stream, or any other complete response, must arrive, or None for no limit."""
+    max_bytes: int
+    """The maximum number of decompressed bytes of the response, or of one event of a stream."""
+    is_stream: bool
 
     def limit_timeout(self, seconds: float | None) -> float | None:
-        """Return a timeout in seconds that ends no later than the deadline of the request.
+        """Return a timeout in seconds that ends no later than `start_deadline`.
 
-        Raise `ResponseTimeoutError` if the deadline has passed.
+        Raise `ResponseTimeoutError` if this deadline has passed.
         """
-        if self.deadline is None:
-            return seconds
-        left = self.deadline - current_clock().monotonic()
-        if left <= 0:
-            raise ResponseTimeoutError("The response did not arrive before the deadline of the request.")
-        return left if seconds is None else min(seconds, left)
+        return limit_timeout(seconds, self.start_deadline)
+
+
+def limit_timeout(seconds: float | None, deadline: float | None) -> float | None:
+    """Return a timeout in seconds that ends no later than a deadline on the monotonic clock.
+
+    Raise `ResponseTimeoutError` if the deadline has passed.
+    """
+    if deadline is None:
+        return seconds
+    left = deadline - current_clock().monotonic()
+    if left <= 0:
+        raise ResponseTimeoutError("The response did not arrive before the deadline of the request.")
+    return left if seconds is None else min(seconds, left)
 
 
 # URLs, proxies and TLS
@@ -230,12 +232,14 @@ class _SocketReader(io.RawIOBase):
     def __init__(self, sock: socket.socket, post: Post) -> None:
         self.sock, self._post = sock, post
         self.timeout = post.read_timeout
+        self.deadline = post.start_deadline
+        """The deadline for the next bytes."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self.sock.settimeout(self._post.limit_timeout(self.timeout))
+        self.sock.settimeout(limit_timeout(self.timeout, self.deadline))
         return self.sock.recv_into(buffer)
 
 
@@ -251,9 +255,10 @@ class IncomingResponse:
         self._reader = _SocketReader(sock, post)
         self._response = ResponseReader(io.BufferedReader(self._reader))
         self.status = self._response.status
-        encoding = (self.header("content-encoding") or "").lower()
-        self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in ("gzip", "x-gzip", "deflate") else None
-        """The decompressor for a server that compresses its response although the request does not accept it."""
+        is_stream = post.is_stream and self.status < 300
+        if is_stream:
+            self._reader.deadline = post.deadline
+        self._decoder = ContentDecoder(self.header("content-encoding"), post.max_bytes, is_stream=is_stream)
 
     def header(self, name: str) -> str | None:
         return self._response.headers.get(name)
@@ -267,17 +272,13 @@ class IncomingResponse:
 
         At the end of the body, return the connection to the pool.
         """
-        response, decompressor = self._response, self._decompressor
+        response, decoder = self._response, self._decoder
         try:
             while data := response.read_piece():
-                if decompressor is None:
-                    yield data
-                elif text := decompressor.decompress(data):
-                    yield text
-        except (OSError, HTTPException, zlib.error) as error:
+                yield from decoder.decode(data)
+        except (OSError, HTTPException) as error:
             raise transport_error(error) from error
-        if decompressor is not None and not decompressor.eof:
-            raise TransportError("The connection broke before the complete response arrived.")
+        decoder.finish()
         self._release()
 
     def finish(self) -> None:

@@ -15,7 +15,8 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from acorn.models.lanes.http import Post, TransportError, proxy_of, tls_context, transport_error
+from acorn.models.lanes.http import Post, limit_timeout, proxy_of, tls_context, transport_error
+from acorn.models.lanes.http_response import ContentDecoder, TransportError
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -74,6 +75,7 @@ async def _open_session() -> AsyncGenerator[ClientSession]:
     session: ClientSession = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=50),
         cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,  # aiohttp does not limit the size.
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
     )
     try:
@@ -88,9 +90,12 @@ class AsyncIncomingResponse:
     Its body may still be arriving.
     """
 
-    def __init__(self, response: ClientResponse) -> None:
+    def __init__(self, response: ClientResponse, post: Post) -> None:
         self._response = response
+        self._post = post
         self.status: int = response.status
+        is_stream = post.is_stream and self.status < 300
+        self._decoder = ContentDecoder(self.header("content-encoding"), post.max_bytes, is_stream=is_stream)
 
     def header(self, name: str) -> str | None:
         return self._response.headers.get(name)
@@ -98,17 +103,20 @@ class AsyncIncomingResponse:
     async def read(self) -> bytes:
         """Return the complete body."""
         try:
-            return await self._response.read()
-        except (_aiohttp().ClientError, OSError) as error:
-            raise _transport_error(error) from error
+            async with asyncio.timeout(self._post.limit_timeout(None)):
+                return b"".join([data async for data in self.pieces()])
+        except TimeoutError as error:
+            raise transport_error(error) from error
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the parts of the body as they arrive."""
         try:
             async for data in self._response.content.iter_any():
-                yield data
-        except (_aiohttp().ClientError, OSError) as error:
+                for piece in self._decoder.decode(data):
+                    yield piece
+        except _errors() as error:
             raise _transport_error(error) from error
+        self._decoder.finish()
 
     def close(self) -> None:
         """Close the response.
@@ -121,22 +129,32 @@ class AsyncIncomingResponse:
 async def asend(post: Post) -> AsyncIncomingResponse:
     """Send a request, and return the response as soon as its headers have arrived."""
     session, proxy = await current_session(), proxy_of(post.url)
+    deadline = post.deadline if post.is_stream else post.start_deadline
     timeout = _aiohttp().ClientTimeout(
-        post.limit_timeout(None), sock_connect=post.connect_timeout, sock_read=post.read_timeout
+        limit_timeout(None, deadline), sock_connect=post.connect_timeout, sock_read=post.read_timeout
     )
     try:
-        response = await session.post(
-            post.url,
-            data=post.body,
-            headers=post.headers,
-            timeout=timeout,
-            proxy=proxy,
-            ssl=tls_context() if post.url.startswith("https") else True,
-            allow_redirects=False,
-        )
-    except (_aiohttp().ClientError, OSError) as error:
+        # The timeouts of aiohttp do not limit the time after an interim response such as `103 Early Hints`.
+        async with asyncio.timeout(post.limit_timeout(None)):
+            response = await session.post(
+                post.url,
+                data=post.body,
+                headers=post.headers,
+                timeout=timeout,
+                proxy=proxy,
+                ssl=tls_context() if post.url.startswith("https") else True,
+                allow_redirects=False,
+            )
+    except _errors() as error:
         raise _transport_error(error) from error
-    return AsyncIncomingResponse(response)
+    return AsyncIncomingResponse(response, post)
+
+
+@lru_cache(maxsize=1)
+def _errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of aiohttp for a broken connection or an invalid response."""
+    # aiohttp raises ValueError for some invalid headers.
+    return (_aiohttp().ClientError, OSError, ValueError)
 
 
 def _transport_error(error: Exception) -> TransportError:

@@ -3,11 +3,15 @@
 The standard library parses HTTP headers with its email parser. For a small response, that takes as long as all other
 work together. The standard library also returns one chunk at a time, even if several chunks have arrived. The parsers
 for chunks and events perform no I/O: their callers read the bytes and pass them to `feed`.
+
+A server may be hostile, so every part of a response has a maximum size, and the time to parse it is linear.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
+from collections.abc import Iterator
 from http.client import HTTPException
 from io import BufferedIOBase
 
@@ -18,7 +22,70 @@ _MAX_LINE_LENGTH = 65536
 _MAX_HEADERS = 100
 _PIECE_SIZE = 65536
 """The maximum number of bytes that one read returns."""
+_MAX_CHUNK_LINE = 4096
+"""The maximum length of a line with a chunk size, or of a trailer."""
+_GZIP_OR_ZLIB = 47
+"""The `wbits` value with which zlib accepts both zlib and gzip headers."""
+_MAX_DECOMPRESSED = 1 << 20
+"""The maximum number of bytes that the decompressor returns at once. One byte may become a thousand bytes."""
+_STREAM_FACTOR = 10
+"""A stream may have this many times the bytes of a plain response, because most of its bytes are not content."""
 _BROKEN = "The connection broke before the complete response arrived"
+
+
+class TransportError(Exception):
+    """An error because of which the complete response did not arrive, such as a broken connection."""
+
+
+class ResponseTimeoutError(TransportError):
+    """An error for a response that did not arrive before the timeout."""
+
+
+class ResponseTooLargeError(TransportError):
+    """An error for a response, or for one event of a stream, that has more bytes than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The response is larger than the limit of {limit:,} bytes.")
+        self.limit = limit
+
+
+class ContentDecoder:
+    """A decompressor of a body, which also counts the bytes.
+
+    A server may compress its response although the request does not accept it.
+    """
+
+    def __init__(self, encoding: str | None, max_bytes: int, *, is_stream: bool) -> None:
+        is_compressed = (encoding or "").lower() in ("gzip", "x-gzip", "deflate")
+        self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB) if is_compressed else None
+        self._max_bytes = max_bytes
+        self._left = max_bytes * _STREAM_FACTOR if is_stream else max_bytes
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield the decompressed data. Raise `TransportError` if there is too much of it, or if it is not valid."""
+        if self._decompressor is None:
+            self._count(data)
+            yield data
+            return
+        while data:
+            try:
+                piece = self._decompressor.decompress(data, _MAX_DECOMPRESSED)
+            except zlib.error as error:
+                raise TransportError(f"The compressed response is not valid: {error}.") from error
+            self._count(piece)
+            if piece:
+                yield piece
+            data = self._decompressor.unconsumed_tail
+
+    def finish(self) -> None:
+        """Raise `TransportError` if the compressed data is not complete."""
+        if self._decompressor is not None and not self._decompressor.eof:
+            raise TransportError(f"{_BROKEN}.")
+
+    def _count(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            raise ResponseTooLargeError(self._max_bytes)
 
 
 class ResponseReader:
@@ -32,7 +99,8 @@ class ResponseReader:
         length = self.headers.get("content-length", "")
         is_chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
         self._chunks = ChunkParser() if is_chunked else None
-        self._left = int(length) if length.isascii() and length.isdigit() and not is_chunked else None
+        has_length = length.isascii() and length.isdigit() and len(length) < 20 and not is_chunked
+        self._left = int(length) if has_length else None
         """The number of bytes of the body that have not arrived, or None if the server did not send its length."""
         if self.status in (204, 304):
             self._left = 0
@@ -124,7 +192,7 @@ class ChunkParser:
                 continue
             line_end = data.find(b"\n", at)
             if line_end < 0:
-                if end - at > _MAX_LINE_LENGTH:
+                if end - at > _MAX_CHUNK_LINE:
                     raise HTTPException("The response has a chunk size that is too long")
                 break
             self._read_line(data[at:line_end].strip())
@@ -150,29 +218,38 @@ class ChunkParser:
 class EventParser:
     """A parser for a body that consists of server-sent events."""
 
-    def __init__(self) -> None:
-        self._unread = b""
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        """The maximum number of bytes of one line, and so of one event."""
+        self._unread = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Parse the next bytes of the body, and return the `data` values of the events that are now complete.
 
         The parser expects the data of an event in one line, because all supported providers send it in one line.
         """
-        text = self._unread + data if self._unread else data
-        # Many servers send exactly one event at a time, so this case has a faster path.
-        if text.startswith(b"data: {") and text.find(b"\n") == len(text) - 2 and text.endswith(b"}\n\n"):
-            self._unread = b""
-            return [text[6:-2]]
-        lines = text.split(b"\n")
-        self._unread = lines.pop()
-        return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]
+        if not self._unread:
+            # Many servers send exactly one event at a time, so this case has a faster path.
+            if data.startswith(b"data: {") and data.find(b"\n") == len(data) - 2 and data.endswith(b"}\n\n"):
+                return [data[6:-2]]
+        elif b"\n" in data:
+            data = bytes(self._unread) + data
+            self._unread.clear()
+        # A line may arrive in many small pieces, so an incomplete line is not searched and not copied.
+        at = data.rfind(b"\n") + 1
+        self._unread += data[at:]
+        if len(self._unread) > self._max_bytes:
+            raise ResponseTooLargeError(self._max_bytes)
+        if not at:
+            return []
+        return [line[5:].strip() for line in data[:at].split(b"\n") if line.startswith(b"data:") and len(line) > 6]
 
     def ends_with_event(self) -> bool:
         """Return True if the unparsed rest of the body is a complete event without a final line break.
 
         Some servers omit the line break after their last event.
         """
-        line = self._unread.strip()
+        line = bytes(self._unread).strip()
         if not line.startswith(b"data:"):
             return False
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic_core import to_json
 
@@ -24,7 +24,7 @@ from acorn.types import JsonObject, JsonValue
 
 COMMON_KEYS = (
     *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
-    *("temperature", "max_tokens", "max_completion_tokens"),
+    *("max_response_bytes", "temperature", "max_tokens", "max_completion_tokens"),
     *PRICE_KEYS,
 )
 """Model dict keys that acorn handles itself for every lane. The `ModelRequest` contains the sampling settings."""
@@ -72,7 +72,7 @@ def provider_error(error: JsonValue, statuses: Mapping[str, int]) -> ProviderErr
     details = error if isinstance(error, dict) else {"message": error}
     message = str(details.get("message") or error or "The provider did not report a reason").rstrip(".")
     codes = [str(details.get(key)) for key in ("code", "type")]
-    found = [int(code) if code.isdecimal() else statuses.get(code, 0) for code in codes]
+    found = [int(code) if code.isdecimal() and len(code) == 3 else statuses.get(code, 0) for code in codes]
     return ProviderError(f"{message}.", next((status for status in found if 400 <= status < 600), None))
 
 
@@ -250,6 +250,22 @@ def part_payload(part: JsonObject, *keys: str) -> JsonObject:
             f"Add the missing key to the message."
         )
     return payload
+
+
+# Token usage
+
+_MAX_TOKENS = 10**9
+"""The maximum number of tokens of one kind in a response. A hostile server may report any number."""
+
+
+def token_count(value: Any) -> int:
+    """Return a number of tokens in a response, limited to the range that is possible.
+
+    A negative number would lower the total that the limits of a run count. Raise `ValueError` if the value is not a
+    number.
+    """
+    number = float(value or 0)
+    return 0 if number != number else int(max(0.0, min(number, _MAX_TOKENS)))
 
 
 # Hosted tools

@@ -10,23 +10,32 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from math import inf
 from typing import Any, NoReturn
 
 from pydantic_core import from_json
 
 from acorn._base.clock import current_clock
 from acorn.errors import ModelError
-from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, Attempt, FailureDetails, RejectedSettings
-from acorn.models.lanes.http import IncomingResponse, Post, ResponseTimeoutError, TransportError, send
+from acorn.models.failures import (
+    NO_CONNECTION,
+    TIMED_OUT,
+    TOO_LARGE,
+    UNREADABLE,
+    Attempt,
+    FailureDetails,
+    RejectedSettings,
+)
+from acorn.models.lanes.http import IncomingResponse, Post, send
 from acorn.models.lanes.http_async import AsyncIncomingResponse, asend
-from acorn.models.lanes.http_response import EventParser
+from acorn.models.lanes.http_response import EventParser, ResponseTimeoutError, ResponseTooLargeError, TransportError
 from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, UnsupportedContentError
 from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request import ModelRequest
-from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_timeout
+from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_max_bytes, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
-_READ_ERRORS = (ProviderError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_READ_ERRORS = (ProviderError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """The exceptions of a lane that cannot read a response. If the response is nested too deep, it is `RecursionError`."""
 
 
@@ -42,6 +51,7 @@ class NativeModel:
         self.rejected = RejectedSettings(self.name, settings)
         self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
         self._connect_timeout = connect_timeout(self._timeout)
+        self.max_bytes = parse_max_bytes(config)
 
     def __repr__(self) -> str:
         return f"{type(self.lane).__name__}({self.name!r})"
@@ -140,8 +150,16 @@ class NativeModel:
             body = self.lane.body(request, left_out, is_stream=is_stream)
         except ProviderError as error:
             self.raise_failure(FailureDetails(), str(error), error, attempt)
-        deadline = None if request.timeout is None else current_clock().monotonic() + request.timeout
-        return Post(url, headers, body, self._connect_timeout, self._timeout, deadline)
+        now = current_clock().monotonic()
+        deadline = inf if request.timeout is None else now + request.timeout
+        start_deadline = deadline if self._timeout is None else min(deadline, now + self._timeout)
+        return Post(
+            *(url, headers, body, self._connect_timeout, self._timeout),
+            deadline=None if deadline == inf else deadline,
+            start_deadline=None if start_deadline == inf else start_deadline,
+            max_bytes=self.max_bytes,
+            is_stream=is_stream,
+        )
 
     def _read_response(self, data: bytes, attempt: Attempt) -> ModelResponse:
         attempt.on_accepted()
@@ -174,6 +192,8 @@ class NativeModel:
     def _raise_transport_error(self, error: TransportError, attempt: Attempt) -> NoReturn:
         if isinstance(error, ResponseTimeoutError):
             self.raise_failure(FailureDetails(problem=TIMED_OUT), "", error, attempt)
+        if isinstance(error, ResponseTooLargeError):
+            self.raise_failure(FailureDetails(problem=TOO_LARGE), str(error), error, attempt)
         self.raise_failure(FailureDetails(problem=NO_CONNECTION), _as_sentence(str(error)), error, attempt)
 
     def raise_unreadable(self, data: bytes, error: Exception, attempt: Attempt) -> NoReturn:
@@ -203,7 +223,7 @@ class _NativeStream:
 
     def __init__(self, model: NativeModel, attempt: Attempt) -> None:
         self._model, self.attempt = model, attempt
-        self._events = EventParser()
+        self._events = EventParser(model.max_bytes)
         self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
         """The bytes before the first event, or None if the response is a stream of events. An error message quotes
@@ -256,7 +276,11 @@ class _NativeStream:
         if not self.is_complete:
             message = "The stream ended before the response was complete."
             model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self.attempt)
-        if (last := reader.finish()) is not None:
+        try:
+            last = reader.finish()
+        except _READ_ERRORS as error:
+            model.raise_unreadable(b"", error, self.attempt)
+        if last is not None:
             yield last
         model.rejected.check_forced(self.attempt.request.forced_tool, reader.called_names, reader.stop_reason)
 

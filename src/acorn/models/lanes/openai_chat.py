@@ -273,13 +273,14 @@ def usage_of(raw: JsonObject | None, prompt: str = "prompt", output: str = "comp
         return Usage(requests=1)
     prompt_details: JsonObject = raw.get(f"{prompt}_tokens_details") or {}
     output_details: JsonObject = raw.get(f"{output}_tokens_details") or {}
+    count = lane.token_count
     return Usage(
-        int(raw.get(f"{prompt}_tokens") or 0),
-        int(raw.get(f"{output}_tokens") or 0),
-        int(prompt_details.get("cached_tokens") or 0),
-        int(output_details.get("reasoning_tokens") or 0),
+        count(raw.get(f"{prompt}_tokens")),
+        count(raw.get(f"{output}_tokens")),
+        count(prompt_details.get("cached_tokens")),
+        count(output_details.get("reasoning_tokens")),
         1,
-        int(prompt_details.get("cache_write_tokens") or prompt_details.get("cache_creation_tokens") or 0),
+        count(prompt_details.get("cache_write_tokens") or prompt_details.get("cache_creation_tokens")),
     )
 
 

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from acorn._base.threads import iterate_in_thread
 from acorn._formats.json import copy_json
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.failures import TIMED_OUT, Attempt, FailureDetails, RejectedSettings
+from acorn.models.failures import TIMED_OUT, TOO_LARGE, Attempt, FailureDetails, RejectedSettings
 from acorn.models.lanes import lane
 from acorn.models.lanes.anthropic import tool_definition
 from acorn.models.lanes.openai_chat import is_non_reasoning_model
@@ -26,11 +26,11 @@ from acorn.models.litellm import library, translate
 from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, price_in
 from acorn.models.providers import check_key, custom_address, provider_in_id
 from acorn.models.request import ModelRequest
-from acorn.models.retry import DEFAULT_TIMEOUT, parse_timeout
+from acorn.models.retry import DEFAULT_TIMEOUT, parse_max_bytes, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
-    from acorn.models.litellm.transport import LiteLLMStream, StreamWatch
+    from acorn.models.litellm.transport import LiteLLMStream, ResponseWatch
 
 _sdk_providers = {"openai", "azure"}
 """The providers for which LiteLLM uses the SDK of OpenAI instead of its own HTTP client."""
@@ -60,6 +60,7 @@ class LiteLLMModel:
         timeout = config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT))
         self._timeout: Any = timeout if hasattr(timeout, "as_dict") else parse_timeout(timeout)
         """The timeout in seconds, None for no limit, or an httpx timeout object."""
+        self._max_bytes = parse_max_bytes(config)
         self._rejected = RejectedSettings(self.name, self._arguments)
 
     def __repr__(self) -> str:
@@ -141,12 +142,18 @@ class LiteLLMModel:
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         with self._attempt(request) as attempt:
-            return self._read_response(self._send(attempt), request)
+            return self._read_response(self._send(attempt, self._watch(request, is_stream=False)), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        return self._deltas(request, _transport().StreamWatch(request.timeout))
+        return self._deltas(request, self._watch(request, is_stream=True))
 
-    def _deltas(self, request: ModelRequest, watch: StreamWatch) -> Iterator[Delta]:
+    def _watch(self, request: ModelRequest, *, is_stream: bool) -> ResponseWatch:
+        watch: ResponseWatch = _transport().ResponseWatch(
+            request.timeout, self._timeout, self._max_bytes, is_stream=is_stream
+        )
+        return watch
+
+    def _deltas(self, request: ModelRequest, watch: ResponseWatch) -> Iterator[Delta]:
         reader = translate.LiteLLMStreamReader(has_cost=self._declared_price is None)
         with self._attempt(request) as attempt:
             stream: LiteLLMStream = _transport().LiteLLMStream(self._send(attempt, watch), watch)
@@ -164,7 +171,7 @@ class LiteLLMModel:
         return await anext(iterate_in_thread(lambda: iter([self.complete(request)]), "acorn-litellm"))
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        watch: StreamWatch = _transport().StreamWatch(request.timeout)
+        watch = self._watch(request, is_stream=True)
         try:
             async for delta in iterate_in_thread(lambda: self._deltas(request, watch), "acorn-litellm"):
                 yield delta
@@ -187,17 +194,18 @@ class LiteLLMModel:
         except Exception as error:
             raise self._model_error(error, attempt) from error
 
-    def _send(self, attempt: Attempt, watch: StreamWatch | None = None) -> Any:
+    def _send(self, attempt: Attempt, watch: ResponseWatch) -> Any:
         """Send a request.
 
         If the model rejects a default setting, send the request again without that setting.
         """
         self._check_key()
+        _transport().guard_sdk()
         while True:
-            client = self._stream_client(watch)
+            client = self._http_client(watch)
             try:
-                stream_arguments = {} if watch is None else _STREAM_ARGUMENTS
-                with library.silence():
+                stream_arguments = _STREAM_ARGUMENTS if watch.is_stream else {}
+                with library.silence(), watch.current():
                     raw = library.litellm().completion(**self._call_arguments(attempt), **stream_arguments, **client)
             except Exception as error:
                 if client and _transport().is_unusable(client["client"], error):
@@ -211,10 +219,10 @@ class LiteLLMModel:
                 attempt.on_accepted()
                 return raw
 
-    def _stream_client(self, watch: StreamWatch | None) -> JsonObject:
+    def _http_client(self, watch: ResponseWatch) -> JsonObject:
         """Return a dict that passes acorn's HTTP client to LiteLLM, or {} if the call does not need or support it."""
         sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        if watch is None or sets_client or self.provider in _sdk_providers:
+        if sets_client or self.provider in _sdk_providers:
             return {}
         return {"client": _transport().handler_class()(watch)}
 
@@ -279,7 +287,7 @@ class LiteLLMModel:
         response.model = response.model or self.name
         if self._declared_price is None:  # If the model dict has a price, the loop computes the cost.
             hidden: JsonObject = getattr(raw, "_hidden_params", None) or {}
-            response.cost = hidden.get("response_cost")
+            response.cost = translate.cost_of(hidden.get("response_cost"))
         called_names = {call.name for call in response.tool_calls}
         self._rejected.check_forced(request.forced_tool, called_names, response.stop_reason)
         return response
@@ -287,9 +295,9 @@ class LiteLLMModel:
     # Failures
 
     def _model_error(self, error: Exception, attempt: Attempt) -> ModelError:
-        chain, redactor = attempt.redact_causes(error)
+        chain, redactor = attempt.redact_causes(error, _transport().redact_message)
         failure: FailureDetails = _transport().find_failure(chain)
-        message = "" if failure.problem == TIMED_OUT else redactor.text(translate.provider_message(chain))
+        message = "" if failure.problem in (TIMED_OUT, TOO_LARGE) else redactor.text(translate.provider_message(chain))
         if "LLM Provider NOT provided" in message:
             return attempt.error(self.provider, failure, library.unknown_model_message(self.name))
         suggestion = translate.suggest_litellm_fix(error, failure, message, attempt, self.name)

@@ -1,7 +1,8 @@
 """Access to the LiteLLM library: import, silence and model names.
 
 Only this module imports LiteLLM. It does so on first use, because the import takes several seconds. A program may also
-use LiteLLM itself. acorn therefore replaces nothing in LiteLLM, and hides only the log lines of its own calls.
+use LiteLLM itself. acorn therefore replaces nothing in LiteLLM, except an unset `client_session` (see `transport.py`),
+and hides only the log lines of its own calls.
 
 The functions for model names find the provider of a model id. Without the import, they read LiteLLM's model list file.
 If the file cannot decide whether a model id is valid, acorn accepts the id.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from math import isfinite
 
 from acorn.models.failures import CHECK_MODEL_ID, Attempt, FailureDetails
 from acorn.models.lanes.anthropic import blocks_to_send, parse_tool_input, to_block
@@ -119,7 +120,7 @@ class LiteLLMStreamReader(ChatReader):
             self._text.append(delta.content)
             usage: JsonObject = chunk.get("usage") or {}
             cost = usage.get("cost")
-            delta.cost = cost if self._has_cost and isinstance(cost, float) else None
+            delta.cost = cost_of(cost) if self._has_cost else None
         return delta
 
     def _read_message(self, message: JsonObject) -> None:
@@ -181,6 +182,15 @@ class LiteLLMStreamReader(ChatReader):
             yield Delta(extra={"thinking_blocks": self._blocks})
         if self._items:
             yield Delta(extra={"reasoning_items": self._items})
+
+
+_MAX_COST = 1e6
+"""The maximum cost of one response in dollars. A hostile server may report any usage."""
+
+
+def cost_of(cost: JsonValue) -> float | None:
+    """Return the cost that LiteLLM computed of the usage in the response, limited to the range that is possible."""
+    return max(0.0, min(cost, _MAX_COST)) if isinstance(cost, float) and isfinite(cost) else None
 
 
 def _is_hosted(call_id: object) -> bool:

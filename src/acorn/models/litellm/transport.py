@@ -1,5 +1,9 @@
 """LiteLLM's streams, timeouts and failures, seen through httpx, the HTTP library that LiteLLM uses.
 
+`GuardedClient` is the HTTP client of LiteLLM for acorn's requests. It obeys the limits of a `ResponseWatch`: the time
+and the size of the response. It follows no redirects, because another host would receive the headers and the
+conversation.
+
 `LiteLLMStream` reads a stream of LiteLLM. It reports the finish reason of the provider, obeys the deadline of the
 request, and can be closed.
 
@@ -11,16 +15,28 @@ Importing this module loads httpx, so the adapter imports it with the first requ
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
+from math import inf
 from typing import Any
 
+import httpcore
 import httpx
 
 from acorn._base.clock import current_clock
-from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureDetails, error_chain
-from acorn.models.lanes.http_response import EventParser
+from acorn._formats.redact import Redactor, is_secret_name
+from acorn.models.failures import NO_CONNECTION, TIMED_OUT, TOO_LARGE, UNREADABLE, FailureDetails, error_chain
+from acorn.models.lanes.http_response import (
+    ContentDecoder,
+    EventParser,
+    ResponseTimeoutError,
+    ResponseTooLargeError,
+    TransportError,
+)
 from acorn.models.lanes.lane import provider_error
 from acorn.models.lanes.openai_chat import STATUSES
 from acorn.models.litellm.library import litellm, silence
@@ -45,18 +61,60 @@ def limit_timeout(timeout: float | httpx.Timeout | None, seconds_left: float | N
 # Streams
 
 
-class StreamWatch:
-    """The conditions that end a stream, and its HTTP response."""
+class ResponseWatch:
+    """The limits of a response, the conditions that end it, and its HTTP response."""
 
-    def __init__(self, seconds: float | None) -> None:
-        self._deadline = None if seconds is None else current_clock().monotonic() + seconds
-        """The time on the monotonic clock by which the response must be complete, or None for no limit."""
+    def __init__(
+        self, seconds: float | None, timeout: float | httpx.Timeout | None, max_bytes: int, *, is_stream: bool
+    ) -> None:
+        self._run_deadline = inf if seconds is None else current_clock().monotonic() + seconds
+        """The time on the monotonic clock by which the run must be complete."""
+        seconds = timeout.read if isinstance(timeout, httpx.Timeout) else timeout
+        self._timeout = inf if seconds is None else seconds
+        self._deadline = self._run_deadline
+        """The time by which the headers, and after them the body, must be complete."""
+        self.max_bytes = max_bytes
+        self.is_stream = is_stream
         self.is_abandoned = False
         """Whether the reader no longer needs the stream. Another thread may set it."""
         self.is_done = False
         """Whether the event that ends a stream of OpenAI's protocol has arrived."""
         self.response: httpx.Response | None = None
         """The response, or None if LiteLLM does not expose it."""
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """Watch all responses that LiteLLM reads in this `with` block."""
+        token = _current_watch.set(self)
+        try:
+            yield
+        finally:
+            _current_watch.reset(token)
+
+    def limit(self, timeout: float | None) -> float | None:
+        """Return a timeout for the next bytes that ends no later than the deadline."""
+        if self._deadline == inf:
+            return timeout
+        left = max(0.001, self._deadline - current_clock().monotonic())
+        return left if timeout is None else min(timeout, left)
+
+    def send(self, client: httpx.Client, request: httpx.Request, *, auth: Any, is_stream: bool) -> httpx.Response:
+        """Send a request, and return the response. Its body is limited, and is complete if it is not a stream."""
+        self._deadline = min(self._run_deadline, current_clock().monotonic() + self._timeout)
+        request.headers["accept-encoding"] = "identity"
+        response = client.send(request, stream=True, auth=auth, follow_redirects=False)
+        is_events = is_stream and response.status_code < 300
+        if is_events:  # A stream may take as long as its parts arrive.
+            self._deadline = self._run_deadline
+        decoder = ContentDecoder(response.headers.pop("content-encoding", None), self.max_bytes, is_stream=is_events)
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _LimitedStream(response.stream, decoder, self)
+        if not is_stream:
+            try:
+                response.read()
+            finally:
+                response.close()
+        return response
 
     def check(self) -> None:
         """Raise an httpx exception if the reader must not wait for the rest of the stream.
@@ -66,7 +124,7 @@ class StreamWatch:
         """
         if self.is_abandoned:
             raise httpx.ReadError("The reader closed the stream.")
-        if self._deadline is not None and current_clock().monotonic() > self._deadline:
+        if current_clock().monotonic() > self._deadline:
             raise httpx.ReadTimeout("The complete response did not arrive before the deadline.")
 
     def add(self, response: httpx.Response, *, is_of_sdk: bool = False) -> None:
@@ -84,7 +142,7 @@ class StreamWatch:
 
     def _usual_events(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield server-sent events in their usual form, because the SDK rejects some other forms."""
-        parser = EventParser()
+        parser = EventParser(self.max_bytes)
         for data in pieces:
             yield from self._encode(parser.feed(data))
         if parser.ends_with_event():
@@ -96,14 +154,131 @@ class StreamWatch:
             yield b"data: %s\n\n" % event
 
 
+_current_watch: ContextVar[ResponseWatch | None] = ContextVar("acorn_litellm_watch", default=None)
+"""The watch of acorn's request in progress, or None in the requests of a program that uses LiteLLM itself."""
+
+
+class GuardedClient(httpx.Client):
+    """An HTTP client that passes requests to another client, and applies the limits of the current watch to them."""
+
+    def __init__(self, find_client: Callable[[], httpx.Client]) -> None:
+        super().__init__(transport=httpx.BaseTransport(), trust_env=False, follow_redirects=True)
+        self._find_client = find_client
+
+    def send(
+        self,
+        request: httpx.Request,
+        *,
+        stream: bool = False,
+        auth: Any = httpx.USE_CLIENT_DEFAULT,
+        follow_redirects: Any = httpx.USE_CLIENT_DEFAULT,
+    ) -> httpx.Response:
+        client, watch = self._find_client(), _current_watch.get()
+        if watch is None:
+            return client.send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
+        return watch.send(client, request, auth=auth, is_stream=stream)
+
+
+def guard_sdk() -> None:
+    """Set the HTTP client for the SDK of OpenAI, unless the program has set one.
+
+    LiteLLM has no other way to pass it. It has the settings of LiteLLM's own client for the SDK, and behaves like that
+    client in a program that uses LiteLLM itself.
+    """
+    module = litellm()
+    if module.client_session is None:
+        http: Any = module.llms.custom_httpx.http_handler
+        module.client_session = GuardedClient(lambda: _sdk_client(http.get_ssl_configuration(), http.http2_enabled()))
+
+
+@lru_cache(maxsize=8)
+def _sdk_client(verify: Any, http2: bool) -> httpx.Client:
+    client = _with_limits(httpx.Client(verify=verify, http2=http2, follow_redirects=True))
+    atexit.register(client.close)
+    return client
+
+
+def _with_limits(client: httpx.Client) -> httpx.Client:
+    """Limit each wait for bytes to the deadline of the current watch, and return the client.
+
+    A timeout of httpx starts again with each interim response such as `103 Early Hints`. httpx has no public setting
+    for the network backend of httpcore.
+    """
+    inner: Any = client
+    for transport in (inner._transport, *inner._mounts.values()):
+        if (pool := getattr(transport, "_pool", None)) is not None:
+            pool._network_backend = _Backend(pool._network_backend)
+    return client
+
+
+class _Backend(httpcore.NetworkBackend):
+    """A network backend of httpcore that creates streams with a deadline."""
+
+    def __init__(self, inner: httpcore.NetworkBackend) -> None:
+        self._inner = inner
+
+    def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        return _Stream(self._inner.connect_tcp(*args, **kwargs))
+
+    def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        return _Stream(self._inner.connect_unix_socket(*args, **kwargs))
+
+    def sleep(self, seconds: float) -> None:
+        self._inner.sleep(seconds)
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection that limits each wait for bytes to the deadline of the current watch."""
+
+    def __init__(self, inner: httpcore.NetworkStream) -> None:
+        self._inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        watch = _current_watch.get()
+        if watch is not None:
+            watch.check()
+            timeout = watch.limit(timeout)
+        return self._inner.read(max_bytes, timeout)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        return _Stream(self._inner.start_tls(*args, **kwargs))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _LimitedStream(httpx.SyncByteStream):
+    """The body of a response, decompressed, with a limit of its size and its time."""
+
+    def __init__(self, inner: httpx.SyncByteStream, decoder: ContentDecoder, watch: ResponseWatch) -> None:
+        self._inner, self._decoder, self._watch = inner, decoder, watch
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self._inner:
+            self._watch.check()
+            yield from self._decoder.decode(data)
+        self._decoder.finish()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
 @lru_cache(maxsize=1)
 def handler_class() -> Any:
-    """Return the class of the HTTP clients for LiteLLM calls that stream their responses.
+    """Return the class of the HTTP clients for LiteLLM calls.
 
-    Each call needs its own client, which gets the `StreamWatch` of the call.
+    Each call needs its own client, which gets the `ResponseWatch` of the call.
     """
     http: Any = litellm().llms.custom_httpx.http_handler
     shared = http.HTTPHandler()  # All calls share its connections.
+    client = GuardedClient(lambda: shared.client)
+    _with_limits(shared.client)
 
     class LineHandler(http.HTTPHandler):  # type: ignore[misc]
         """An HTTP client for LiteLLM that splits a response only at line feeds.
@@ -112,16 +287,17 @@ def handler_class() -> Any:
         would then lose the line.
         """
 
-        def __init__(self, watch: StreamWatch) -> None:
+        def __init__(self, watch: ResponseWatch) -> None:
             parent: Any = super()
-            parent.__init__(client=shared.client)
+            parent.__init__(client=client)
             self._watch = watch
 
         def post(self, *args: Any, **kwargs: Any) -> Any:
             parent: Any = super()
             response = parent.post(*args, **kwargs)
-            self._watch.add(response)
-            response.iter_lines = lambda: _split_lines(response.iter_bytes())
+            if self._watch.is_stream:
+                self._watch.add(response)
+                response.iter_lines = lambda: _split_lines(response.iter_bytes(), self._watch.max_bytes)
             return response
 
     return LineHandler
@@ -135,19 +311,24 @@ def is_unusable(handler: Any, error: Exception) -> bool:
     return any(isinstance(cause, AttributeError) and cause.obj is handler for cause in error_chain(error, None))
 
 
-def _split_lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    unread = b""
+def _split_lines(pieces: Iterable[bytes], max_bytes: int) -> Iterator[str]:
+    unread = bytearray()
     for data in pieces:
-        *lines, unread = (unread + data).split(b"\n")
-        for line in lines:
-            yield line.decode("utf-8", "replace").rstrip("\r")
+        unread += data
+        if b"\n" in data:  # A line may arrive in many small pieces, so an incomplete line is not searched.
+            *lines, rest = bytes(unread).split(b"\n")
+            unread[:] = rest
+            for line in lines:
+                yield line.decode("utf-8", "replace").rstrip("\r")
+        if len(unread) > max_bytes:
+            raise ResponseTooLargeError(max_bytes)
     yield unread.decode("utf-8", "replace")
 
 
 class LiteLLMStream:
     """A LiteLLM stream, which yields its chunks."""
 
-    def __init__(self, raw: Any, watch: StreamWatch) -> None:
+    def __init__(self, raw: Any, watch: ResponseWatch) -> None:
         self._raw = raw
         self._watch = watch
         self._inner = getattr(raw, "completion_stream", None)
@@ -187,7 +368,7 @@ class LiteLLMStream:
     def __next__(self) -> Any:
         try:
             self._watch.check()
-            with silence():
+            with silence(), self._watch.current():
                 return next(self._raw)
         except Exception as error:
             # If the connection failed only after the complete response had arrived, no data is lost.
@@ -204,6 +385,32 @@ class LiteLLMStream:
 
 
 # Failures
+
+
+def redact_message(value: object, redactor: Redactor) -> object:
+    """Return an HTTP request, a response or headers without secrets, for an exception. Return other objects unchanged.
+
+    A request contains the API key, and a response contains its request.
+    """
+    if isinstance(value, httpx.Request):
+        with suppress(httpx.InvalidURL):  # A redacted host is not a valid URL.
+            url, headers = redactor.text(str(value.url)), _redact_headers(value.headers, redactor)
+            return httpx.Request(value.method, url, headers=headers)
+        return None
+    if isinstance(value, httpx.Response):
+        copy = httpx.Response(value.status_code, headers=_redact_headers(value.headers, redactor))
+        request = redact_message(getattr(value, "_request", None), redactor)
+        if isinstance(request, httpx.Request):
+            copy.request = request
+        return copy
+    return _redact_headers(value, redactor) if isinstance(value, httpx.Headers) else value
+
+
+def _redact_headers(headers: httpx.Headers, redactor: Redactor) -> httpx.Headers:
+    items = {name: "***" if is_secret_name(name) else redactor.text(value) for name, value in headers.items()}
+    # A server may send any bytes.
+    return httpx.Headers([(name.encode("utf-8"), value.encode("utf-8", "replace")) for name, value in items.items()])
+
 
 _RELIABLE_ERRORS = (
     *("AuthenticationError", "NotFoundError", "RateLimitError", "PermissionDeniedError", "UnprocessableEntityError"),
@@ -224,9 +431,11 @@ def find_failure(chain: list[BaseException]) -> FailureDetails:
         if isinstance(cause, httpx.HTTPStatusError):
             return FailureDetails(cause.response.status_code, cause.response.headers)
     for cause in chain:
-        if isinstance(cause, httpx.TimeoutException):
+        if isinstance(cause, ResponseTooLargeError):
+            return FailureDetails(problem=TOO_LARGE)
+        if isinstance(cause, httpx.TimeoutException | ResponseTimeoutError):
             return FailureDetails(problem=TIMED_OUT)
-        if isinstance(cause, httpx.TransportError | ConnectionError):
+        if isinstance(cause, httpx.TransportError | ConnectionError | TransportError):
             return FailureDetails(problem=NO_CONNECTION)
     error = chain[0]
     kind, status = type(error).__name__, getattr(error, "status_code", None)

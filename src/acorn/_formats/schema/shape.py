@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, ForwardRef, NamedTuple, cast, get_args, get_origin
 
 import typing_extensions
@@ -231,16 +232,16 @@ class Shape:
         """
         if args:
             return self._from_positional(owner, args, kwargs)
+        names = () if self.allows_extra else kwargs
         unknown = {
-            name: _describe_option(name) if name in options else f"`{name}` is not an input"
-            for name in kwargs
-            if name not in self.accepted_names and not self.allows_extra
+            name: _describe_option(name) if name in options else f"`{shorten(name)}` is not an input"
+            for name in names
+            if name not in self.accepted_names
         }
         try:
             instance = read_iterators(self.schema.model_validate(kwargs, by_alias=True, by_name=True))
         except ValidationError as error:
-            problems = find_problems(error, self.call_schema, kwargs)
-            wrong = [problem for problem in problems if problem["path"] not in unknown]
+            wrong = find_problems(error, self.call_schema, kwargs, unknown)
             raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
             raise self._undefined_class(error) from error
@@ -295,21 +296,22 @@ class Shape:
         self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]
     ) -> InputError:
         takes = _quote_names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
-        problems = [_public_problem(problem) for problem in wrong]
+        problems = [_public_problem(problem) for problem in wrong[:MAX_PROBLEMS]]
         problems += [
-            input_problem(name, "no such input", excerpt(received[name], 200), message)
-            for name, message in unknown.items()
+            input_problem(shorten(name), "no such input", excerpt(received[name], 200), unknown[name])
+            for name in islice(unknown, MAX_PROBLEMS - len(problems))
         ]
-        messages = join_problems([problem["message"] for problem in problems])
+        messages = join_problems([problem["message"] for problem in problems], len(wrong) + len(unknown))
         text = f"Wrong input for `{owner}`: {messages}. It takes {takes}."
-        return InputError(text, problems=problems[:MAX_PROBLEMS])
+        return InputError(text, problems=problems)
 
 
 def _public_problem(problem: Problem) -> dict[str, str]:
     is_missing = problem["received"] == "missing" and bool(problem["path"])
     received = "missing" if is_missing else problem["excerpt"]
-    message = describe_problem(problem, f"`{problem['path'] or 'input'}`", problem["excerpt"])
-    return input_problem(problem["path"], problem["expected"], received, message)
+    path = shorten(problem["path"])
+    message = describe_problem(problem, f"`{path or 'input'}`", problem["excerpt"])
+    return input_problem(path, problem["expected"], received, message)
 
 
 def _describe_option(name: str) -> str:

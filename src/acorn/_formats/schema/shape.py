@@ -203,6 +203,11 @@ class Shape:
     def allows_extra(self) -> bool:
         return self.schema.model_config.get("extra") == "allow"
 
+    @cached_property
+    def has_media(self) -> bool:
+        """Whether a value may contain an image, audio or a file."""
+        return _find_media(self.json_schema, self.json_schema, (), frozenset()) is not None
+
     def unwrap(self, instance: BaseModel) -> Any:
         """Convert an instance of `schema` to a value of the declared type.
 

@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import typer
 
+from acorn._inside import tools_that_ask
 from acorn.cli import targets
 from acorn.cli.errors import CommandError, ExitCode, error_message, os_errors
 from acorn.cli.options import ConcurrencyOption, DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
@@ -39,10 +40,12 @@ from acorn.types import JsonObject
 
 if TYPE_CHECKING:
     from acorn.durable.worker import Worker
+    from acorn.web.guard import AccessKey
 
 SERVICE_PORT = 2679
 PAGE_PORT = 2678
 KEYS_VARIABLE = "ACORN_SERVE_KEYS"
+APPROVER_KEYS_VARIABLE = "ACORN_SERVE_APPROVER_KEYS"
 _MIN_KEY_LENGTH = 8
 _REPEAT_SECONDS = 0.5
 """Seconds in which a repeated signal counts as one: some supervisors signal the process and also its group."""
@@ -53,65 +56,128 @@ AllowHostOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Another host name under which clients reach the server.")
 ]
 ServicePort = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=_PORT_HELP.format(SERVICE_PORT))]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]KEY",
+        help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key.",
+    ),
+]
+NoKeyOption = Annotated[
+    bool, typer.Option("--no-key", help="Accept requests without a key. Works on this machine only.")
+]
 PagePort = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=_PORT_HELP.format(PAGE_PORT))]
 
 
 def serve(
     target: Target,
     port: ServicePort = None,
-    key: Annotated[
+    key: KeyOption = None,
+    approver_key: Annotated[
         list[str] | None,
-        typer.Option(help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key."),
+        typer.Option(
+            metavar="[NAME=]KEY",
+            help=f"A key of a person who may answer requests. Can be repeated. Default: `{APPROVER_KEYS_VARIABLE}`.",
+        ),
     ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Accept requests without a key. Works on this machine only.")
-    ] = False,
+    no_key: NoKeyOption = False,
     model: ModelOption = None,
     store: StoreOption = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="The maximum duration of a run in seconds.")] = 600.0,
     concurrency: Annotated[
         int, typer.Option(min=1, help="The number of concurrent runs. Further requests get the status 429.")
     ] = 256,
+    max_body: Annotated[
+        int | None,
+        typer.Option(min=1, help="The maximum number of bytes of a request. Default: 1000000, and more for media."),
+    ] = None,
     host: HostOption = "127.0.0.1",
     allow_host: AllowHostOption = None,
+    behind_tls: Annotated[
+        bool, typer.Option("--behind-tls", help="A proxy with TLS is in front of the server.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Print risky settings and exit, with the code 1 if there are any.")
+    ] = False,
     debug: DebugOption = False,
-) -> None:
+) -> int:
     """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
     _require_web_extra("serve")
     from acorn.web import guard, server
     from acorn.web.serve import app
+    from acorn.web.serve.risks import find_risks
 
-    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=_url_host(host) in guard.LOOPBACK)
-    keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
+    is_local = _url_host(host) in guard.LOOPBACK
+    keys, new_key = _client_keys("serve", key or [], is_off=no_key, is_local=is_local)
+    approver_keys = _read_keys("serve", approver_key or [], APPROVER_KEYS_VARIABLE, is_approver=True)
     agent = targets.load_agent(target)
     chosen_store = choose_store(store, agent.store)
     opened_store = None if chosen_store is None else targets.open_checked_store(chosen_store)
-    served = app.Service(change_settings(agent, model=model, store=opened_store), keys, timeout, concurrency)
+    agent = change_settings(agent, model=model, store=opened_store)
+    new_approver_key = None
+    if new_key is not None and not approver_keys and tools_that_ask(agent):
+        new_approver_key = secrets.token_urlsafe(32)
+        approver_keys = [guard.AccessKey(new_approver_key, is_approver=True)]
+    served = app.Service(agent, [*keys, *approver_keys], timeout, concurrency, max_body=max_body)
+    risks = [
+        *find_risks(
+            agent, opened_store, served.keys, is_local=is_local, has_tls=behind_tls, is_new_key=new_key is not None
+        ),
+        *(
+            f"Other users of this machine can read `{name}` in the list of processes. Set `{variable}` instead."
+            for name, variable, values in (
+                ("--key", KEYS_VARIABLE, key),
+                ("--approver-key", APPROVER_KEYS_VARIABLE, approver_key),
+            )
+            if values
+        ),
+    ]
+    for risk in risks:
+        write_line(f"{'risk' if check else 'warning'}: {risk}")
+    if check:
+        if not risks:
+            write_line("No risky settings were found.")
+        return ExitCode.FAILED if risks else ExitCode.SUCCESS
     socket, address, names = _listen(host, port, SERVICE_PORT, allow_host)
     write_line(f"acorn serve: {address}")
-    if keys and not configured_keys:
-        write_line(f"key: {keys[0]}")
+    if new_key is not None:
+        write_line(f"key: {new_key}")
+    if new_approver_key is not None:
+        write_line(f"approver key: {new_approver_key}")
     write_line("Press Ctrl-C to stop.")
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR)
     logging.getLogger("acorn").addHandler(handler)
     with served.agent:  # Open the tool sources once instead of once per request.
-        server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
+        server.serve(app.service_app(served, names), served.close, socket, grace=app.GRACE + 2)
+    return ExitCode.SUCCESS
 
 
-def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[str]:
-    """Return the access keys from the options `--key`, or without these options, from the environment variable."""
+def _client_keys(
+    command: str, options: Sequence[str], *, is_off: bool, is_local: bool
+) -> tuple[list[AccessKey], str | None]:
+    """Return the access keys of clients, and the new key if the user has set none."""
     from acorn.web import guard
 
-    keys = list(options) or os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
+    keys = _read_keys(command, options, KEYS_VARIABLE)
     if is_off and keys:
         raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`. Remove one of them.")
-    if is_off and not is_loopback:
+    if is_off and not is_local:
         raise CommandError("`--no-key` allows only connections from this machine. Remove `--host` or `--no-key`.")
-    for key in keys:
-        guard.check_key(key, "`acorn serve`")
-        if len(key) < _MIN_KEY_LENGTH:
-            raise CommandError(f"A key must consist of at least {_MIN_KEY_LENGTH} characters.")
+    if keys or is_off:
+        return keys, None
+    new_key = secrets.token_urlsafe(32)
+    return [guard.AccessKey(new_key)], new_key
+
+
+def _read_keys(command: str, options: Sequence[str], variable: str, *, is_approver: bool = False) -> list[AccessKey]:
+    """Return the access keys from the options, or without options, from the environment variable."""
+    from acorn.web import guard
+
+    texts = list(options) or os.environ.get(variable, "").replace(",", " ").split()
+    keys = guard.read_keys(texts, f"`acorn {command}`", is_approver=is_approver)
+    if any(len(key.value) < _MIN_KEY_LENGTH for key in keys):
+        raise CommandError(f"A key must consist of at least {_MIN_KEY_LENGTH} characters.")
     return keys
 
 

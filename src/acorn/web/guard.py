@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import os
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +25,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn.errors import DeclarationError
+from acorn.web.key_variables import KEYS_VARIABLE
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -48,6 +51,7 @@ MAX_BODY = 1_000_000
 """The maximum number of bytes of a request body without media."""
 _MAX_MEDIA = 20_000_000
 """The number of bytes of media that a body may contain if the agent sets no limit."""
+_MIN_KEY_LENGTH = 8
 _KEY = "acorn.key"
 _DIGEST_ROUNDS = 200_000
 
@@ -87,6 +91,22 @@ def read_keys(texts: Collection[str], where: str, *, is_approver: bool = False) 
         has_name = bool(name and value.strip("="))  # Signs `=` at the end are part of a key in base64.
         keys.append(AccessKey(value if has_name else text, name if has_name else None, is_approver))
     return keys
+
+
+def configured_keys(
+    texts: Collection[str], where: str, variable: str = KEYS_VARIABLE, *, is_approver: bool = False
+) -> list[AccessKey]:
+    """Return the access keys of a server from the texts, or without texts, from an environment variable."""
+    texts = texts or os.environ.get(variable, "").replace(",", " ").split()
+    keys = read_keys(texts, where, is_approver=is_approver)
+    if any(len(key.value) < _MIN_KEY_LENGTH for key in keys):
+        raise DeclarationError(f"A key of {where} must consist of at least {_MIN_KEY_LENGTH} characters.")
+    return keys
+
+
+def new_key(*, is_approver: bool = False) -> AccessKey:
+    """Return a new random key."""
+    return AccessKey(secrets.token_urlsafe(32), is_approver=is_approver)
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,13 @@ from acorn.cli.text import one_line, plural, seconds_text
 from acorn.stores import MemoryStore
 from acorn.stores.port import Store
 from acorn.types import JsonObject
+from acorn.web.key_variables import APPROVER_KEYS_VARIABLE, KEYS_VARIABLE
 
 if TYPE_CHECKING:
     from acorn.durable.worker import Worker
-    from acorn.web.guard import AccessKey
 
 SERVICE_PORT = 2679
 PAGE_PORT = 2678
-KEYS_VARIABLE = "ACORN_SERVE_KEYS"
-APPROVER_KEYS_VARIABLE = "ACORN_SERVE_APPROVER_KEYS"
-_MIN_KEY_LENGTH = 8
 _REPEAT_SECONDS = 0.5
 """Seconds in which a repeated signal counts as one: some supervisors signal the process and also its group."""
 _PORT_HELP = "The port, or 0 for any free port. Default: {}, or the next free port."
@@ -108,42 +105,36 @@ def serve(
     from acorn.web.serve.risks import find_risks
 
     is_local = _url_host(host) in guard.LOOPBACK
-    keys, new_key = _client_keys("serve", key or [], is_off=no_key, is_local=is_local)
-    approver_keys = _read_keys("serve", approver_key or [], APPROVER_KEYS_VARIABLE, is_approver=True)
+    keys = guard.configured_keys(key or [], "`acorn serve`")
+    _check_no_key(keys, is_off=no_key, is_local=is_local)
+    new_keys = [] if keys or no_key else [guard.new_key()]
+    approver_keys = guard.configured_keys(approver_key or [], "`acorn serve`", APPROVER_KEYS_VARIABLE, is_approver=True)
     agent = targets.load_agent(target)
     chosen_store = choose_store(store, agent.store)
     opened_store = None if chosen_store is None else targets.open_checked_store(chosen_store)
     agent = change_settings(agent, model=model, store=opened_store)
-    new_approver_key = None
-    if new_key is not None and not approver_keys and tools_that_ask(agent):
-        new_approver_key = secrets.token_urlsafe(32)
-        approver_keys = [guard.AccessKey(new_approver_key, is_approver=True)]
-    served = app.Service(agent, [*keys, *approver_keys], timeout, concurrency, max_body=max_body)
+    if new_keys and not approver_keys and tools_that_ask(agent):
+        new_keys.append(guard.new_key(is_approver=True))
+    served = app.Service(agent, [*keys, *approver_keys, *new_keys], timeout, concurrency, max_body=max_body)
     risks = [
-        *find_risks(
-            agent, opened_store, served.keys, is_local=is_local, has_tls=behind_tls, is_new_key=new_key is not None
-        ),
-        *(
-            f"Other users of this machine can read `{name}` in the list of processes. Set `{variable}` instead."
-            for name, variable, values in (
-                ("--key", KEYS_VARIABLE, key),
-                ("--approver-key", APPROVER_KEYS_VARIABLE, approver_key),
-            )
-            if values
-        ),
+        *find_risks(agent, opened_store, served.keys, is_local=is_local, has_tls=behind_tls, is_new_key=bool(new_keys))
     ]
+    options = {KEYS_VARIABLE: ("--key", key), APPROVER_KEYS_VARIABLE: ("--approver-key", approver_key)}
+    for variable, (option, values) in options.items():
+        if values:
+            risks.append(
+                f"Other users of this machine can read `{option}` in the list of processes. Set `{variable}` instead."
+            )
     for risk in risks:
         write_line(f"{'risk' if check else 'warning'}: {risk}")
     if check:
         if not risks:
             write_line("No risky settings were found.")
         return ExitCode.FAILED if risks else ExitCode.SUCCESS
-    socket, address, names = _listen(host, port, SERVICE_PORT, allow_host)
+    socket, address, names = _listen(host, port, SERVICE_PORT, allow_host, has_tls_hint=False)
     write_line(f"acorn serve: {address}")
-    if new_key is not None:
-        write_line(f"key: {new_key}")
-    if new_approver_key is not None:
-        write_line(f"approver key: {new_approver_key}")
+    for each in new_keys:
+        write_line(f"{'approver key' if each.is_approver else 'key'}: {each.value}")
     write_line("Press Ctrl-C to stop.")
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR)
@@ -153,32 +144,12 @@ def serve(
     return ExitCode.SUCCESS
 
 
-def _client_keys(
-    command: str, options: Sequence[str], *, is_off: bool, is_local: bool
-) -> tuple[list[AccessKey], str | None]:
-    """Return the access keys of clients, and the new key if the user has set none."""
-    from acorn.web import guard
-
-    keys = _read_keys(command, options, KEYS_VARIABLE)
+def _check_no_key(keys: object, *, is_off: bool, is_local: bool) -> None:
+    """Raise a `CommandError` if the option `--no-key` (`is_off`) does not fit the other options."""
     if is_off and keys:
         raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`. Remove one of them.")
     if is_off and not is_local:
         raise CommandError("`--no-key` allows only connections from this machine. Remove `--host` or `--no-key`.")
-    if keys or is_off:
-        return keys, None
-    new_key = secrets.token_urlsafe(32)
-    return [guard.AccessKey(new_key)], new_key
-
-
-def _read_keys(command: str, options: Sequence[str], variable: str, *, is_approver: bool = False) -> list[AccessKey]:
-    """Return the access keys from the options, or without options, from the environment variable."""
-    from acorn.web import guard
-
-    texts = list(options) or os.environ.get(variable, "").replace(",", " ").split()
-    keys = guard.read_keys(texts, f"`acorn {command}`", is_approver=is_approver)
-    if any(len(key.value) < _MIN_KEY_LENGTH for key in keys):
-        raise CommandError(f"A key must consist of at least {_MIN_KEY_LENGTH} characters.")
-    return keys
 
 
 def web(
@@ -290,19 +261,24 @@ def mcp(
             help="Serve over HTTP on this port of this machine instead. 0 chooses a free port.",
         ),
     ] = None,
+    key: KeyOption = None,
+    no_key: NoKeyOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Serve modules to MCP clients, such as editors, chat programs and other agents.
 
     Each module becomes a tool with the name of its class. The server uses standard input and output, so configure your
     client with the command "acorn mcp agent.py". The server stops when the client closes the connection, or after
-    Ctrl-C.
+    Ctrl-C. Over HTTP, clients must send a key, as for `acorn serve`.
     """
     from acorn.mcp import serve_to
 
+    if http is None and (key or no_key):
+        raise CommandError("`--key` and `--no-key` are for a server with `--http`. Add `--http`, or remove the key.")
+    _check_no_key(key or os.environ.get(KEYS_VARIABLE), is_off=no_key, is_local=True)
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agents = [targets.load_agent(target, once=True) for target in sources]
-    serve_to(agents, http, out)
+    serve_to(agents, http, out, [] if no_key else key or None)
 
 
 def _require_web_extra(command: str) -> None:
@@ -313,7 +289,9 @@ def _require_web_extra(command: str) -> None:
         )
 
 
-def _listen(host: str, port: int | None, default: int, allowed: Sequence[str] | None) -> tuple[Socket, str, list[str]]:
+def _listen(
+    host: str, port: int | None, default: int, allowed: Sequence[str] | None, *, has_tls_hint: bool = True
+) -> tuple[Socket, str, list[str]]:
     """Open the socket of a server. Return the socket, its address and the host names that requests may contain.
 
     Without a port, use the default port or the next free port. Print a warning if other machines can reach the server.
@@ -327,9 +305,10 @@ def _listen(host: str, port: int | None, default: int, allowed: Sequence[str] | 
     name, names = _url_host(host), [*LOOPBACK, *(allowed or [])]
     if name not in LOOPBACK:
         names.append(name)
+        tls_hint = " The connection is not encrypted. Put a proxy with TLS in front of the server."
         write_line(
-            f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key. "
-            f"The connection is not encrypted. Put a proxy with TLS in front of the server."
+            f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key."
+            f"{tls_hint if has_tls_hint else ''}"
         )
     shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else name
     return socket, f"http://{shown}:{socket.getsockname()[1]}", names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ def served(folder: Path, *words: str, keys: str = "") -> Iterator[tuple[str, str
         line = wait_for_line(process, r"Serving MCP at \S+") if key else first
         yield re.findall(r"http://\S+/mcp", line)[0], key
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.kill()
         process.communicate(timeout=PATIENCE)
 
 

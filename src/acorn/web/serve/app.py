@@ -109,7 +109,8 @@ class Service:
         self.run_count = 0
         self._end: asyncio.Future[None] | None = None
         self._created = int(time.time())
-        self._document = openapi_document(agent, has_key=bool(keys))
+        is_approver = [key.is_approver for key in keys]
+        self._document = openapi_document(agent, has_key=False in is_approver, has_approver_key=True in is_approver)
         self.routes = [
             self._run_route("/run", self._run),
             self._run_route("/stream", self._stream),

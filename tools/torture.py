@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[1]
 ALONE = ["tests/contract/test_shared_limits.py", "tests/fleet"]
 """The tests that need the whole machine."""
-FIRST = ["tests/unit", "tests/behaviour", "tests/crash", "tests/contract", "tests/cli", "tests/web"]
+FIRST = ["tests/unit", "tests/behaviour", "tests/crash", "tests/contract", "tests/cli", "tests/web", "tests/attack"]
 OUTCOMES = ("failure", "error", "skipped")
 
 

@@ -235,12 +235,17 @@ def test_server_at_limit_closes_oldest_idle_connection_and_refuses_only_if_all_a
 
     routes = Starlette(routes=[Route("/hold", hold), Route("/health", lambda _: PlainTextResponse("ok"))])
     request = b"GET /hold HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-    with served(routes, ConnectionLimits(connections=4)) as address, caplog.at_level(logging.ERROR, "acorn"):
+    with (
+        served(routes, ConnectionLimits(connections=4, rest=PATIENCE)) as address,
+        caplog.at_level(logging.ERROR, "acorn"),
+    ):
         busy = [connect(address, request) for _ in range(3)]
         assert all(begun.acquire(timeout=PATIENCE) for _ in busy)
-        idle = connect(address)
-        assert status(address) == 200
-        assert read_all(idle) == b""
+        for data in (b"", b"GET", b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"):
+            idle = connect(address, data)
+            assert not data.startswith(b"POST") or b" 405 " in idle.recv(65_536)
+            assert status(address) == 200
+            assert read_all(idle) == b""
         busy.append(connect(address, request))
         assert begun.acquire(timeout=PATIENCE)
         assert read_all(connect(address)).startswith(b"HTTP/1.1 503 ")

@@ -76,7 +76,7 @@ class LimitedProtocol(H11Protocol):
     since = 0.0
     """The time at which the connection began to wait for its client, or at which the client last made progress."""
     _wait: Literal["header", "rest", "read"] | None = None
-    """The action of the client for which the connection waits."""
+    """The result of `current_wait` at the last check."""
     _waited_cycle: object = None
     _unread = 0
     """The number of bytes of the response that the client had not read at the last check."""
@@ -98,16 +98,10 @@ class LimitedProtocol(H11Protocol):
         assert isinstance(self.server_state, Connections)
         return self.server_state
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the connection waits for a request, and the client has read all responses."""
-        is_open = not self.transport.is_closing() and not self.transport.get_write_buffer_size()
-        return is_open and self.conn.their_state is h11.IDLE
-
     def check_time(self, now: float) -> None:
         """Close the connection if its client is too slow."""
         unread = self.transport.get_write_buffer_size()
-        wait = self._current_wait(unread)
+        wait = self.current_wait()
         is_same = wait == self._wait and self.cycle is self._waited_cycle
         if not is_same or (wait == "read" and unread < self._unread):
             self.since = now
@@ -122,12 +116,16 @@ class LimitedProtocol(H11Protocol):
         else:
             self.transport.close()
 
-    def _current_wait(self, unread: int) -> Literal["header", "rest", "read"] | None:
-        if unread or self.transport.is_closing():
+    def current_wait(self) -> Literal["header", "rest", "read"] | None:
+        """Return the action of the client for which the connection waits.
+
+        The client sends a request header, or the rest of a request after the response, or it reads the response.
+        """
+        if self.transport.get_write_buffer_size() or self.transport.is_closing():
             return "read"
         if self._is_rejected:
             return "rest"
-        if self.is_idle:
+        if self.conn.their_state is h11.IDLE:
             return "header"
         is_answered = getattr(self.cycle, "response_complete", False)  # uvicorn sets `cycle` at the first request.
         return "rest" if is_answered and self.conn.their_state is h11.SEND_BODY else None
@@ -175,8 +173,8 @@ class Connections(ServerState):
             f"{self.limit} connections are open, which is the limit of this server. It closes the connections that "
             f"have waited longest for a request."
         )
-        idle = [each for each in self.connections if isinstance(each, LimitedProtocol) and each.is_idle]
-        idle = [each for each in idle if each is not newest]
+        others = [each for each in self.connections if isinstance(each, LimitedProtocol) and each is not newest]
+        idle = [each for each in others if each.current_wait() in ("header", "rest")]
         # Close several connections at once, because the search takes time.
         for each in heapq.nsmallest(1 + self.limit // 50, idle, operator.attrgetter("since")):
             each.transport.close()

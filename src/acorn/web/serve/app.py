@@ -249,8 +249,8 @@ class Service:
             raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist. Check its id.")
         if not is_approver and (is_single or answer):
             message = (
-                "Only a person with an approver key may answer requests for human input. Start the service with "
-                '`--approver-key`, or use `acorn answer`. To continue the run afterwards, send `{"answers": {}}`.'
+                "Only a person with an approver key may answer requests for human input. Send such a key, or use "
+                '`acorn answer`. To continue the run afterwards, send `{"answers": {}}`.'
             )
             raise RejectedRequestError(403, "approver", message)
         work = aresume(self.agent, run_id, answer, is_single=is_single)

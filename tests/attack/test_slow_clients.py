@@ -243,9 +243,10 @@ def test_server_at_limit_closes_oldest_idle_connection_and_refuses_only_if_all_a
         assert all(begun.acquire(timeout=PATIENCE) for _ in busy)
         for data in (b"", b"GET", b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"):
             idle = connect(address, data)
-            assert not data.startswith(b"POST") or b" 405 " in idle.recv(65_536)
+            if data.startswith(b"POST"):
+                assert b" 405 " in idle.recv(65_536)
             assert status(address) == 200
-            assert read_all(idle) == b""
+            assert len(read_all(idle)) < 100  # It ends, at most with the rest of the response.
         busy.append(connect(address, request))
         assert begun.acquire(timeout=PATIENCE)
         assert read_all(connect(address)).startswith(b"HTTP/1.1 503 ")

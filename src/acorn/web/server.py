@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -34,8 +34,11 @@ from uvicorn.server import ServerState
 
 from acorn._inside import interrupt_on_sigterm
 
-if sys.platform != "win32":
+resource: Any
+try:
     import resource
+except ModuleNotFoundError:  # Windows
+    resource = None
 
 _PORT_TRIES = 20
 GRACE = 1
@@ -173,7 +176,7 @@ class Connections(ServerState):
             f"{self.limit} connections are open, which is the limit of this server. It closes the connections that "
             f"have waited longest for a request."
         )
-        others = [each for each in self.connections if isinstance(each, LimitedProtocol) and each is not newest]
+        others = [each for each in self._limited_connections() if each is not newest]
         idle = [each for each in others if each.current_wait() in ("header", "rest")]
         # Close several connections at once, because the search takes time.
         for each in heapq.nsmallest(1 + self.limit // 50, idle, operator.attrgetter("since")):
@@ -184,9 +187,12 @@ class Connections(ServerState):
     def check_times(self) -> None:
         """Close the connections of slow clients."""
         now = time.monotonic()
-        for each in tuple(self.connections):
-            if isinstance(each, LimitedProtocol):
-                each.check_time(now)
+        for each in self._limited_connections():
+            each.check_time(now)
+
+    def _limited_connections(self) -> list[LimitedProtocol]:
+        connections: Collection[object] = self.connections
+        return [each for each in connections if isinstance(each, LimitedProtocol)]
 
     def log_once(self, message: str) -> None:
         """Log a message, unless it was logged a short time ago. An attack would otherwise fill the log."""
@@ -198,7 +204,7 @@ class Connections(ServerState):
 
 def _connection_limit() -> int:
     """Return the maximum number of connections, which is at most half of the files that the process may open."""
-    if sys.platform == "win32":
+    if resource is None:
         return MAX_CONNECTIONS
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2)

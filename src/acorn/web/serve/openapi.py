@@ -119,7 +119,7 @@ def openapi_document(agent: Agent, *, has_key: bool, has_approver_key: bool) -> 
     if has_approver_key:
         description = "The key of a person who may answer the requests of all runs."
         schemes["approverKey"] = {"type": "http", "scheme": "bearer", "description": description}
-        security = [{"approverKey": []}, *document.get("security", [])]
+        security: list[JsonObject] = [{"approverKey": []}, *document.get("security", [])]
         document["paths"]["/runs/{id}/answer"]["post"]["security"] = security
     if schemes:
         document["components"]["securitySchemes"] = schemes

@@ -46,7 +46,7 @@ def raw(
             with connection.pipeline():
                 connection.execute("BEGIN", prepare=False)
                 connection.execute(WRITE_NUMBER, ("raw", since))
-                facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0, 0.25, 1.5, None, None)
+                facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0, False, 0.25, 1.5, None, None)
                 kept = (since + len(entries), run_id, since, holder, None, state, entries)
                 went = connection.execute(statement, (*facts, *kept))
                 assert went.fetchone() is not None
@@ -57,7 +57,7 @@ def raw(
 
 
 def lines() -> list[Line]:
-    assert len(statements.CHANGE_COLUMNS.split(", ")) == 14, "the same columns"
+    assert len(statements.CHANGE_COLUMNS.split(", ")) == 15, "the same columns"
     with database() as url, tempfile.TemporaryDirectory() as folder:
         if url is None:
             return []

@@ -106,7 +106,7 @@ def test_garbage_collected_sqlite_store_is_closed(path: Path) -> None:
     begin(store, "r")
     del store
     gc.collect()
-    assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
+    assert comes_true(lambda: [entry.name for entry in path.parent.iterdir()] == ["runs.db"])
 
 
 def test_idle_writer_thread_of_sqlite_store_ends_and_restarts_on_commit(store: SQLiteStore) -> None:
@@ -440,6 +440,38 @@ def test_forked_child_process_has_copy_of_memory_store() -> None:
         os._exit(len(store.list()))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
     assert [facts.id for facts in store.list()] == ["parent"]
+
+
+COLLECT_DURING_FORK = """
+import gc, os
+from acorn._base.forks import close_at_fork
+from acorn.stores import MemoryStore
+
+class Collector:
+    def before_fork(self):
+        pass
+
+    def after_fork(self, in_child):
+        gc.collect()
+
+gc.disable()
+for _ in range(5):
+    store = MemoryStore()
+    store.list()
+    ring = [store]
+    ring.append(ring)
+collector = Collector()
+close_at_fork(collector)
+del store, ring
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_fork_while_garbage_collector_deletes_stores_does_not_deadlock() -> None:
+    subprocess.run([sys.executable, "-c", COLLECT_DURING_FORK], check=True, timeout=PATIENCE)
 
 
 # Ctrl-C

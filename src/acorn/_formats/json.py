@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 _MAX_DEPTH = 150
 _MAX_TRACEBACK = 10_000
-_ATOMS = frozenset((type(None), str, int, float, bool, bytes))
+ATOMS = frozenset((type(None), str, int, float, bool, bytes))
 """The types of most values, which contain no iterators."""
 _KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
@@ -163,11 +163,11 @@ def read_iterators(value: T) -> T:
     The fields of objects change in place. Pydantic validates the items of an `Iterable` only now. Its error for a wrong
     item contains the location of the item in the value.
     """
-    return cast(T, _read_iterators(value, (), ()))
+    return value if type(value) in ATOMS else cast(T, _read_iterators(value, (), ()))
 
 
 def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> Any:
-    if type(value) in _ATOMS or id(value) in parents or len(parents) > _MAX_DEPTH:
+    if type(value) in ATOMS or id(value) in parents or len(parents) > _MAX_DEPTH:
         return value
     parents = (*parents, id(value))
     if isinstance(value, Iterator):
@@ -178,6 +178,8 @@ def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int,
         return [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     if isinstance(value, dict):
         before = cast(dict[object, object], value)
+        if ATOMS.issuperset(map(type, before.values())):
+            return before
         after = {key: _read_iterators(item, (*path, str(key)), parents) for key, item in before.items()}
         return before if all(map(is_, after.values(), before.values())) else after
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
@@ -186,7 +188,7 @@ def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int,
                 object.__setattr__(value, name, read)
         return value
     items = items_of(value) or []
-    if _ATOMS.issuperset(map(type, items)):
+    if ATOMS.issuperset(map(type, items)):
         return value
     read = [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
     return value if all(map(is_, read, items)) else tuple(read) if type(value) is tuple else read

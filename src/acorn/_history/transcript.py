@@ -8,7 +8,6 @@ history from the journal alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from pydantic_core import from_json
@@ -130,7 +129,7 @@ class Transcript:
             extra,
             response.stop_reason,
             refusal,
-            replace(response.usage),
+            response.usage.copy(),
             response.cost,
             response.attempts,
             response.waits,
@@ -242,7 +241,7 @@ class Transcript:
             removed,
             tuple(added),
             tuple(sorted(steps)),
-            replace(response.usage),
+            response.usage.copy(),
             response.cost,
         )
 

@@ -157,11 +157,15 @@ class Machine:
         began = self.state.open_asks.pop(id, None)
         asks, self._asks, phase = self._asks, None, self.state.phase
         if isinstance(ask, AskModel):
-            match outcome:  # This is faster than a call of `check_response`, which raises the error.
-                case ModelResponse(str(), list(calls), usage=Usage()) if _CALL.issuperset(map(type, calls)):
-                    self._take_response(ask, outcome, now if began is None else began, now)
-                case _:
-                    check_response(outcome, ask.model)
+            if not (  # This is faster than a call of `check_response`.
+                isinstance(outcome, ModelResponse)
+                and type(outcome.content) is str
+                and type(outcome.usage) is Usage
+                and type(outcome.tool_calls) is list
+                and _CALL.issuperset(map(type, outcome.tool_calls))
+            ):
+                outcome = check_response(outcome, ask.model)
+            self._take_response(ask, outcome, now if began is None else began, now)
         elif isinstance(ask, AskTool):
             assert isinstance(outcome, FinishedCall)
             self.calls.add_result(outcome, began)

@@ -193,7 +193,7 @@ class ModelRequest:
     """
 
     messages: list[Message]
-    """The messages in OpenAI's format. In a request of a run, the first access copies them from the conversation."""
+    """The messages in OpenAI's format."""
     tools: list[JsonObject]
     """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float
@@ -218,7 +218,7 @@ class ModelRequest:
     @property
     def message_count(self) -> int:
         """The number of messages."""
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.length if isinstance(messages, SentPart) else len(messages)
 
     @property
@@ -247,17 +247,25 @@ class ModelRequest:
 
         The results are cached by the function `encode`, so that a conversation encodes each message only once.
         """
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.encoded(encode) if isinstance(messages, SentPart) else list(map(encode, messages))
 
     def total(self, measure: Callable[[Message], int]) -> int:
         """Return the sum of `measure` over the messages. A conversation measures each message only once."""
-        messages: list[Message] = vars(self)["messages"]
+        messages: list[Message] = self.__dict__["messages"]
         return messages.total(measure) if isinstance(messages, SentPart) else sum(map(measure, messages))
 
     def messages_json(self) -> bytes:
         """Return the JSON text of the messages in OpenAI's format."""
-        return b"[%s]" % b",".join(self.encoded(message_json))
+        return self._with_messages(b"[", b"]")
+
+    def _with_messages(self, before: bytes, after: bytes) -> bytes:
+        """Return the JSON texts of the messages between two other texts, and copy each text only once."""
+        texts = self.encoded(message_json)
+        pieces = [before, *[b","] * (2 * len(texts))]
+        pieces[1::2] = texts
+        pieces[max(1, len(pieces) - 1) :] = [after]  # It replaces the last comma.
+        return b"".join(pieces)
 
     def tools_json(self, encode: Callable[[JsonObject], bytes] = to_json) -> bytes:
         """Return the JSON text of the tools. `encode` returns the JSON text of one tool."""
@@ -270,15 +278,16 @@ class ModelRequest:
         settings: JsonObject = {"model": model, "temperature": self.temperature, "max_tokens": self.max_tokens}
         if self.forced_tool:
             settings["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
-        return b'%s,"tools":%s,"messages":%s}' % (to_json(settings)[:-1], self.tools_json(), self.messages_json())
+        before = b'%s,"tools":%s,"messages":[' % (to_json(settings)[:-1], self.tools_json())
+        return self._with_messages(before, b"]}")
 
 
 def _set_messages(request: ModelRequest, messages: list[Message]) -> None:
-    vars(request)["messages"] = messages
+    request.__dict__["messages"] = messages
 
 
 def _read_messages(request: ModelRequest) -> list[Message]:
-    messages: list[Message] = vars(request)["messages"]
+    messages: list[Message] = request.__dict__["messages"]
     return messages.filled() if isinstance(messages, SentPart) else messages
 
 

@@ -8,6 +8,7 @@ its root run until the transaction ends. This fixed order prevents deadlocks.
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +69,7 @@ class DatabaseStore(ABC):
         self._name, self._writer, self._parts = name, writer, parts
         self._has_cleaned_up = False
         # Also closes the store at the end of the program, and when no reference to the store is left.
-        weakref.finalize(self, _close, parts)
+        weakref.finalize(self, _close_unused, parts)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -398,6 +399,18 @@ class DatabaseStore(ABC):
             raise port.run_not_found_error(run_id, self._name)
         _refuse_branch(transaction, run_id, run)
         return run
+
+
+def _close_unused(parts: Sequence[Closable]) -> None:
+    """Close the parts of a store that is not used any more.
+
+    The garbage collector can call this function inside any other code, also while that code has one of the locks that
+    `close` waits for. Therefore a new thread closes the parts, except at the end of the program.
+    """
+    if threading.main_thread().is_alive():
+        threading.Thread(target=_close, args=(parts,), name="acorn-store-close").start()
+    else:
+        _close(parts)
 
 
 def _close(parts: Sequence[Closable]) -> None:

@@ -32,7 +32,7 @@ from pydantic_core import from_json
 
 from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._formats.json import describe_error, excerpt, read_iterators, shorten
+from acorn._formats.json import ATOMS, describe_error, excerpt, read_iterators, shorten
 from acorn._formats.schema import problems
 from acorn._formats.schema.generate import JsonSchema, schema_of
 from acorn._formats.schema.shape import eager_type, require_no_media
@@ -46,6 +46,7 @@ _BY_NAME = (_P.POSITIONAL_OR_KEYWORD, _P.KEYWORD_ONLY)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _CONDITIONS = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"}
 """The schema keywords, apart from `required`, that may make a property required."""
+_FINITE = ATOMS - {float}
 _INFINITE = re.compile(r"(?<![a-z])(s?nan|inf|infinity)(?![a-z])|e\+?\d{3}|\d{200}|\\u", re.IGNORECASE)
 """A pattern in every JSON text with NaN or an infinite number, also as text. `\\u` may escape a letter of them."""
 _Reader = Callable[[str], JsonObject]
@@ -200,14 +201,21 @@ def _read_by_types(
     arguments: str,
 ) -> JsonObject:
     """Return the named arguments from JSON text, converted by the type hints."""
-    if arguments.lstrip().startswith("["):  # Pydantic would accept a list as positional arguments.
+    if arguments[:1] != "{" and arguments.lstrip().startswith(
+        "["
+    ):  # Pydantic would accept a list as positional arguments.
         raise ArgumentError(_not_an_object(arguments))
     try:
-        named: JsonObject = read_iterators(validate(arguments))
+        named = validate(arguments)
+        kinds = set(map(type, named.values()))
+        if not kinds <= ATOMS:
+            named = read_iterators(named)
     except ValidationError as error:
         raise ArgumentError(_describe(error, schema, arguments)) from error
-    _check_filled(named, filled)  # A function with `**kwargs` accepts any keyword.
-    check_finite(arguments, named, defaults)
+    if filled:  # A function with `**kwargs` accepts any keyword.
+        _check_filled(named, filled)
+    if not kinds <= _FINITE:
+        check_finite(arguments, named, defaults)
     return named
 
 

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -319,8 +320,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_mcp_serve_over_http_returns_results_and_errors(tmp_path: Path, address: str) -> None:
-    client = httpx2.AsyncClient(headers=BEARER, timeout=PATIENCE)
-    with Session(tmp_path, lambda: streamable_http_client(address, http_client=client)) as session:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Any]:
+        async with (
+            httpx2.AsyncClient(headers=BEARER, timeout=PATIENCE) as client,
+            streamable_http_client(address, http_client=client) as streams,
+        ):
+            yield streams
+
+    with Session(tmp_path, connect) as session:
         assert text(session.call("shout", result="hello")) == "LOUD"
         assert session.call("failing", result="x").is_error
 

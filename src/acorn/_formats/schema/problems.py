@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from acorn._formats.json import excerpt, shorten, to_compact_json
+from acorn._formats.json import excerpt, first_items, shorten, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
@@ -240,7 +240,9 @@ def find_problems(
     Messages contain only the first problems and the number of the others, so the others are not described.
     """
     places: dict[str, tuple[ErrorDetails, _Place]] = {}
-    details = [each for each in error.errors(include_url=False) if ".".join(map(str, each["loc"])) not in ignored]
+    details = error.errors(include_url=False)
+    if ignored:
+        details = [each for each in details if len(each["loc"]) != 1 or each["loc"][0] not in ignored]
     others = len(details[_MAX_ERRORS:])
     for detail, place in _find_places(details[:_MAX_ERRORS], 0, _Place((), schema, received), schema):
         places.setdefault(".".join(map(str, place.path)), (detail, place))
@@ -385,7 +387,7 @@ def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSc
         path=path,
         expected=f"no such field ({text})" if kind == "unknown" else _ARTICLE.sub("", text),
         received=_MISSING if kind == "missing" else format_value(detail["input"]),
-        excerpt=excerpt(detail["input"], 200),
+        excerpt=_MISSING if kind == "missing" else excerpt(detail["input"], 200),
         text=text,
         kind=kind,
     )
@@ -439,7 +441,9 @@ def _is_without_keyword(detail: ErrorDetails) -> bool:
 def format_value(value: object) -> str:
     """Format a wrong value for a message to the model: a string without quotes, and any other value as short JSON."""
     # The string "missing" gets quotes, so that it does not look like a missing value.
-    return shorten(value if isinstance(value, str) and value != _MISSING else to_compact_json(value))
+    if isinstance(value, str) and value != _MISSING:
+        return shorten(value)
+    return shorten(to_compact_json(first_items(value, 200)))
 
 
 def _child_node(node: JsonSchema, part: int | str, top: JsonSchema) -> JsonSchema | None:

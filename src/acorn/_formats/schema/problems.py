@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -230,7 +230,7 @@ def input_problem(path: str, expected: str, received: str, message: str) -> dict
 
 
 def find_problems(
-    error: ValidationError, schema: JsonSchema, received: object, ignored: Container[str] = ()
+    error: ValidationError, schema: JsonSchema, received: object, ignored: Collection[str] = ()
 ) -> list[Problem]:
     """Return a list with one problem for each wrong field, in the order of Pydantic's errors.
 

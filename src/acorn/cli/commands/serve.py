@@ -74,7 +74,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]KEY",
-            help=f"A key of a person who may answer requests. Can be repeated. Default: `{APPROVER_KEYS_VARIABLE}`.",
+            help="A key of a person who may answer requests. Can be repeated. "
+            f"`{APPROVER_KEYS_VARIABLE}` is the default.",
         ),
     ] = None,
     no_key: NoKeyOption = False,

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from acorn import listen, module, tool
+from acorn._inside.run_tree import RunTree
 from acorn.cli.views import LiveView
 from acorn.testing import Reply, ScriptedModel, call, finish
 
@@ -94,7 +95,7 @@ REPLIES = [
 def picture() -> str:
     """Return the live view as SVG text, at a moment when half of the answer has arrived."""
     console = Console(file=StringIO(), record=True, width=92, height=40, force_terminal=True, color_system="truecolor")
-    view = LiveView("Researcher", "scripted", console, str, hides_answer=False)
+    view = LiveView("Researcher", "scripted", console, RunTree(), hides_answer=False)
     agent = Researcher(model=ScriptedModel(REPLIES, chunk_size=6))
     with listen(view.add_entry):
         for chunk in agent.stream(question="Who made Python, and when?"):

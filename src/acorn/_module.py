@@ -24,6 +24,7 @@ from acorn._declare.spec_cache import (
     spec_of,
     warn_about_assignment,
 )
+from acorn._formats.json import excerpt
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
 from acorn.types import JsonObject, Message, Request
@@ -46,9 +47,19 @@ def _caller(agent: module[Any, Out, Deps]) -> AgentCaller[Out, Deps]:
 
     A program that only declares classes never imports the `AgentCaller` or asyncio.
     """
+    if not isinstance(agent, module):  # As in `Desk.stream("hi")`.
+        raise TypeError(f"An agent is called on an instance, as in `Desk().run(...)`, but got {excerpt(agent)}.")
     from acorn._call.call import AgentCaller
 
     return AgentCaller(agent)
+
+
+def _refuse_positional(values: tuple[object, ...]) -> None:
+    if values:
+        raise TypeError(
+            "A branch takes its inputs as keyword arguments, as in `self.branch(Review, text=...)`. "
+            "The name of an input of a plain type is `input`."
+        )
 
 
 class module(AgentBase, Generic[In, Out, Deps]):
@@ -80,9 +91,15 @@ class module(AgentBase, Generic[In, Out, Deps]):
     system_prompt: Any
     """The system prompt: a string, a `Path` or a method. By default it is the docstring of the class."""
     initial_input: Any = SETTINGS["initial_input"].default
-    """The type of the input."""
+    """The type of the input: a Pydantic class, a list or dict of fields, or any type that Pydantic can validate.
+
+        initial_input = {"question": str, "limit": (int, 10)}
+
+    A call passes the fields of a Pydantic class, a dataclass or a TypedDict as keyword arguments, and a value of
+    another type as the only argument. Where such a value needs a name, the name is `input`.
+    """
     final_output: Any = SETTINGS["final_output"].default
-    """The type of the output."""
+    """The type of the output, in the same forms. If it is not a class with fields, its name is `result`."""
     tools: Sequence[Any] = SETTINGS["tools"].default
     """The tools that the model may call: functions, callable objects, agents and tool sources."""
     branches: Mapping[str, Any] = SETTINGS["branches"].default
@@ -334,7 +351,9 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     # Branches, from tools and hooks
 
-    def branch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
+    def branch(
+        self, which: type[module[Any, Branched]] | module[Any, Branched], /, *positional: Never, **inputs: Any
+    ) -> Branched:
         """Run another module as a branch, and return its output.
 
         The module is a class or an instance. The branch inherits the conversation, tools and settings of this run.
@@ -344,10 +363,14 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
         If the branch fails, `BranchError` is raised.
         """
+        _refuse_positional(positional)
         return cast(Branched, _caller(self).branch(which, inputs))
 
-    async def abranch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
+    async def abranch(
+        self, which: type[module[Any, Branched]] | module[Any, Branched], /, *positional: Never, **inputs: Any
+    ) -> Branched:
         """Run another module as a branch, on the event loop."""
+        _refuse_positional(positional)
         return cast(Branched, await _caller(self).abranch(which, inputs))
 
     def branch_all(

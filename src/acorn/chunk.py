@@ -23,7 +23,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.partial.classes import partial_type
 from acorn._formats.partial.expectations import NOT_READY
 from acorn._formats.partial.parser import PushParser, expectation_of
-from acorn._formats.schema.shape import RESULT, Shape
+from acorn._formats.schema.shape import Shape
 from acorn.models.assemble import Assembly, PartialCall
 from acorn.models.port import Delta, ModelResponse
 from acorn.record import Run
@@ -82,7 +82,7 @@ class AnswerReader:
         value = parser.value()
         if value is NOT_READY or self._shape.is_empty:
             return None
-        return getattr(value, RESULT, None) if self._shape.wrapped else value
+        return getattr(value, self._shape.wrapped, None) if self._shape.wrapped else value
 
 
 class StreamChunk(Generic[Out]):
@@ -135,6 +135,14 @@ class StreamChunk(Generic[Out]):
         if self.run is not None:
             parts.append(f"run=<Run {self.run.id}>")
         return f"StreamChunk({', '.join([*parts, 'done=True'] if self.done else parts)})"
+
+    if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any name.
+
+        def __getattr__(self, name: str) -> Any:
+            fix = "The answer so far is `chunk.partial`, and the answer of the last chunk is `chunk.result`."
+            if name in ("text", "delta", "message"):
+                fix = "The text is `chunk.content`."
+            raise AttributeError(f"A chunk has no `{name}`. {fix}", name=name, obj=self)
 
     @property
     def partial(self) -> Partial[Out] | None:

@@ -206,6 +206,13 @@ class BranchFinished(NamedTuple):
     usage: Usage
     cost: float | None
     form: Form = "text"
+    traceback: str | None = None
+    """The traceback of the exception of user code that ended the branch, with secrets redacted."""
+
+    @property
+    def name(self) -> str:
+        """The name of the branch or of the tool, without the names of the branches above it."""
+        return self.branch.rpartition("/")[2]
 
 
 class ToolResultsAdded(NamedTuple):

@@ -6,12 +6,14 @@ history of a record. All other changes are made by the machine, which is the int
 
 from __future__ import annotations
 
+import inspect
 import pickle
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, overload
@@ -25,7 +27,7 @@ from acorn.errors import AcornError
 from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
 if TYPE_CHECKING:
-    from acorn.journal import Entry, Listener, ToolFinished
+    from acorn.journal import BranchFinished, Entry, Listener, ToolFinished
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
@@ -137,8 +139,8 @@ class Run(_RunState, Generic[Out, Deps]):
     """The original run and the step if `using(thread=..., before=...)` has forked the run, or None."""
 
     @property
-    def tool_errors(self) -> list[ToolFinished]:
-        """The journal entries of the tool calls that raised an exception, also if the run has finished.
+    def tool_errors(self) -> list[ToolFinished | BranchFinished]:
+        """The journal entries of the calls of tools and branches that raised an exception, also of a finished run.
 
             for failed in run.tool_errors:
                 print(failed.name, failed.error, failed.traceback)
@@ -227,7 +229,7 @@ class Run(_RunState, Generic[Out, Deps]):
         def __getattr__(self, name: str) -> Any:
             output = vars(self).get("output")
             is_field = not name.startswith("_") and hasattr(output, name)
-            fix = f"Use `run.output.{name}`." if is_field else "The output of the run is `run.output`."
+            fix = f"Use `run.output.{name}`." if is_field else _suggest_attribute(name)
             raise AttributeError(f"A run has no attribute `{name}`. {fix}", name=name, obj=self)
 
     def __copy__(self) -> Run[Out, Deps]:
@@ -438,6 +440,24 @@ active_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("acorn_listeners
 """The listeners that receive the journal entries of a run that starts now."""
 
 
+def _takes_one(function: Callable[..., object]) -> bool:
+    """Return whether a function accepts one positional argument. Return True if Python cannot read its signature."""
+    try:
+        inspect.signature(function).bind(None)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _suggest_attribute(name: str) -> str:
+    names = [field.name for field in fields(Run)]
+    known = {"messages": "history", "tokens": "usage", "events": "thread"}.get(name)
+    near = [known] if known else get_close_matches(name, [each for each in names if not each.startswith("_")], 1)
+    return f"Did you mean `run.{near[0]}`?" if near else "The output of the run is `run.output`."
+
+
 @contextmanager
 def listen(callback: Listener) -> Generator[None]:
     """Call a function with every journal entry (`acorn.journal`) of all runs that start in the `with` block.
@@ -450,7 +470,7 @@ def listen(callback: Listener) -> Generator[None]:
     The callback does not receive entries of runs that it starts itself.
     """
     value: Any = callback
-    if not callable(value) or iscoroutinefunction(value):
+    if not callable(value) or iscoroutinefunction(value) or not _takes_one(value):
         raise AcornError(f"`acorn.listen` needs a sync function with one parameter, got {excerpt(callback)}.")
     with _with_value(active_listeners, (*active_listeners.get(), callback)):
         yield

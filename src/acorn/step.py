@@ -21,7 +21,7 @@ from acorn._declare.settings import (
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import PartCollector, copy_json
+from acorn._formats.json import PartCollector, copy_json, excerpt
 from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields, judge_output
 from acorn._machine.state import State
@@ -96,6 +96,9 @@ class Step(Generic[Deps]):
             if name not in _SETTABLE and not name.startswith("_"):
                 raise AttributeError(_read_only_message(name))
             object.__setattr__(self, name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_missing_message(name), name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"Step({self.counter}, tool_calls={[call.name for call in self.tool_calls]})"
@@ -218,12 +221,16 @@ class Step(Generic[Deps]):
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed, because it ends the run.")
         tools, branches = self._named_tools(), self._remaining_branches()
+        names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
+        if not isinstance(name, str):
+            raise InputError(
+                f"`step.remove_tool` needs the name of a tool, got {excerpt(name)}. The tools are: {names}."
+            )
         if name in branches:
             self._removed_branches += (name,)
         elif name in tools:
             self.tools[:] = [function for function in self.tools if function != tools[name].function]
         elif name not in (*self._removed, *self._branches, *[tool.name for tool in self._known]):
-            names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
             raise InputError(f"There is no tool `{name}` to remove. The tools are: {names}.")
 
     def finish(self, output: Any = _UNSET, /, **fields: Any) -> None:
@@ -246,7 +253,15 @@ class Step(Generic[Deps]):
     def add_to_context(self, content: Any) -> None:
         """Add a string, dict, list or Pydantic instance to the conversation, after the tool results."""
         self._parts = self._parts or PartCollector()
-        self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
+        unserializable: list[object] = []
+        text = encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts, unserializable)
+        if unserializable:
+            kind = type(unserializable[0]).__name__
+            raise InputError(
+                f"`step.add_to_context` got an instance of `{kind}`, of which a model could read only an address in "
+                f"memory. Pass text, plain data or an instance of a schema, or give the class a `__repr__`."
+            )
+        self._context += (text,)
 
     def _chosen_tools(self) -> tuple[Tool, ...]:
         """Return the tools for the next steps, with the tools that the hook added and without those that it removed."""
@@ -333,6 +348,22 @@ class StepChanges(NamedTuple):
 def changes_of(step: Step) -> StepChanges:
     """Return the changes that a hook made to a step."""
     return step._changes()  # pyright: ignore[reportPrivateUsage]  # Hooks do not need it, so it is not public.
+
+
+_CONFUSED = {
+    "history": "The conversation is `self.history`.",
+    "messages": "The conversation is `self.history`.",
+    "number": "The number of the step is `step.counter`.",
+    "results": "The results of the tool calls are `step.tool_results`.",
+    "output": "To end the run with an output, use `step.finish(...)`.",
+}
+"""A dict that maps names that users look for on a step to the place of what they look for."""
+
+
+def _missing_message(name: str) -> str:
+    near = get_close_matches(name, [*dir(Step), *Step.__annotations__], 1)
+    fix = _CONFUSED.get(name) or (f"Did you mean `step.{near[0]}`?" if near and not near[0].startswith("_") else "")
+    return f"A step has no `{name}`. {fix or 'Its attributes are described in `acorn.Step`.'}"
 
 
 def _read_only_message(name: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Required, TypedDict
 
 from typing_extensions import TypeIs
@@ -179,7 +178,7 @@ class Usage:
 
     def copy(self) -> Usage:
         """Return a copy of the usage."""
-        return Usage(*_usage_values(self))  # A step copies its usage, and `replace` is slow.
+        return replace(self)
 
     def add(self, other: Usage) -> None:
         """Add the numbers of another usage to this usage, in place."""
@@ -190,9 +189,6 @@ class Usage:
         self.requests += other.requests
         self.cache_write_tokens += other.cache_write_tokens
         self.is_estimated = self.is_estimated or other.is_estimated
-
-
-_usage_values = attrgetter(*(each.name for each in fields(Usage)))
 
 
 class Fallback(NamedTuple):

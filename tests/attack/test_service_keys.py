@@ -147,7 +147,7 @@ def test_run_of_other_class_and_branch_of_run_do_not_exist_for_client() -> None:
     class Parent(Clerk):
         """Ask a branch."""
 
-        model = ScriptedModel([call("echo", result="x"), finish(answer="y")])
+        model = ScriptedModel([call("echo", input="x"), finish(answer="y")])
         tools = [Echo(model=ScriptedModel([finish("x")]))]
 
     run = Parent(store=store).run(question="x")

@@ -76,6 +76,15 @@ def test_annotated_setting_of_mixin_is_declaration_error() -> None:
         declare("final_output = Answer", start, "Mixin, module")
 
 
+def test_annotated_setting_of_mixin_that_module_sets_is_accepted() -> None:
+    for mixin in ("Mixin", "Mixin(Protocol)", "Mixin(ABC)"):
+        start = (
+            f"from abc import ABC\nfrom typing import Protocol\nclass {mixin}:\n    max_steps: int\n    store: Any\n"
+        )
+        with case(mixin):
+            assert declare("max_steps = 3\nstore = None", start, "Mixin, module").max_steps == 3
+
+
 def test_annotated_setting_with_value_is_accepted() -> None:
     for body in (
         "final_output: Any = Answer",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from tests.cases import case
 from tests.web.serve.server import app as service_of
 from tests.web.serve.server import post
@@ -359,3 +359,45 @@ def test_defaults_that_json_cannot_represent_are_kept_on_resume(tmp_path: Path) 
     paused: Any = make()()
     assert make().resume(paused.run_id, answer=True) == "done"
     assert received == [("17", float("inf"), frozenset("abcdef"))]
+
+
+def _double(amount: int) -> int:
+    return amount * 2
+
+
+def test_shown_arguments_in_the_answer_are_used_without_second_validation(tmp_path: Path) -> None:
+    received: list[Any] = []
+
+    @tool(approval=True)
+    def pay(amount: Annotated[int, AfterValidator(_double)], key: Any = _double) -> str:
+        """Pay."""
+        received.append((amount, key))
+        return "paid"
+
+    model = ScriptedModel([call("pay", amount=5), finish("done")], by_turn=True)
+    agent = Desk(model=model, store=tmp_path / "runs.db", tools=[pay])
+    paused: Any = agent()
+    assert paused.request.arguments["amount"] == 10
+    assert agent.resume(paused.run_id, answer=acorn.approve(arguments=paused.request.arguments)) == "done"
+    assert received == [(10, _double)]
+
+
+def test_default_without_equality_is_kept_on_resume(tmp_path: Path) -> None:
+    for default in (float("nan"), object()):
+        with case(default):
+            received: list[Any] = []
+
+            def make(default: Any, received: list[Any]) -> Desk:
+                @tool(approval=True)
+                def pay(order: str, limit: Any = default) -> str:
+                    """Pay."""
+                    received.append(limit)
+                    return "paid"
+
+                model = ScriptedModel([call("pay", order="17"), finish("done")], by_turn=True)
+                return Desk(model=model, store=tmp_path / "runs.db", tools=[pay])
+
+            paused: Any = make(default, received)()
+            later = object() if type(default) is object else default  # Another process has another object.
+            assert make(later, received).resume(paused.run_id, answer=True) == "done"
+            assert received == [later]

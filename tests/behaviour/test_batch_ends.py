@@ -29,7 +29,7 @@ class Echo(module[int, int]):
 
 def number_in(request: ModelRequest) -> int:
     said = next(str(each["content"]) for each in reversed(request.messages) if each["role"] == "user")
-    return int(said.partition("<result>")[2].partition("</result>")[0])
+    return int(said.partition("<input>")[2].partition("</input>")[0])
 
 
 def echoed(request: ModelRequest) -> Reply:

@@ -417,10 +417,10 @@ def test_branch_with_non_object_arguments_returns_tool_error(call: Call, script:
             assert told(run)[0].startswith(f"Tool error: {error}")
 
 
-def test_branch_input_of_plain_type_is_sent_in_result_element(call: Call, script: Script) -> None:
-    model = script(calling("check", result="it"), TRUE, DONE)
+def test_branch_input_of_plain_type_is_sent_in_input_element(call: Call, script: Script) -> None:
+    model = script(calling("check", input="it"), TRUE, DONE)
     run_main(call, model, branches={"check": branch_of(initial_input=str)})
-    assert model.requests[1].messages[-1]["content"] == "<input>\n  <result>it</result>\n</input>"
+    assert model.requests[1].messages[-1]["content"] == "<input>it</input>"
 
 
 # Tools

@@ -94,3 +94,21 @@ def test_model_that_streams_wrong_type_raises_error_with_its_name(deltas: Any) -
     with pytest.raises(AcornError) as caught:
         list(agent.stream())
     assert "own" in str(caught.value).lower()
+
+
+class OwnSync(Own):
+    def acomplete(self, request: Any) -> Any:  # A user forgot `async`.
+        return self.response
+
+
+@each_case("model", [OwnSync(ModelResponse("x", [], "stop")), [OwnSync(None), OwnSync(5)]])
+def test_model_whose_acomplete_is_not_async_raises_error_with_its_name(model: Any) -> None:
+    for way in (lambda agent: agent.acall(), _first_chunk):
+        with pytest.raises(
+            AcornError, match="The model `own` must return its response from an `async def acomplete`, "
+        ):
+            asyncio.run(way(Agent(model=model)))
+
+
+async def _first_chunk(agent: Agent) -> Any:
+    return [chunk async for chunk in agent.astream()]

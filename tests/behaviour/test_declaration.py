@@ -228,7 +228,7 @@ ROOT = "the name of an XML element"
 PROMPT = "a string, a Path or a method"
 SCHEMA = (
     "a BaseModel class, a list of fields (`'name'`, `('name', type)` or `('name', type, default)`), "
-    "a type that Pydantic can validate, or [] for none"
+    "a dict of fields (`{'name': type}`), a type that Pydantic can validate, or [] for none"
 )
 FIELD = "`'name'`, `('name', type)` or `('name', type, default)`"
 IDENTIFIER = ", but a field name must be a Python identifier that does not begin with `_`. Rename the field."
@@ -261,7 +261,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("max_steps", STEPS, [0, -3, 1.5, "10", False, math.inf]),
     ("parse_retries", COUNT, [-1, 1.0, "2", None, True]),
     ("system_prompt", PROMPT, [5, None, b"text", ["text"], str]),
-    ("tools", "a list of functions", [None, "search", {"search": 1}, set()]),
+    ("tools", "a list of functions such as [search]", [None, "search", {"search": 1}, set()]),
     ("branches", "a dict of names and modules", [None, [], "check"]),
     (
         "cache",
@@ -294,8 +294,8 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("xml_input_root", ROOT, ["", "my input", "1st", "a:b", None]),
     ("xml_output_root", ROOT, ["<output>", 5]),
     ("xml_context_root", ROOT, ["a/b"]),
-    ("initial_input", SCHEMA, ["question", 5, True, ..., {"question": str}, {"question"}]),
-    ("final_output", SCHEMA, ["Verdict", 1.5]),
+    ("initial_input", SCHEMA, [5, True, ..., {"question"}]),
+    ("final_output", SCHEMA, [1.5]),
 ]
 
 
@@ -519,8 +519,6 @@ def test_every_setting_is_accepted_as_init_argument() -> None:
 def test_unknown_setting_raises_type_error() -> None:
     for name, words in [
         ("depth", "`Painter` has no setting `depth`."),
-        ("api_key", "`Painter` has no setting `api_key`."),
-        ("on_step", "`Painter` has no setting `on_step`."),
         ("__acorn_spec__", "`Painter` has no setting `__acorn_spec__`."),
         ("temprature", "`Painter` has no setting `temprature`. Did you mean `temperature`?"),
         ("max_step", "`Painter` has no setting `max_step`. Did you mean `max_steps`?"),
@@ -777,12 +775,12 @@ def test_type_arguments_declare_input_and_output_schema() -> None:
     assert spec.declared == {"initial_input", "final_output"}
 
 
-def test_plain_types_as_type_arguments_are_wrapped_in_result_field() -> None:
+def test_plain_types_as_type_arguments_are_wrapped_in_one_field() -> None:
     class Splitter(module[str, list[str]]):
         pass
 
     spec = spec_of(Splitter())
-    assert (spec.input.wrapped, spec.output.wrapped) == (True, True)
+    assert (spec.input.wrapped, spec.output.wrapped) == ("input", "result")
     assert spec.output.schema.model_fields["result"].annotation == list[str]
 
 
@@ -863,7 +861,7 @@ def test_type_argument_replaces_type_variable_inside_nested_type() -> None:
         pass
 
     spec = spec_of(NumberSorter())
-    assert spec.input.schema.model_fields["result"].annotation == list[int]
+    assert spec.input.schema.model_fields["input"].annotation == list[int]
     assert spec.output.schema.model_fields["result"].annotation == dict[str, int]
 
 
@@ -1017,12 +1015,24 @@ def test_invalid_field_list_raises_error_with_index_and_received_value() -> None
 
 
 def test_field_with_invalid_type_raises_error_with_field_index_and_type() -> None:
-    for kind in ["int", 5, {"a": int}, Field(description="How many"), ...]:
+    for kind in [5, {"a": int}, Field(description="How many"), ...]:
         for attribute in ["initial_input", "final_output"]:
             with case(attribute, kind):
                 words = refusal(declare, **{attribute: ["a", ("n", kind)]})
                 assert words.startswith(f"`Agent.{attribute}[1]` must be ")
                 assert words.endswith(f"got {kind!r}.")
+
+
+def test_text_instead_of_type_raises_error_with_advice() -> None:
+    advice = "Write the type without quotes, and define or import it before `Agent`."
+    for attribute in ["initial_input", "final_output"]:
+        assert refusal(declare, **{attribute: ["a", ("n", "int")]}) == (
+            f"`Agent.{attribute}[1]` must be a type, got the text 'int'. {advice}"
+        )
+        assert refusal(declare, **{attribute: "question"}) == (
+            f"`Agent.{attribute}` must be a type, got the text 'question'. {advice} "
+            f"For a text field of this name, write `['question']`."
+        )
 
 
 def test_schema_type_unsupported_by_pydantic_raises_declaration_error() -> None:
@@ -1077,7 +1087,7 @@ def test_several_fields_with_names_of_pydantic_attributes_are_accepted_in_one_sc
     assert list(spec.input.json_schema["properties"]) == ODD_NAMES
 
 
-def test_plain_type_schema_wraps_value_in_result_field() -> None:
+def test_plain_type_schema_wraps_value_in_field_input_or_result() -> None:
     for declared, schema in [
         (str, {"type": "string"}),
         (int, {"type": "integer"}),
@@ -1090,10 +1100,10 @@ def test_plain_type_schema_wraps_value_in_result_field() -> None:
         (Annotated[str, Field(description="A name")], {"type": "string", "description": "A name"}),
     ]:
         with case(declared, schema):
-            for attribute, side in (("initial_input", "input"), ("final_output", "output")):
+            for attribute, side, name in (("initial_input", "input", "input"), ("final_output", "output", "result")):
                 shape = getattr(spec_of(declare(**{attribute: declared})()), side)
-                assert shape.wrapped
-                assert shape.json_schema == {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+                assert shape.wrapped == name
+                assert shape.json_schema == {"type": "object", "properties": {name: schema}, "required": [name]}
 
 
 def test_plain_type_output_is_returned_unwrapped() -> None:
@@ -1407,14 +1417,16 @@ def test_missing_prompt_file_error_contains_searched_directories(
     words = refusal(load, package / "acorn_test_researcher.py", monkeypatch)
     assert words == (
         "`Researcher.system_prompt` is the path of the file `prompts/researcher.md`, which does not exist in "
-        f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}."
+        f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}. "
+        "Correct the path, or create the file."
     )
 
 
 def test_missing_absolute_prompt_file_or_directory_raises_error_with_path(tmp_path: Path) -> None:
     for path in (tmp_path / "none.md", tmp_path):
         assert refusal(declare, system_prompt=path) == (
-            f"`Agent.system_prompt` is the path of the file `{path}`, which does not exist in {path.parent}."
+            f"`Agent.system_prompt` is the path of the file `{path}`, which does not exist in {path.parent}. "
+            f"Correct the path, or create the file."
         )
 
 

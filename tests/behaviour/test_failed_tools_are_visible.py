@@ -148,6 +148,58 @@ def test_failed_tool_in_branch_is_logged(logged: Any) -> None:
     assert len(run.branches[0].tool_errors) == 1
 
 
+class Failing(module[Any, str]):
+    """Search inside."""
+
+    initial_input: Any = []
+    final_output = str
+
+    def on_start(self, step: Step) -> None:
+        find_the_place("Rome")
+
+
+class Strict(module[Any, str]):
+    """Search inside."""
+
+    initial_input: Any = [("color", Annotated[str, AfterValidator(_no)])]
+    final_output = str
+
+
+def test_failed_branch_and_agent_as_tool_are_logged_and_listed(logged: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings: list[Any] = [{"branches": {"failing": Failing}}, {"tools": [Failing]}]
+    for declared in settings:
+        for way in WAYS:
+            with case(declared, way):
+                caplog.clear()
+                model = ScriptedModel([call("failing"), finish("done")])
+                run = WAYS[way](Plain(model=model, **declared))
+                text = formatted(*logged())
+                assert "ValueError: no place Rome" in text
+                assert "find_the_place" in text
+                (failed,) = run.tool_errors
+                assert (failed.name, failed.error) == ("failing", "ValueError: no place Rome")
+
+
+def test_failed_input_validator_of_branch_is_logged_and_listed(logged: Any) -> None:
+    model = ScriptedModel([call("inner", color="red"), finish("done")])
+    run = Plain(model=model, branches={"inner": Strict}).run()
+    assert "KeyError: 'red'" in formatted(*logged())
+    assert [failed.name for failed in run.tool_errors] == ["inner"]
+
+
+def test_branch_without_valid_answer_logs_no_warning(logged: Any) -> None:
+    class Inner(module[Any, str]):
+        """Search inside."""
+
+        initial_input: Any = []
+        final_output = str
+        parse_retries = 0
+
+    model = ScriptedModel([call("inner"), finish(wrong="x"), finish("done")])
+    run = Plain(model=model, branches={"inner": Inner}).run()
+    assert logged() == run.tool_errors == []
+
+
 def test_journal_entry_of_failed_tool_has_traceback() -> None:
     heard: list[Entry] = []
     with listen(heard.append):

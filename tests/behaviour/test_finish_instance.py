@@ -83,3 +83,14 @@ def test_step_finish_with_changed_invalid_instance_raises_parse_error(script: Sc
     wrong.answer = 5  # type: ignore[assignment]
     with pytest.raises(ParseError, match="`answer`"):
         end_with(script, Answer, wrong)
+
+
+class Sourced(Answer):
+    source: str = "a book"
+
+
+def test_step_finish_takes_instance_of_subclass(script: Script) -> None:
+    assert end_with(script, Answer, Sourced(answer="x")).output == Sourced(answer="x")
+    wrong = Sourced.model_construct(answer=5)
+    with pytest.raises(ParseError, match="`answer` must be a string"):
+        end_with(script, Answer, wrong)

@@ -517,7 +517,7 @@ def test_fork_with_mutually_exclusive_arguments_raises_input_error() -> None:
 def test_fork_with_input_of_wrong_type_raises_input_error_before_model_call() -> None:
     model = ScriptedModel([finish(3)])
     with pytest.raises(
-        InputError, match=r"input of the thread does not fit `Other` \(`result`: Field required\).*Other.*\(\.\.\.\)"
+        InputError, match=r"input of the thread does not fit `Other` \(`input`: .* valid integer.*\).*Other.*\(\.\.\.\)"
     ):
         Other(model=model).using(thread=first_run().thread, before=2).run()
     assert not model.requests

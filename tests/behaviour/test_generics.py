@@ -38,7 +38,7 @@ def test_generic_agent_class_with_type_argument_returns_output_of_that_type(call
     model = script(finish(**ANN))
     agent = Extract[Person](model=model)
     assert call(agent, "Ann came.") == Person(name="Ann")
-    assert model.requests[0].messages[1]["content"] == "<input>\n  <result>Ann came.</result>\n</input>"
+    assert model.requests[0].messages[1]["content"] == "<input>Ann came.</input>"
 
 
 def test_call_of_generic_agent_without_output_type_argument_raises_error_that_suggests_brackets(call: Call) -> None:
@@ -106,7 +106,7 @@ def test_generic_agent_declared_as_branch_or_as_tool_returns_output_of_its_type(
         max_steps = 3
 
     for how in ({"branches": {"extract": entry}}, {"tools": [entry]}):
-        model = script(calling("extract", result="Ann came."), finish(**ANN), finish(result="done"))
+        model = script(calling("extract", input="Ann came."), finish(**ANN), finish(result="done"))
         run = call.run(Main(model=model, **how))
         assert run.branches[0].output == Person(name="Ann")
 

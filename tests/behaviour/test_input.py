@@ -211,11 +211,12 @@ PLAIN: list[tuple[Any, Any, Any]] = [
 
 
 @each_case(("declared", "given", "expected"), PLAIN)
-def test_plain_type_input_is_accepted_as_positional_value_and_as_result_keyword(
+def test_plain_type_input_is_accepted_as_positional_value_and_as_input_keyword(
     declared: Any, given: Any, expected: Any
 ) -> None:
-    assert call(declared, given).__dict__ == {"result": expected}
-    assert call(declared, result=given).__dict__ == {"result": expected}
+    assert call(declared, given).__dict__ == {"input": expected}
+    if declared not in (Place, Point):  # A caller passes the fields of these.
+        assert call(declared, input=given).__dict__ == {"input": expected}
 
 
 @each_case("nothing", [[], None, ()])
@@ -260,7 +261,7 @@ WRONG: list[Row] = [
     # Missing.
     (Question, (), {}, "`question` is missing (expected a string). It takes `question`, `limit`."),
     (["q", ("n", int)], (), {"q": "a"}, "`n` is missing (expected an integer). It takes `q`, `n`."),
-    (str, (), {}, "`result` is missing (expected a string). It takes `result`."),
+    (str, (), {}, "`input` is missing (expected a string). It takes `input`."),
     (Open, (), {"more": 1}, "`q` is missing (expected a string). It takes `q`."),
     # Invalid.
     (
@@ -303,21 +304,21 @@ WRONG: list[Row] = [
         "`number` must be an integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
     ),
     # A plain type.
-    (int, ("x",), {}, "`result` must be an integer, got 'x'. It takes `result`."),
-    (list[int], ([1, "x"],), {}, "`result.1` must be an integer, got 'x'. It takes `result`."),
-    (list[int], ("x",), {}, "`result` must be a list of integers, got 'x'. It takes `result`."),
-    (int | bool, ("x",), {}, "`result` must be an integer or a boolean (true or false), got 'x'. It takes `result`."),
-    (Literal["a", "b"], ("c",), {}, '`result` must be one of "a", "b", got \'c\'. It takes `result`.'),
-    (Place, ({"y": 1},), {}, "`result.x` is missing (expected an integer). It takes `result`."),
-    (Point, ({"x": "a"},), {}, "`result.x` must be an integer, got 'a'. It takes `result`."),
-    (Numbers, (["x"],), {}, "`result.0` must be an integer, got 'x'. It takes `result`."),
+    (int, ("x",), {}, "`input` must be an integer, got 'x'. It takes `input`."),
+    (list[int], ([1, "x"],), {}, "`input.1` must be an integer, got 'x'. It takes `input`."),
+    (list[int], ("x",), {}, "`input` must be a list of integers, got 'x'. It takes `input`."),
+    (int | bool, ("x",), {}, "`input` must be an integer or a boolean (true or false), got 'x'. It takes `input`."),
+    (Literal["a", "b"], ("c",), {}, '`input` must be one of "a", "b", got \'c\'. It takes `input`.'),
+    (Place, ({"y": 1},), {}, "`x` is missing (expected an integer). It takes `x`, `y`."),
+    (Point, ({"x": "a"},), {}, "`x` must be an integer, got 'a'. It takes `x`."),
+    (Numbers, (["x"],), {}, "`input.0` must be an integer, got 'x'. It takes `input`."),
     # Unknown.
     (Question, (), {"question": "Why?", "depth": 2}, "`depth` is not an input. It takes `question`, `limit`."),
     (Closed, (), {"q": "a", "z": 1}, "`z` is not an input. It takes `q`."),
     (Careless, (), {"q": "a", "z": 1}, "`z` is not an input. It takes `q`."),
     ([], (), {"a": 1, "b": 2}, "`a` is not an input; `b` is not an input. It takes no arguments."),
     (None, (), {"a": 1}, "`a` is not an input. It takes no arguments."),
-    (str, (), {"text": "a"}, "`result` is missing (expected a string); `text` is not an input. It takes `result`."),
+    (str, (), {"text": "a"}, "`input` is missing (expected a string); `text` is not an input. It takes `input`."),
     (Renamed, (), {"q": "a", "written": 1}, "`written` is not an input. It takes `q`, `n`, `c`, `p`, `s`."),
     # Several at once.
     (
@@ -349,12 +350,12 @@ POSITIONAL: list[Row] = [
     ),
     ([], ("a",), {}, "`Agent` takes no arguments, but got the positional `str`."),
     ([], (None,), {}, "`Agent` takes no arguments, but got the positional `NoneType`."),
-    (str, ("a", "b"), {}, "`Agent` takes one value or `result=...`, but got the positional `str`, `str`."),
+    (str, ("a", "b"), {}, "`Agent` takes one value or `input=...`, but got the positional `str`, `str`."),
     (
         str,
         ("a",),
-        {"result": "b"},
-        "`Agent` takes one value or `result=...`, but got the positional `str` and keyword arguments `result`.",
+        {"input": "b"},
+        "`Agent` takes one value or `input=...`, but got the positional `str` and keyword arguments `input`.",
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, MutableSequence, Sequence
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, NamedTuple, Optional
 
 import pytest
 from pydantic import BaseModel, Field
@@ -74,12 +74,18 @@ def test_wrong_item_of_iterable_output_without_retries_is_parse_error() -> None:
         agent([("ids", Iterable[int])], call("__finish__", ids=["x"]), parse_retries=0)()
 
 
+class Pair(NamedTuple):
+    ids: Iterable[int]
+    total: int
+
+
 NESTED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
     "in a schema": (Whole, {"ids": [1, "2"]}, lambda output: output.ids),
     "in a schema of a schema": (Whole, {"ids": [], "inner": {"ids": [1, "2"]}}, lambda output: output.inner.ids),
     "in a list": ([("rows", list[Iterable[int]])], {"rows": [[1, "2"]]}, lambda output: output.rows[0]),
     "in a dict": ([("rows", dict[str, Iterable[int]])], {"rows": {"a": [1, "2"]}}, lambda output: output.rows["a"]),
     "in a tuple": ([("rows", tuple[Iterable[int], int])], {"rows": [[1, "2"], 3]}, lambda output: output.rows[0]),
+    "in a named tuple": (Pair, {"result": [[1, "2"], 3]}, lambda output: output.ids),
     "of iterables": (
         [("rows", Iterable[Iterable[int]])],
         {"rows": [[1, "2"]]},

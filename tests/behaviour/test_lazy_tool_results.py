@@ -35,6 +35,10 @@ class Open(BaseModel):
     rows: Any
 
 
+class Extended(BaseModel, extra="allow"):
+    pass
+
+
 class Squares:
     """An iterator class of a user."""
 
@@ -54,6 +58,7 @@ def counting() -> Generator[int]:
 
 
 LAZY: dict[str, tuple[Callable[[], Any], Any]] = {
+    "extra field": (lambda: Extended.model_validate({"rows": counting()}), {"rows": [1, 2]}),
     "map": (lambda: map(str, [1, 2]), ["1", "2"]),
     "filter": (lambda: filter(None, [0, 1, 2]), [1, 2]),
     "zip": (lambda: zip([1, 2], "ab", strict=True), [[1, "a"], [2, "b"]]),

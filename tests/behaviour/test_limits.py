@@ -217,7 +217,7 @@ def test_random_run_exceeds_token_and_cost_limits_by_at_most_one_request(seed: i
         assert spent[0] < limit_tokens
         assert spent[1] < limit_cost
         assert_request_valid(request)
-        used_up = Usage(chance.randint(0, 3_000), chance.choice([0, 5, 50, chance.randint(0, 3_000)]))
+        used_up = Usage(chance.randint(1, 3_000), chance.choice([0, 5, 50, chance.randint(0, 3_000)]))
         spent[0] += used_up.total_tokens
         spent[1] += price.of(used_up)
         said = chance.choice(

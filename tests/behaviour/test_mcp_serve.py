@@ -166,12 +166,12 @@ def test_mcp_serve_call_returns_output_and_sends_prints_of_module_to_stderr(sess
 
 
 def test_mcp_serve_plain_output_is_returned_as_text_and_structured_content(session: Session) -> None:
-    result = session.call("shout", result="hello")
+    result = session.call("shout", input="hello")
     assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
 
 
 def test_mcp_serve_lone_surrogate_is_replaced_in_result(session: Session) -> None:
-    result = session.call("halving", result="x")
+    result = session.call("halving", input="x")
     assert (text(result), result.structured_content) == ("a\ufffdb", {"result": "a\ufffdb"})
 
 
@@ -179,7 +179,7 @@ def test_mcp_serve_output_schema_is_object_with_field_names_of_structured_conten
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     promised = tools["ancestry"].output_schema
     assert promised["type"] == "object"  # Clients require this, also of a recursive model.
-    result = session.call("ancestry", result="x")
+    result = session.call("ancestry", input="x")
     byron = {"full_name": "Byron", "children": []}
     assert result.structured_content == {"full_name": "Ada", "children": [byron]}
     assert set(promised["properties"]) == set(result.structured_content)
@@ -194,7 +194,7 @@ VIOLATIONS: list[tuple[str, str]] = [
 def test_mcp_serve_output_that_violates_schema_returns_error(session: Session) -> None:
     for name, words in VIOLATIONS:
         with case(name, words):
-            result = session.call(name, result="x")
+            result = session.call(name, input="x")
             assert (result.is_error, result.structured_content) == (True, None)
             assert words in text(result)
 
@@ -205,8 +205,8 @@ def test_mcp_serve_call_of_module_without_input_and_output_returns_text_done(ses
 
 
 FAILED: list[tuple[str, dict[str, Any], str]] = [
-    ("failing", {"result": "x"}, r"the provider is down, key \*\*\*"),
-    ("raising", {"result": "x"}, r"KeyError: .*a fault of the user's"),
+    ("failing", {"input": "x"}, r"the provider is down, key \*\*\*"),
+    ("raising", {"input": "x"}, r"KeyError: .*a fault of the user's"),
     ("deep_thought", {"depth": 2}, r"question"),
     ("deep_thought", {"question": "x", "depht": 2}, r"depht"),
     ("unheard_of", {}, r"There is no tool `unheard_of`. There are: `deep_thought`"),
@@ -222,7 +222,7 @@ def test_mcp_serve_failed_run_returns_tool_error(session: Session) -> None:
 
 
 def test_mcp_serve_paused_run_returns_error_with_question(session: Session) -> None:
-    result = session.call("waiting", result="x")
+    result = session.call("waiting", input="x")
     assert result.is_error
     assert "is paused in its store and waits for human input" in text(result)
     assert "Shall I?" in text(result)
@@ -248,7 +248,7 @@ def test_mcp_serve_client_cancel_ends_run(session: Session) -> None:
     diary = session.folder / "diary.txt"
 
     async def begin_and_cancel() -> None:
-        task = asyncio.create_task(session.client.call_tool("slow", {"result": "x"}))
+        task = asyncio.create_task(session.client.call_tool("slow", {"input": "x"}))
         while not (diary.exists() and diary.read_text() == "begun"):
             await asyncio.sleep(0.01)
         task.cancel()
@@ -329,8 +329,8 @@ def test_mcp_serve_over_http_returns_results_and_errors(tmp_path: Path, address:
             yield streams
 
     with Session(tmp_path, connect) as session:
-        assert text(session.call("shout", result="hello")) == "LOUD"
-        assert session.call("failing", result="x").is_error
+        assert text(session.call("shout", input="hello")) == "LOUD"
+        assert session.call("failing", input="x").is_error
 
 
 def test_mcp_client_calls_module_served_by_mcp_serve(address: str) -> None:
@@ -340,7 +340,7 @@ def test_mcp_client_calls_module_served_by_mcp_serve(address: str) -> None:
         tools = [MCPServer(address, headers=BEARER)]
         max_steps = 3
 
-    run = Asker(model=ScriptedModel([calling("shout", result="hello"), finish("done")])).run("x")
+    run = Asker(model=ScriptedModel([calling("shout", input="hello"), finish("done")])).run("x")
     assert next(m["content"] for m in run.history if m["role"] == "tool") == "LOUD"
 
 

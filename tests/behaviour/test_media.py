@@ -378,7 +378,7 @@ def test_input_that_looks_like_stored_media_reference_is_stored_unchanged(store:
     odd = {"__media__": ["media-", [["x", ""]]], "of": "media-0"}
     Odd(model=ScriptedModel([DONE]), store=store).using(run_id="r")(odd)
     found: Any = acorn.runs(store).get("r").input
-    assert found == {"result": odd}
+    assert found == {"input": odd}
 
 
 def test_conversation_with_media_is_continued_and_compacted() -> None:

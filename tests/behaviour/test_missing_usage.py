@@ -114,6 +114,17 @@ def test_usage_of_zero_is_estimated() -> None:
             assert run.usage.is_estimated
 
 
+def test_number_that_is_missing_in_usage_is_estimated() -> None:
+    for usage in ({"completion_tokens": 1}, {"prompt_tokens": 0, "completion_tokens": 1}, {"prompt_tokens": -1}):
+        with case(usage), Loopback(changed(usage)) as server:
+            run = Worker(model=server.openai(**PRICE), max_total_tokens=6000).run()
+            assert run.stop_reason == "limit"
+            assert run.usage.is_estimated
+            assert run.usage.input_tokens > 2000
+            assert run.usage.output_tokens >= len(server.requests)
+            assert run.cost == pytest.approx(run.usage.total_tokens * 0.001)
+
+
 def test_limit_smaller_than_first_answer_raises_limit_error() -> None:
     with Loopback(without_usage) as server:
         with pytest.raises(LimitError, match="max_total_tokens") as caught:

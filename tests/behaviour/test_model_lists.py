@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import pytest
 from pydantic import BaseModel
@@ -23,8 +24,15 @@ from acorn._history.transcript import finish_call
 from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
-from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.fallback import FAILURES, OPEN_SECONDS, CircuitRegistry, FallbackChain
+from acorn.models import Delta, Model, ModelRequest, ModelResponse, Price
+from acorn.models.fallback import (
+    FAILURES,
+    OPEN_SECONDS,
+    CircuitRegistry,
+    FallbackChain,
+    FallbackLink,
+    reasoning_reader,
+)
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as call_of
@@ -428,7 +436,7 @@ def test_leaving_stream_early_closes_stream_of_model(way: str) -> None:
         await anext(deltas)
         await deltas.aclose()
 
-    chain = FallbackChain.of([Watched(BUSY, name="first"), Watched("Let me see.", name="second")], CircuitRegistry())
+    chain = chain_of([Watched(BUSY, name="first"), Watched("Let me see.", name="second")], CircuitRegistry())
     if way == "async":
         asyncio.run(leave())
     else:
@@ -440,6 +448,11 @@ def test_leaving_stream_early_closes_stream_of_model(way: str) -> None:
 
 
 # Circuits
+
+
+def chain_of(models: Sequence[Model], circuits: CircuitRegistry) -> FallbackChain:
+    """Return a chain of model objects with the circuit breakers of a registry."""
+    return FallbackChain([FallbackLink(model, circuits.of(model), reasoning_reader(model)) for model in models])
 
 
 def request_of(**fields: Any) -> ModelRequest:
@@ -489,7 +502,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 def test_failing_model_is_skipped_after_three_failures_and_tried_again_after_thirty_seconds(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
-    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
+    chain = chain_of([a, b], CircuitRegistry(clock))
     for count in range(1, FAILURES + 1):
         assert ask(chain).model == "b"
         assert len(a.requests) == count
@@ -524,7 +537,7 @@ def test_failing_model_is_skipped_after_three_failures_and_tried_again_after_thi
 
 def test_success_between_failures_resets_failure_count_of_circuit(ask: Ask) -> None:
     a, b = Switch("a"), Switch("b")
-    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
+    chain = chain_of([a, b], CircuitRegistry(Clock()))
     for is_up in (False, False, True, False, False, True, False, False):
         a.is_up = is_up
         assert ask(chain).model == ("a" if is_up else "b")
@@ -534,7 +547,7 @@ def test_success_between_failures_resets_failure_count_of_circuit(ask: Ask) -> N
 @each_case("status", [400, 401])
 def test_permanent_failure_does_not_open_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
-    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
+    chain = chain_of([a, b], CircuitRegistry(Clock()))
     for _ in range(5):
         with pytest.raises(ModelError):
             ask(chain)
@@ -543,7 +556,7 @@ def test_permanent_failure_does_not_open_circuit(ask: Ask, status: int) -> None:
 
 def test_request_with_all_circuits_open_is_sent_to_first_model(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b", is_up=False)
-    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
+    chain = chain_of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         with pytest.raises(ModelError, match=r"^`b` failed.*`a` failed"):
             ask(chain)
@@ -560,7 +573,7 @@ def test_request_with_all_circuits_open_is_sent_to_first_model(ask: Ask) -> None
 
 def test_model_skipped_for_open_circuit_is_reported() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
-    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
+    chain = chain_of([a, b], CircuitRegistry(Clock()))
     runs = [Asker(model=chain).run() for _ in range(4)]
     (fallback,) = answered(runs[-1])[0].fallbacks
     assert fallback == Fallback("a", "b", "its circuit is open")
@@ -569,7 +582,7 @@ def test_model_skipped_for_open_circuit_is_reported() -> None:
 
 def test_stream_broken_after_first_delta_counts_as_failure_of_model(way: str) -> None:
     a, b = ScriptedModel([Failure(503, after=Reply("Let"))] * 3, name="a"), Switch("b")
-    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
+    chain = chain_of([a, b], CircuitRegistry(Clock()))
     asking = apieces if way == "async" else pieces
     for _ in range(3):
         with pytest.raises(ModelError):
@@ -591,7 +604,7 @@ def test_open_circuit_admits_one_trial_request_at_a_time() -> None:
         return DONE
 
     a = ScriptedModel(reply, name="a")
-    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
+    chain = chain_of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         whole(chain)
     is_down = False
@@ -652,7 +665,7 @@ def test_late_result_of_earlier_request_does_not_change_closed_circuit() -> None
 def test_concurrent_failures_open_circuit_once() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     clock = Clock()
-    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
+    chain = chain_of([a, b], CircuitRegistry(clock))
     crowd = [threading.Thread(target=whole, args=(chain,)) for _ in range(32)]
     for each in crowd:
         each.start()
@@ -686,10 +699,10 @@ def test_circuit_breaker_state_is_shared_by_agents_with_same_model_object() -> N
 def test_circuit_breaker_state_is_freed_with_model_object() -> None:
     circuits = CircuitRegistry()
     one = ScriptedModel("")
-    kept = circuits.of(one)
-    assert circuits.of(one) is kept
+    freed = ref(circuits.of(one))
+    assert circuits.of(one) is freed()
     del one
-    assert comes_true(lambda: len(circuits) == 0)
+    assert comes_true(lambda: freed() is None)
 
 
 @each_case(
@@ -733,7 +746,7 @@ def test_cancelled_trial_request_does_not_open_or_close_circuit(streams: bool) -
         return BUSY if is_down else replace(DONE, delay=4 * PATIENCE)
 
     a = ScriptedModel(reply, name="a")
-    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
+    chain = chain_of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         whole(chain)
     clock.now += OPEN_SECONDS
@@ -948,7 +961,7 @@ def test_reasoning_written_by_unknown_model_is_sent_to_first_model() -> None:
 
 def test_log_contains_fallback_and_open_circuit(call: Call, caplog: pytest.LogCaptureFixture) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
-    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
+    chain = chain_of([a, b], CircuitRegistry(clock))
     with caplog.at_level(logging.INFO, logger="acorn"):
         for _ in range(4):
             call(Asker(model=chain))
@@ -998,7 +1011,7 @@ def test_saved_run_contains_answering_model_and_model_list_without_secrets() -> 
 
 
 def test_fallback_chain_implements_model_protocol() -> None:
-    chain = FallbackChain.of([Switch("a"), Switch("b")], CircuitRegistry())
+    chain = chain_of([Switch("a"), Switch("b")], CircuitRegistry())
     assert is_model(chain)
     assert can_stream(chain)
     assert chain.name == "a"

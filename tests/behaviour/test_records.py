@@ -195,7 +195,7 @@ def test_record_contains_plain_type_input_and_output(call: Call, script: Script)
 
     run = call.run(Plain(model=script(finish(result=[1, 2]))), "a text")
     assert isinstance(run.input, BaseModel)
-    assert run.input.model_dump() == {"result": "a text"}
+    assert run.input.model_dump() == {"input": "a text"}
     assert run.output == [1, 2]
     nothing = call.run(Nothing(model=script(finish())))
     assert isinstance(nothing.input, BaseModel)

@@ -584,7 +584,7 @@ class Words(module[Any, Any]):
 @ends("finish")
 def plain_types() -> Setup:
     made = setup(Words, call("look"), finish(result=[]), finish(result=["a"]))
-    return replace(made, given={"result": "a\nb"})
+    return replace(made, given={"input": "a\nb"})
 
 
 class Exact(BaseModel):
@@ -736,7 +736,7 @@ def test_loading_run_whose_hook_set_model_object_raises_acorn_error() -> None:
 
 def test_loading_run_with_input_that_class_rejects_raises_acorn_error() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
-    changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
+    changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"input": "a"}), "model")
     with pytest.raises(AcornError, match="The input of the saved run no longer fits its class"):
         load(changed, json.loads(json.dumps(save(loop))))
 

@@ -102,6 +102,34 @@ class Anything(BaseModel):
     inner: Any
 
 
+class Node(BaseModel):
+    card: str = CARD
+    others: Any = None
+
+    @field_serializer("card")
+    def hide(self, card: str) -> str:
+        return "hidden"
+
+
+def test_value_that_contains_itself_shows_no_field_that_a_serializer_changes() -> None:
+    in_list: list[Any] = [Node()]
+    in_dict: dict[str, Any] = {"node": Node()}
+    in_node = Node()
+    in_list.append(in_list)
+    in_dict["again"] = in_dict
+    in_node.others = [in_node]
+    values: list[Any] = [in_list, in_dict, in_node]
+
+    def show(index: int) -> Any:
+        return values[index]
+
+    for index, value in enumerate(values):
+        with case(type(value)):
+            text = read_result(show, index=index)
+            assert "hidden" in text
+            assert CARD not in text
+
+
 VALUES: dict[str, Callable[[], Any]] = {
     "field serializer": lambda: Masked(card=CARD),
     "field serializer for JSON": lambda: JsonOnly(card=CARD),

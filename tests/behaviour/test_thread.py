@@ -1057,7 +1057,7 @@ def test_threads_of_concurrent_runs_contain_only_their_events() -> None:
         max_steps = 4
 
     def reply(request: Any) -> Reply:
-        name = request.messages[1]["content"].split("<result>")[1].split("</")[0]
+        name = request.messages[1]["content"].split("<input>")[1].split("</")[0]
         done = sum(message["role"] == "assistant" for message in request.messages)
         return finish(result=name) if done == 3 else calls("meet", name=name)
 

@@ -55,6 +55,10 @@ LENIENT: dict[str, tuple[str, Answer]] = {
         "<output>\n<name>a</name>\n<tags>\n  <item>\n  x\n  </item>\n</tags>\n</output>",
         Answer(name="a", tags=["x"]),
     ),
+    "the answer, then a quoted line": (
+        "<output><name>b</name></output>\nThe form was `<output><name>...</name></output>`.",
+        Answer(name="b"),
+    ),
     "the answer, then a quoted fence": (
         "<output><name>b</name></output>\nThe form was\n```xml\n<output><name>...</name></output>\n```",
         Answer(name="b"),
@@ -104,3 +108,4 @@ def test_whitespace_inside_text_stays() -> None:
 
 def test_only_element_in_code_fence_counts() -> None:
     assert fallen_back("So:\n```\n<output><name>a</name></output>\n```") == Answer(name="a")
+    assert fallen_back("So: `<output><name>a</name></output>`") == Answer(name="a")

@@ -48,9 +48,9 @@ def test_help_marks_required_fields(acorn: Acorn) -> None:
 
 def test_help_of_agent_with_single_value_input_lists_positional_argument(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Plain", "--help").out
-    assert "Plain RESULT [OPTIONS]" in out
-    assert "RESULT or --result" in out
-    assert "Numbers RESULT... [OPTIONS]" in acorn("run", f"{ECHO}:Numbers", "-h").out
+    assert "Plain INPUT [OPTIONS]" in out
+    assert "--result" not in out
+    assert "Numbers INPUT... [OPTIONS]" in acorn("run", f"{ECHO}:Numbers", "-h").out
 
 
 def test_help_of_agent_with_dataclass_input_lists_its_fields(acorn: Acorn) -> None:

@@ -131,10 +131,12 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--loud", "--no-loud"], "`--loud` occurs twice"),
     ("Kinds", ["--address", "null", "--address", "{}"], "`--address` occurs twice"),
     ("Aliased", ["--from", "a", "--from_", "b"], "occurs twice"),
-    ("Plain", ["a", "--result", "b"], "`--result` occurs twice"),
+    ("Plain", ["a", "--result", "b"], "There is no option `--result`"),
     ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` occurs twice, but it accepts only one value"),
     ("Needs", [], "`--name` is missing (expected a string). `--born` is missing (expected a date as YYYY-MM-DD)"),
     ("Plain", [], "the argument is missing (expected a string)"),
+    ("Plain", ["--input", "a"], "There is no file `a`. `--input` reads a JSON file. To pass `a` itself, leave out"),
+    ("Plain", ["--text", "a"], "There is no option `--text`. Pass the input without the name of an option"),
     ("Plain", ["a", "b"], "Unexpected argument `b`"),
     ("Numbers", ["1", "x"], "the argument must be"),
     ("Nothing", ["x"], "Unexpected argument `x`. The module has no input"),
@@ -157,16 +159,13 @@ def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn) -> None:
 
 
 INPUT_TYPES: list[tuple[str, list[str], dict[str, Any]]] = [
-    ("Plain", ["hello"], {"result": "hello"}),
-    ("Plain", ["--result", "hello"], {"result": "hello"}),
-    ("Plain", ["--", "--hello"], {"result": "--hello"}),
-    ("Plain", ["-5"], {"result": "-5"}),
-    ("Numbers", ["1", "2"], {"result": [1, 2]}),
-    ("Numbers", ["[1, 2]"], {"result": [1, 2]}),
-    ("Numbers", ["--result", "1", "--result", "2"], {"result": [1, 2]}),
-    ("Dots", ["--x", "1", "--y", "2"], {"result": {"x": 1, "y": 2}}),
-    ("Dots", ["--result", '{"x": 1}'], {"result": {"x": 1, "y": 0}}),
-    ("Dots", ["--result.x", "1"], {"result": {"x": 1, "y": 0}}),
+    ("Plain", ["hello"], {"input": "hello"}),
+    ("Plain", ["--", "--hello"], {"input": "--hello"}),
+    ("Plain", ["-5"], {"input": "-5"}),
+    ("Numbers", ["1", "2"], {"input": [1, 2]}),
+    ("Numbers", ["[1, 2]"], {"input": [1, 2]}),
+    ("Dots", ["--x", "1", "--y", "2"], {"input": {"x": 1, "y": 2}}),
+    ("Dots", ["--input.x", "1"], {"input": {"x": 1, "y": 0}}),
     ("Nothing", [], {}),
     ("Extra", ["--name", "x", "--size", "3"], {"name": "x", "size": 3}),
     ("Aliased", ["--from", "there", "--class", "second"], {"from_": "there", "class_": "second"}),
@@ -256,7 +255,7 @@ def test_input_option_with_dash_reads_stdin(acorn: Acorn, monkeypatch: pytest.Mo
 def test_input_file_for_list_input_contains_json_list(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text("[1, 2]")
-    assert acorn("run", f"{ECHO}:Numbers", "--input", file).output == {"result": [1, 2]}
+    assert acorn("run", f"{ECHO}:Numbers", "--input", file).output == {"input": [1, 2]}
 
 
 def test_wrong_input_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path: Path) -> None:
@@ -275,3 +274,13 @@ def test_wrong_input_file_exits_with_2_and_one_line_error(acorn: Acorn, tmp_path
             assert ended.code == 2
             assert message.format(file=file) in ended.err
             assert ended.err.count("\n") == 1
+
+
+def test_unknown_field_of_dataclass_in_input_file_is_reported(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"x": 1, "z": 2}')
+    assert f"`z` in `{file}` is not an input." in acorn("run", f"{ECHO}:Dots", "--input", str(file)).err
+
+
+def test_missing_field_of_dataclass_is_reported_as_option(acorn: Acorn) -> None:
+    assert "`--x` is missing (expected an integer)" in acorn("run", f"{ECHO}:Dots").err

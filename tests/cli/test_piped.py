@@ -42,16 +42,16 @@ def piped(content: str | bytes) -> TextIO:
 
 def test_piped_text_fills_the_one_text_field_without_value(run: Piped) -> None:
     for cls, words, text, expected in [
-        ("Plain", [], "hello\n", {"result": "hello"}),
-        ("Plain", [], "  two\nlines\r\n", {"result": "  two\nlines"}),
-        ("Plain", [], '{"a": 1}', {"result": '{"a": 1}'}),
+        ("Plain", [], "hello\n", {"input": "hello"}),
+        ("Plain", [], "  two\nlines\r\n", {"input": "  two\nlines"}),
+        ("Plain", [], '{"a": 1}', {"input": '{"a": 1}'}),
         ("Needs", ["--born", "2000-01-02"], "Ann\n", {"name": "Ann", "born": "2000-01-02"}),
         ("Clash", [], "T", {"model": "T", "input": "", "help": "", "save": ""}),  # The required one.
         ("Kinds", ["--two-words", "x"], "zwölf\n", {"text": "zwölf", "two_words": "x"}),
         ("Foreign", [], "hello", {"text": "hello"}),
         ("Nothing", [], "hello", {}),
-        ("Plain", ["given"], "", {"result": "given"}),
-        ("Plain", ["given"], "\n", {"result": "given"}),
+        ("Plain", ["given"], "", {"input": "given"}),
+        ("Plain", ["given"], "\n", {"input": "given"}),
         ("Kinds", [], "", {"text": "nothing"}),
     ]:
         with case(cls, text):
@@ -103,7 +103,7 @@ def test_redirected_stdin_fills_text_field_unless_input_file_set_it(run: Piped, 
     (tmp_path / "text").write_text("from a file\n")
     (tmp_path / "input.json").write_text('{"name": "Ann"}')
     with open(tmp_path / "text", encoding="utf-8") as file:
-        assert run(f"{ECHO}:Plain", stdin=file).output == {"result": "from a file"}
+        assert run(f"{ECHO}:Plain", stdin=file).output == {"input": "from a file"}
     with open(tmp_path / "text", encoding="utf-8") as file:
         words = ["--input", tmp_path / "input.json", "--born", "2000-01-02"]
         assert "every text field of the input already has a value" in run(f"{ECHO}:Needs", *words, stdin=file).err
@@ -115,19 +115,19 @@ def test_piped_json_is_parsed_if_input_option_is_dash(run: Piped) -> None:
 
 def test_dev_null_is_not_read_as_input(run: Piped) -> None:
     with open(os.devnull, encoding="utf-8") as file:
-        assert run(f"{ECHO}:Plain", "given", stdin=file).output == {"result": "given"}
+        assert run(f"{ECHO}:Plain", "given", stdin=file).output == {"input": "given"}
 
 
 def test_closed_stdin_is_not_read_as_input() -> None:
     shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given <&-"
     ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
-    assert json.loads(ended.stdout) == {"result": "given"}
+    assert json.loads(ended.stdout) == {"input": "given"}
 
 
 def test_open_pipe_without_data_is_awaited_only_if_field_is_missing(run: Piped) -> None:
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as stdin, open(writing, "w", encoding="utf-8") as source:
-        assert run(f"{ECHO}:Plain", "given", stdin=stdin).output == {"result": "given"}
+        assert run(f"{ECHO}:Plain", "given", stdin=stdin).output == {"input": "given"}
         ended = run(f"{ECHO}:Foreign", stdin=stdin)
         assert ended.output["text"] == "zwölf"
         assert "Standard input is a pipe without data. The run starts without `--text`." in ended.err
@@ -137,7 +137,7 @@ def test_open_pipe_without_data_is_awaited_only_if_field_is_missing(run: Piped) 
             assert process.stderr.readline() == "Waiting for text for the argument on standard input.\n"
             source.write("late")
             source.close()
-            assert json.loads(process.communicate(timeout=PATIENCE)[0]) == {"result": "late"}
+            assert json.loads(process.communicate(timeout=PATIENCE)[0]) == {"input": "late"}
 
 
 def test_terminal_stdin_is_not_read_as_pipe() -> None:

@@ -178,7 +178,7 @@ def test_stdout_contains_only_run_output_and_prints_are_written_to_stderr() -> N
 def test_ascii_encoding_escapes_output_and_prints_only_ascii_characters() -> None:
     process = start("run", f"{ECHO}:Plain", "zwölf", PYTHONIOENCODING="ascii")
     out, _ = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (0, '{"result":"zw\\u00f6lf"}\n')
+    assert (process.returncode, out) == (0, '{"input":"zw\\u00f6lf"}\n')
     commands = [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]]
     for words in commands if IS_LONG else commands[:1]:
         with case(*words):
@@ -189,7 +189,7 @@ def test_ascii_encoding_escapes_output_and_prints_only_ascii_characters() -> Non
 
 
 def test_run_with_closed_stdout_and_stderr_exits_with_0() -> None:
-    streams = [(">&- 2>&-", ""), ("2>&-", '{"result":"hello"}\n'), (">&-", "")]
+    streams = [(">&- 2>&-", ""), ("2>&-", '{"input":"hello"}\n'), (">&-", "")]
     for closed, out in streams if IS_LONG else streams[:2]:
         with case(closed):
             shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'

@@ -234,7 +234,7 @@ def lines(ended: Ended) -> dict[int, Any]:
 
 def test_batch_writes_one_line_per_row(acorn: Acorn, store: Path, tmp_path: Path) -> None:
     rows = tmp_path / "in.jsonl"
-    rows.write_text('"a"\n\n"bad"\n{"result": "c"}\n')
+    rows.write_text('"a"\n\n"bad"\n{"input": "c"}\n')
     ended = acorn("batch", f"{DESK}:Echo", rows, "--store", store, "--id", "n", "--concurrency", 2)
     found = lines(ended)
     assert ended.code == 1
@@ -251,7 +251,7 @@ def test_batch_writes_one_line_per_row(acorn: Acorn, store: Path, tmp_path: Path
 def test_batch_treats_unicode_line_separators_as_text(acorn: Acorn, tmp_path: Path) -> None:
     rows, table = tmp_path / "in.jsonl", tmp_path / "in.csv"
     rows.write_text('"a\u2028b\x85c"\r\n"d"\n', encoding="utf-8")
-    table.write_text("result\na\u2028b\x85c\nd\n", encoding="utf-8")
+    table.write_text("input\na\u2028b\x85c\nd\n", encoding="utf-8")
     for file in (rows, table):
         ended = acorn("batch", f"{DESK}:Echo", file)
         assert len(lines(ended)) == 2, ended.err
@@ -259,7 +259,7 @@ def test_batch_treats_unicode_line_separators_as_text(acorn: Acorn, tmp_path: Pa
 
 def test_batch_reads_csv_rows(acorn: Acorn, tmp_path: Path) -> None:
     rows = tmp_path / "in.csv"
-    rows.write_text("result\nhello\nthere\n")
+    rows.write_text("input\nhello\nthere\n")
     ended = acorn("batch", f"{DESK}:Echo", rows)
     assert sorted(each["output"] for each in lines(ended).values()) == ["hello (1)", "there (1)"]
 
@@ -282,6 +282,11 @@ def test_batch_with_invalid_rows_or_options_exits_with_2_before_any_run(acorn: A
 # A chat
 
 
+def test_chat_fills_text_field_of_dataclass(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n/quit\n"))
+    assert "<text>hello</text>" in acorn("chat", f"{DESK}:Orders", "--store", store).out
+
+
 def test_chat_continues_stored_conversation(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def talk(text: str) -> Ended:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -292,7 +297,7 @@ def test_chat_continues_stored_conversation(acorn: Acorn, store: Path, monkeypat
     assert "acorn chat" in first.err
     second = talk("again\n/retry\n/history\n/run\n/nothing\n/help\n/model local/none\n/model\n")
     assert second.out.startswith("again (3)\nagain (3)\n")
-    assert "user: <input>\n  <result>hello</result>\n</input>" in second.out
+    assert "user: <input>hello</input>" in second.out
     assert "completed again (3)" in second.out
     assert "There is no command `/nothing`" in second.err
     assert {facts.batch for facts in library.runs(store).list()} == {"chat c"}
@@ -330,7 +335,7 @@ def test_run_of_killed_python_program_is_resumed_with_acorn_resume(store: Path, 
         "    deep = [at for at, each in enumerate(request.messages) if 'deep' in str(each['content'])]\n"
         "    if deep:\n"
         "        return [call('look'), call('stop'), finish('found')][said[deep[0]:].count('assistant')]\n"
-        "    return [call('inner', result='deep'), finish('settled')][said.count('assistant')]\n"
+        "    return [call('inner', input='deep'), finish('settled')][said.count('assistant')]\n"
         "class Inner(module[str, str]):\n"
         "    'Inside.'\n"
         "    max_steps = 5\n"
@@ -373,3 +378,15 @@ def test_resume_command_prints_only_new_steps_and_total_tokens(acorn: Acorn, sto
     assert "look()" not in ended.err, "what was shown before"
     again = acorn("resume", facts.id[:8], "--store", store)
     assert f"finished: 1 step, {facts.usage.total_tokens} tokens" in again.err
+
+
+def test_batch_mistakes_state_row_column_and_option(acorn: Acorn, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    for text, arguments, words in [
+        ('{"a": 1}\n{oops\n', [], "is not valid JSON: Expecting property name enclosed in double quotes at column 2."),
+        ('{"text": "a"}\n{"b": 1}\n', ["--key", "text"], "has no field `text`. Use a field that every row has."),
+        ('"a"\n', ["--id", "n"], "`--id` needs a store, but `Echo` has no store. Use `--store`, as in"),
+    ]:
+        rows.write_text(text)
+        ended = acorn("batch", f"{DESK}:Echo", rows, *arguments)
+        assert (ended.code, words in ended.err) == (2, True), ended.err

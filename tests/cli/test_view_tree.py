@@ -259,7 +259,7 @@ def test_run_tree_contains_asterisks_instead_of_api_key() -> None:
     with listen(tree.add):
         for chunk in Agent().stream():
             tree.add_chunk(chunk)
-            seen += shown(tree, redact=tree._redact)
+            seen += shown(tree, redact=tree.redact)
     seen += shown(tree, is_over=True) + shown(tree, is_over=True, is_full=True)
     assert "The ***." in seen
     assert 'tell(key="***")' in " ".join(seen)

@@ -216,7 +216,7 @@ def test_generated_python_test_fails_after_agent_behavior_changes(agents: Any) -
 def test_as_python_of_run_with_sequential_branches_writes_passing_test(agents: Any, tmp_path: Path) -> None:
     model = agents.ScriptedModel(
         [
-            agents.call("check", result="claim"),
+            agents.call("check", input="claim"),
             agents.finish("true"),
             agents.call("doubt"),
             agents.call("search", query="in the branch"),
@@ -232,12 +232,12 @@ def test_as_python_of_run_with_sequential_branches_writes_passing_test(agents: A
 def test_as_python_of_run_with_concurrent_branches_writes_passing_test(agents: Any) -> None:
     def reply(request: Any) -> Any:
         said = str(request.messages[-1]["content"])
-        claims = [claim for claim in ("first", "second") if f"<result>{claim}" in said]
+        claims = [claim for claim in ("first", "second") if f"<input>{claim}" in said]
         if claims:
             return agents.Reply(calls=agents.finish(f"{claims[0]} is true").calls, delay=0.05)
         if request.messages[-1]["role"] == "tool":
             return agents.finish(answer=" and ".join(m["content"] for m in request.messages if m["role"] == "tool"))
-        return agents.call("check", result="first") & agents.call("check", result="second")
+        return agents.call("check", input="first") & agents.call("check", input="second")
 
     run = agents.Researcher(model=agents.ScriptedModel(reply)).run(**question(agents))
     assert len(run.branches) == 2
@@ -325,7 +325,7 @@ def test_as_python_of_run_with_unanswered_human_request_writes_skipped_test(agen
 @pytest.mark.parametrize("answer", [True, False, deny("Too much."), {"approved": True, "arguments": {"amount": 3.0}}])
 def test_generated_python_test_repeats_human_answers(agents: Any, answer: Any) -> None:
     script = [agents.call("ask_human", question="Which?"), agents.call("pay", amount=5.0), agents.finish("done")]
-    above = [agents.call("asking", result="x"), *script, agents.finish("all done")]
+    above = [agents.call("asking", input="x"), *script, agents.finish("all done")]
     for cls, replies in ((agents.Asking, script), (agents.Above, above)):
         agent = cls(model=agents.ScriptedModel(replies), store=MemoryStore())
         out = agent("x")

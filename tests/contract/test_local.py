@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -343,13 +342,13 @@ class Watched(EngineJob):
 
 @pytest.mark.torture
 def test_local_request_abandoned_while_reading_prompt_leaves_engine_usable() -> None:
-    pieces: SimpleQueue[Any] = SimpleQueue()
     body = {"messages": [{"role": "user", "content": "hello " * 6000}], "stream": True, "return_progress": True}
-    job = Watched(body, pieces.put)
+    job = Watched(body)
     LocalModel({"model": MODEL}).engine.submit(job)
-    assert "prompt_progress" in pieces.get()
+    first: Any = job.pieces.get()
+    assert "prompt_progress" in first
     job.is_stopped = True
-    while pieces.get() is not None:
+    while job.pieces.get() is not None:
         pass
     assert 0 < job.count < 6
     assert LocalModel({"model": MODEL}).complete(asked("Tom", NUMBER)).tool_calls

@@ -26,7 +26,7 @@ def turns(request: ModelRequest) -> int:
 
 
 def work_and_end(request: ModelRequest) -> Reply:
-    number = request.messages[1]["content"].partition("<result>")[2].partition("</result>")[0]
+    number = request.messages[1]["content"].partition("<input>")[2].partition("</input>")[0]
     return [call("work", number=int(number)), finish(int(number) * 2)][turns(request)]
 
 
@@ -48,13 +48,13 @@ class Clerk(module[int, int]):
 
 def pay_and_end(request: ModelRequest) -> Reply:
     if turns(request) == 0:
-        return call("pay", amount=20) & call("inner", result=5)
+        return call("pay", amount=20) & call("inner", input=5)
     results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
     return finish(" | ".join(results))
 
 
 def pay_inside(request: ModelRequest) -> Reply:
-    inside = [at for at, message in enumerate(request.messages) if "<result>5</result>" in str(message["content"])]
+    inside = [at for at, message in enumerate(request.messages) if "<input>5</input>" in str(message["content"])]
     after = [message["role"] for message in request.messages[inside[0] :]]
     return call("pay", amount=5) if "assistant" not in after else finish("paid inside")
 

@@ -253,7 +253,7 @@ def test_run_rejected_by_all_workers_is_failed_and_can_be_resumed(postgres: str)
     asyncio.run(work())
     with pytest.raises(
         StoreError,
-        match=r"run-a does not fit the class `worker_agents:Desk` of any worker.*`acorn resume run-a`.*number Field",
+        match=r"run-a does not fit the class `worker_agents:Desk` of any worker.*`acorn resume run-a`.*`number`: Field",
     ):
         handle.result()
     assert told[-1][:3] == ("run-a", "worker_agents:Desk", "failed")

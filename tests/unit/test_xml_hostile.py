@@ -188,7 +188,9 @@ Tree = tuple[str, Any]
 def oracle(name: str, value: Any, around: tuple[int, ...] = ()) -> Tree:
     while type(value) is Root:
         value = value.root
-    members = None if id(value) in around else children(value)
+    if id(value) in around:
+        return clean(name), "{...}" if isinstance(value, dict) else "[...]"
+    members = children(value)
     if members is None:
         return clean(name), clean(words(value))
     inside = (*around, id(value))

@@ -140,7 +140,7 @@ def reply(request: ModelRequest) -> Reply | Failure:
         "question": call("ask_human", question="Which one?", choices=["red", "blue"]),
         "asks": call("ask_human", question=rest, choices=[rest, "no"]),
         "refund": call("refund", order="17", amount=200.0),
-        "branches": call("check", result="a") & call("check", result="b"),
+        "branches": call("check", input="a") & call("check", input="b"),
         "hold": Reply("I hold.") & call("hold", gate=rest),
         "held": call("hold", gate=rest) & call("ask_human", question="Which one?", choices=["red", "blue"]),
         "block": call("block", gate=rest),

@@ -214,7 +214,7 @@ def test_human_input_request_of_branch_contains_id_of_root_run() -> None:
     class Office(module[str, str]):
         """Have a clerk ask."""
 
-        model = ScriptedModel([call("clerk", result="a colour"), finish("red")])
+        model = ScriptedModel([call("clerk", input="a colour"), finish("red")])
         branches = {"clerk": Clerk}
         max_steps = 3
 

@@ -1,1 +1,1 @@
-"""Code that every layer may use: the logger, interruptible waiting, and callbacks around a fork."""
+"""Code that every layer may use: logger, clock, interruptible waiting, threads, and callbacks around a fork."""

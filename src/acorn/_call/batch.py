@@ -31,13 +31,13 @@ from acorn._drive.load import build_in_thread
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
-from acorn._formats.schema.shape import RESULT, Shape
+from acorn._formats.schema.shape import Shape
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
 from acorn.types import JsonObject, Paused, Usage, is_mapping
 
 Out = TypeVar("Out", default=Any)
-StartRow = Callable[[Any, int, str | None], tuple[Tree, str]]
+StartRow = Callable[[Any, int, str | None], Tree]
 """A function that starts the run of a row. Its arguments are the row, the index of the row and the run id."""
 
 _CONCURRENCY = 8
@@ -175,7 +175,7 @@ class BatchProgress(Generic[Out]):
             if self.max_cost is not None and (self.progress.cost or 0.0) >= self.max_cost:
                 raise LimitError(
                     f"The run of this item was not started: the batch has used its `max_cost` of {self.max_cost} "
-                    f"dollars."
+                    f"dollars. Raise `max_cost` to run the remaining items."
                 )
         except Exception as error:  # The user's `key` function may raise any error.
             return RowJob(index, row, None, None, error)
@@ -326,7 +326,7 @@ class ThreadedBatch(_RunningBatch[Out]):
     def __init__(self, progress: BatchProgress[Out], start_row: StartRow) -> None:
         super().__init__(progress, start_row)
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-        self._trees: dict[int, tuple[Tree, str] | None] = {}
+        self._trees: dict[int, Tree | None] = {}
         """A dict that maps the indexes of rows to their runs, or to None while a run is being created or claimed."""
 
     def _start(self, job: RowJob) -> None:
@@ -337,22 +337,21 @@ class ThreadedBatch(_RunningBatch[Out]):
         return next_item(self._ended)
 
     def _work(self, job: RowJob) -> None:
-        run: Run | None = None
-        failure: BaseException | None = None
+        ended: Ended
         try:
-            run = drive(*self._start_run(job))
+            ended = job, drive(self._start_run(job)), None
         except BaseException as error:
-            failure = error
+            ended = job, None, error
         del self._trees[job.row_index]
-        self._ended.put((job, run, failure))
+        self._ended.put(ended)
 
-    def _start_run(self, job: RowJob) -> tuple[Tree, str]:
-        tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
+    def _start_run(self, job: RowJob) -> Tree:
+        tree = self._start_row(job.row, job.row_index, job.run_id)
         if self._progress.is_over:  # The run has not started here, so its stored state does not change.
             tree.release()
             raise GeneratorExit("the batch has ended")
-        self._trees[job.row_index] = tree, run_id
-        return tree, run_id
+        self._trees[job.row_index] = tree
+        return tree
 
     async def _stop(self, error: BaseException) -> None:
         self._progress.is_over = True
@@ -361,11 +360,10 @@ class ThreadedBatch(_RunningBatch[Out]):
             time.sleep(_POLL_SECONDS)
         # An error of the batch, such as an error in the user's iterator of rows, does not fail these runs.
         stop = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
-        for started in list(self._trees.values()):
+        for tree in list(self._trees.values()):
             with suppress(Exception):
-                if started is not None:
-                    tree, run_id = started
-                    tree.stop(run_id, stop)
+                if tree is not None:
+                    tree.stop(tree.root, stop)
                     tree.commit()
 
 
@@ -386,14 +384,13 @@ class TaskBatch(_RunningBatch[Out]):
         return await self._ended.get()
 
     async def _work(self, job: RowJob) -> None:
-        run: Run | None = None
-        failure: BaseException | None = None
+        ended: Ended
         try:
             start = partial(self._start_row, job.row, job.row_index, job.run_id)
-            run = await adrive(*await build_in_thread(start))
+            ended = job, await adrive(await build_in_thread(start)), None
         except BaseException as error:
-            failure = error
-        self._ended.put_nowait((job, run, failure))
+            ended = job, None, error
+        self._ended.put_nowait(ended)
 
     async def _stop(self, error: BaseException) -> None:
         for task in self._tasks:
@@ -403,7 +400,7 @@ class TaskBatch(_RunningBatch[Out]):
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:
     """Return the call arguments for a row: keyword arguments for a dict, or else the row as the only argument."""
-    if is_mapping(row) and (not shape.wrapped or list(row) == [RESULT]):
+    if is_mapping(row) and (not shape.wrapped or shape.takes_fields or list(row) == [shape.wrapped]):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 

@@ -32,13 +32,14 @@ from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_
 from acorn._drive.sources import close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
+from acorn._formats.json import excerpt
 from acorn._history.request_messages import prior_messages
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
 from acorn.stores.port import Store, StoredRun, run_not_found_error
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_mapping
 
 
 class AgentCaller(Generic[Out, Deps]):
@@ -50,11 +51,11 @@ class AgentCaller(Generic[Out, Deps]):
         self._agent = agent
 
     def run(self, args: plans.Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
-        return drive(*start_run(self._agent, plans.new_machine(self._agent, args, kwargs)))
+        return drive(start_run(self._agent, plans.new_machine(self._agent, args, kwargs)))
 
     async def arun(self, args: plans.Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
         start = self._start(args, kwargs)
-        return await adrive(*(await build_in_thread(start) if self._has_run_id else start()))
+        return await adrive(await build_in_thread(start) if self._has_run_id else start())
 
     def stream(self, args: plans.Arguments, kwargs: JsonObject) -> Generator[StreamChunk[Out]]:
         return _stream(self._start(args, kwargs))
@@ -63,11 +64,11 @@ class AgentCaller(Generic[Out, Deps]):
         return _astream(self._start(args, kwargs), in_thread=self._has_run_id)
 
     def resume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
-        return drive(*_load_run(self._agent, run_id, answers, is_single=is_single))
+        return drive(_load_run(self._agent, run_id, answers, is_single=is_single))
 
     async def aresume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
         load = partial(_load_run, self._agent, run_id, answers, is_single=is_single)
-        return await adrive(*await build_in_thread(load))
+        return await adrive(await build_in_thread(load))
 
     def submit(self, args: plans.Arguments, kwargs: JsonObject) -> Handle[Out]:
         return Handle(self._agent, *submit_run(self._agent, args, kwargs))
@@ -137,7 +138,7 @@ class AgentCaller(Generic[Out, Deps]):
         """
         return self._agent.__acorn_call_options__.run_id is not None
 
-    def _start(self, args: plans.Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
+    def _start(self, args: plans.Arguments, kwargs: JsonObject) -> Callable[[], Tree]:
         """Check the arguments of a call immediately, and return a function that starts the run."""
         return partial(start_run, self._agent, plans.new_machine(self._agent, args, kwargs))
 
@@ -158,7 +159,7 @@ class AgentCaller(Generic[Out, Deps]):
             return progress, QueuedBatch(agent, progress, retry=options.retry).items(bridge)
         plans.check_not_queued(agent, spec.owner)
 
-        def start_row(row: object, index: int, run_id: str | None) -> tuple[Tree, str]:
+        def start_row(row: object, index: int, run_id: str | None) -> Tree:
             if run_id is None:
                 return start_run(agent, plans.new_machine(agent, *batch.arguments_of(row, spec.input)))
             return _start_stored_row(agent, row, BatchItem(options.id, index), run_id, retry=options.retry)
@@ -170,23 +171,23 @@ class AgentCaller(Generic[Out, Deps]):
 # Starting and loading runs
 
 
-def start_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
+def start_run(agent: AgentBase, machine: Machine) -> Tree:
     """Return the tree of a new run, or claim the stored run with the same run id and return its tree."""
     if machine.spec.store is None and agent.__acorn_call_options__.run_id is None:
-        return Tree(machine), machine.run.id
+        return Tree(machine)
     return _start_stored_run(agent, machine)
 
 
-def _start_stored_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
+def _start_stored_run(agent: AgentBase, machine: Machine) -> Tree:
     run_id, store, origin = machine.run.id, plans.store_of(machine.plan.spec), plans.origin_of(agent)
     if agent.__acorn_call_options__.run_id is not None:
         stored_runs = claim(store, run_id, origin.agent, machine.run.input)
         if stored_runs is not None:
-            return load_tree(stored_runs, machine.plan, store, origin), run_id
-    return Tree(machine, committer=RunCommitter(store, run_id, origin)), run_id
+            return load_tree(stored_runs, machine.plan, store, origin)
+    return Tree(machine, committer=RunCommitter(store, run_id, origin))
 
 
-def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: str, *, retry: bool) -> tuple[Tree, str]:
+def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: str, *, retry: bool) -> Tree:
     """Start the run of one row of a batch, or load it if an earlier call of the batch started it.
 
     A run that failed in an earlier call fails again with the same error, unless `retry` is set.
@@ -206,19 +207,28 @@ def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: st
     return _start_stored_run(row_agent, machine)
 
 
-def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool) -> tuple[Tree, str]:
+def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool) -> Tree:
     """Claim a stored run, load it, and apply answers to its requests for human input.
 
     `answers` is a dict that maps request ids to answers. If `is_single` is True, `answers` is the answer to the only
     request.
     """
+    owner = type(agent).__name__
+    value: object = run_id
+    if not isinstance(value, str):
+        raise InputError(f"`{owner}.resume` needs the id of a run, such as `paused.run_id`, got {excerpt(value)}.")
+    if not is_single and not is_mapping(answers):
+        raise InputError(
+            f"`answers` of `{owner}.resume` must be a dict that maps request ids to answers, got {excerpt(answers)}. "
+            f"For the only open request of a run, use `answer=...`."
+        )
     plan = plans.plan_for(agent, active_overrides.get())
     plans.check_plan(plan)
     store, origin = plans.store_of(plan.spec), plans.origin_of(agent)
-    stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
+    stored_runs = claim(store, run_id, origin.agent)
     if stored_runs is None:
         raise run_not_found_error(run_id, store.name)
-    return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
+    return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single)
 
 
 def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store) -> Tree:
@@ -242,25 +252,19 @@ def aresume_stream(agent: AgentBase, run_id: str) -> AsyncGenerator[StreamChunk]
     return _astream(partial(_load_run, agent, run_id, {}, is_single=False), in_thread=True)
 
 
-def _stream(start: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
-    tree, run_id = start()  # Start the run here, so that a stream without iteration does not claim it.
-    if tree.machines[run_id].run.stop_reason is None:
-        yield from drive_stream(tree, run_id)
-    else:
-        tree.remember(run_id)
-    run = tree.machines[run_id].run
+def _stream(start: Callable[[], Tree]) -> Generator[StreamChunk]:
+    tree = start()  # Start the run here, so that a stream without iteration does not claim it.
+    yield from drive_stream(tree, tree.root)
+    run = tree.machines[tree.root].run
     yield StreamChunk(result=run.output, run=run)
 
 
-async def _astream(start: Callable[[], tuple[Tree, str]], *, in_thread: bool) -> AsyncGenerator[StreamChunk]:
-    tree, run_id = await build_in_thread(start) if in_thread else start()
-    if tree.machines[run_id].run.stop_reason is None:
-        async with aclosing(adrive_stream(tree, run_id)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    else:
-        tree.remember(run_id)
-    run = tree.machines[run_id].run
+async def _astream(start: Callable[[], Tree], *, in_thread: bool) -> AsyncGenerator[StreamChunk]:
+    tree = await build_in_thread(start) if in_thread else start()
+    async with aclosing(adrive_stream(tree, tree.root)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+    run = tree.machines[tree.root].run
     yield StreamChunk(result=run.output, run=run)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from acorn._formats.json import text_of, to_compact_json, to_json_data
 from acorn._formats.redact import Redactor, find_secrets
 from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, inline_refs
+from acorn._formats.schema.problems import quote_names
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
@@ -74,12 +75,14 @@ class _CapturedRequest(Exception):  # noqa: N818 - not an error: the request was
     """The signal that ends the run after its first request was captured."""
 
 
-def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bool = False) -> Explanation:
-    """Return the explanation of a call with these arguments.
+def explain(agent: module[Any, Any], arguments: Sequence[Any] | None = (), *, opens: bool = False) -> Explanation:
+    """Return the explanation of a call with these arguments, or with an example input if `arguments` is None.
 
     If `opens` is True, the tool sources are opened. The prompt method is called. `on_start`, tools and models are not.
     """
     spec = spec_of(agent)
+    if arguments is None:
+        arguments = (_example_input(spec),)
     probe, notes = _probe(agent, spec, opens)
     model: _CapturingModel = probe.model
     with suppress(_CapturedRequest):
@@ -108,7 +111,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     )
 
 
-def example_input(spec: Spec) -> Any:
+def _example_input(spec: Spec) -> Any:
     """Return an example of an input, or None if the agent has no input."""
     if spec.input.is_empty:
         return None
@@ -185,12 +188,9 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     return str(tool["function"]["name"] if "function" in tool else hosted_tool_name(tool))
 
 
-def _without_secrets(tool: JsonObject) -> JsonObject:
+def _without_secrets(tool: JsonObject) -> Any:
     """Return a tool with redacted secrets, because a hosted tool may contain the key of a server."""
-    if "function" in tool:
-        return tool
-    redacted: JsonObject = Redactor(find_secrets(tool)).data(tool)
-    return redacted
+    return tool if "function" in tool else Redactor(find_secrets(tool)).data(tool)
 
 
 def _part(name: str, text: str) -> RequestPart:
@@ -251,18 +251,14 @@ def _warnings(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, 
     if not spec.output.is_empty:
         fields = _fields(spec.output.json_schema, spec.output.json_schema)
         if texts := [path for path, values in fields if any(map(_is_unbounded, values))]:
-            yield f"text without a longest length in the output: {_quoted(texts)}"
+            yield f"text without a longest length in the output: {quote_names(dict.fromkeys(texts))}"
 
 
 def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
     # A constant field, such as the discriminator of a union, needs no description.
     described = ("description", "const")
     if missing := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in described)]:
-        yield f"{what} without a description: {_quoted(missing)}"
-
-
-def _quoted(paths: Iterable[str]) -> str:
-    return ", ".join(f"`{path}`" for path in dict.fromkeys(paths))
+        yield f"{what} without a description: {quote_names(dict.fromkeys(missing))}"
 
 
 def _is_unbounded(value: JsonSchema) -> bool:

@@ -120,7 +120,7 @@ def _bind_tools(agent: AgentBase, spec: Spec, overrides: Overrides) -> tuple[Too
 
 
 def _input_schema(overrides: Overrides, agent: Any) -> JsonObject:
-    return spec_within(overrides, agent).input.json_schema
+    return spec_within(overrides, agent).input.parameters
 
 
 def _start_agent_tool(overrides: Overrides, tool: AgentTool) -> BranchTool:

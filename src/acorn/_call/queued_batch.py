@@ -27,7 +27,6 @@ _MOST_PENDING_WITH_MAX_COST = 100
 """The largest number of pending runs with `max_cost`. It is smaller, because pending runs may exceed the cost."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 """The shortest and the longest wait in seconds before the next status query. The wait grows while no run ends."""
-_ENDED: tuple[Status, ...] = ("done", "failed", "waiting", "cancelled")
 
 
 class QueuedBatch(Generic[Out]):
@@ -112,9 +111,9 @@ class QueuedBatch(Generic[Out]):
     # Results
 
     def _take_results(self) -> list[Item[Out]]:
-        statuses = self._submission.store.statuses(list(self._pending))
-        ended = [run_id for run_id in self._pending if statuses.get(run_id) in (*_ENDED, None)]
-        items = [self._take_result(run_id, statuses.get(run_id, "done")) for run_id in ended]
+        pending = list(self._pending)
+        statuses = self._submission.store.statuses(pending)
+        items = [self._take_result(run_id, statuses.get(run_id, "done")) for run_id in pending]
         return [item for item in items if item is not None]
 
     def _take_result(self, run_id: str, status: Status) -> Item[Out] | None:

@@ -34,7 +34,7 @@ def runs(store: str | Path | Store) -> Runs:
     for run in acorn.runs("runs.db").list(status="waiting"):
         print(run.id, run.agent, run.steps)
     """
-    return Runs(open_store(store, "`acorn.runs`"))
+    return Runs(open_store(store, "`store` of `acorn.runs`"))
 
 
 class Runs:
@@ -64,6 +64,8 @@ class Runs:
                 raise StoreError(
                     f"The status of a run must be one of {', '.join(get_args(Status))}, got {excerpt(name)}."
                 )
+        if limit is not None and not isinstance(limit, int):
+            raise StoreError(f"`limit` must be a whole number of runs, or None for all runs, got {excerpt(limit)}.")
         return self._store.list(status=statuses, agent=agent, limit=limit, before=before)
 
     def get(self, run_id: str) -> Run:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
@@ -158,13 +158,13 @@ class _RunHandle(Generic[Out]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the run {self.run_id} in {self._store.name}>"
 
-    async def _wait_for_output(self, timeout: float | None, bridge: Bridge) -> Any:
+    async def _wait_for_output(self, timeout: float | None, bridge: Bridge) -> Out:
         store, run_id, started, pause = self._store, self.run_id, time.monotonic(), _FIRST_WAIT
         while True:
             status: Status = await bridge.call(_status, store, run_id)
-            run: Run | None = await bridge.call(read_outcome, self._agent, store, run_id, status)
+            run: Run[Out] | None = await bridge.call(read_outcome, self._agent, store, run_id, status)
             if run is not None:
-                return run.output
+                return cast(Out, run.output)
             left = math.inf if timeout is None else started + timeout - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"Run {run_id} is still `{status}` after {timeout:g} s. It continues.")
@@ -185,8 +185,7 @@ class Handle(_RunHandle[Out]):
         The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
         `TimeoutError`, and the run continues.
         """
-        output: Out = run_inline(self._wait_for_output(timeout, SYNC))
-        return output
+        return run_inline(self._wait_for_output(timeout, SYNC))
 
     def follow(self) -> Generator[Entry]:
         """Yield the journal entries of the run and its branches when they are committed, until the run ends."""
@@ -210,8 +209,7 @@ class AsyncHandle(_RunHandle[Out]):
         The output is a `Paused` object if the run waits for human input. After `timeout` seconds, the method raises
         `TimeoutError`, and the run continues.
         """
-        output: Out = await self._wait_for_output(timeout, ASYNC)
-        return output
+        return await self._wait_for_output(timeout, ASYNC)
 
     def follow(self) -> AsyncGenerator[Entry]:
         """Yield the journal entries of the run and its branches when they are committed, until the run ends."""

@@ -228,6 +228,10 @@ def _describe_model(value: object) -> str:
 
 STEP_SETTINGS = ("model", "temperature", "max_tokens", "tools")
 """The settings that a hook can change for the rest of its run."""
+MODEL_OPTIONS = frozenset(
+    {"api_key", "api_base", "base_url", "api_version", "timeout", "num_retries", "retry_delay", "top_p", "seed", "stop"}
+)
+"""Keys of a model dict that users may mistake for settings of a module."""
 AUTO = "auto"
 _CACHE_KEYS = {"location", "role", "index", "control"}
 _ROLES = ("system", "user", "assistant", "tool")
@@ -305,7 +309,7 @@ SETTINGS: Mapping[str, Setting] = {
     "system_prompt": Setting(None, _CHECKED_LATER),
     "initial_input": Setting(EMPTY_LIST, _CHECKED_LATER),
     "final_output": Setting(EMPTY_LIST, _CHECKED_LATER),
-    "tools": Setting(EMPTY_LIST, Rule(is_list_or_tuple, "a list of functions")),
+    "tools": Setting(EMPTY_LIST, Rule(is_list_or_tuple, "a list of functions such as [search]")),
     "branches": Setting(MappingProxyType({}), Rule(is_mapping, "a dict of names and modules")),
     "cache": Setting(
         EMPTY_LIST,

@@ -301,7 +301,8 @@ def _find_file(path: Path, owner: type) -> Path:
             return candidate
     directories = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
     raise DeclarationError(
-        f"`{owner.__name__}.system_prompt` is the path of the file `{path}`, which does not exist in {directories}."
+        f"`{owner.__name__}.system_prompt` is the path of the file `{path}`, which does not exist in {directories}. "
+        f"Correct the path, or create the file."
     )
 
 

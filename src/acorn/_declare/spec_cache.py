@@ -13,10 +13,10 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import is_
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing_extensions import Format, get_annotations
 
 from acorn._declare.generics import ORIG_CLASS, deps_type, generics_of
 from acorn._declare.module_base import CALL_OPTIONS, AgentBase, CachedSpec, set_private
-from acorn._declare.settings import SETTINGS, STEP_SETTINGS
+from acorn._declare.settings import MODEL_OPTIONS, SETTINGS, STEP_SETTINGS
 from acorn._declare.spec import Spec, check_method, compile_spec, find_docstring, revise_spec
 from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
@@ -39,6 +39,7 @@ from acorn.record import run_of
 from acorn.types import is_json_list, is_json_object, is_mapping
 
 _UNSET = object()
+_SETTING_NAMES = tuple(SETTINGS)
 
 
 Branch = AgentBase | type[AgentBase]
@@ -110,6 +111,17 @@ def module_docstring(which: Branch) -> str | None:
 HOOKS = {"on_start": "step", "on_step": "step", "on_finish": "output", "on_stream": "chunk", "on_human": "request"}
 """A dict that maps the names of the hooks to the names of their parameters."""
 METHOD_NAMES = (*HOOKS, "system_prompt")
+_OTHER_HOOKS = {
+    "on_begin": "on_start",
+    "on_tool_end": "on_step",
+    "on_step_end": "on_step",
+    "on_end": "on_finish",
+    "on_output": "on_finish",
+    "on_chunk": "on_stream",
+    "on_token": "on_stream",
+    "on_approval": "on_human",
+}
+"""A dict that maps the names of hooks in other frameworks to hooks with the same purpose."""
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Any]:
@@ -139,16 +151,21 @@ def has_user_hook(which: Branch, hook: str) -> bool:
 
 def check_setting_name(cls: type[AgentBase], name: str) -> None:
     """Raise `TypeError` if a keyword argument of `cls(...)` is not a setting."""
-    if name not in SETTINGS and name in class_spec(cls).input.schema.model_fields:
+    if name not in SETTINGS and name in class_spec(cls).input.call_fields:
         call = f"{cls.__name__}()({name}=...)"
         raise TypeError(f"`{name}` is an input of `{cls.__name__}`, not a setting. Pass it to the call: `{call}`.")
     if name in CALL_OPTIONS:
         call = f"{cls.__name__}().using({name}=...)"
         raise TypeError(f"`{name}` is an option of a call of `{cls.__name__}`, not a setting. Use `{call}`.")
+    if name in HOOKS:
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`. It is a hook: define it as a method of a subclass.")
+    if name in MODEL_OPTIONS:
+        fix = f"model={{'model': ..., '{name}': ...}}"
+        raise TypeError(f"`{cls.__name__}` has no setting `{name}`. Put it into the model dict: `{fix}`.")
     if name not in SETTINGS:
         settings = ", ".join(f"`{setting}`" for setting in SETTINGS)
         raise TypeError(
-            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, SETTINGS)} Its settings are: {settings}."
+            f"`{cls.__name__}` has no setting `{name}`.{_hint(name, _SETTING_NAMES)} Its settings are: {settings}."
         )
 
 
@@ -169,6 +186,7 @@ def check_class_body(cls: type[AgentBase]) -> None:
             f"missing. Use `python -O`, or set `system_prompt` and `@tool(description=...)`."
         )
         warnings.warn(message, UserWarning, stacklevel=3)
+    subclasses = cls.__mro__[: cls.__mro__.index(base)]
     owners: list[type] = [cls, *[parent for parent in cls.__mro__ if not issubclass(parent, AgentBase)]]
     for owner in owners:
         attributes = vars(owner)
@@ -176,12 +194,16 @@ def check_class_body(cls: type[AgentBase]) -> None:
             if name.startswith("_") or (not hasattr(base, name) and name not in SETTINGS):
                 continue
             is_tool = options_of(attributes.get(name)) is not None
+            if is_tool and name in SETTINGS and getattr(attributes[name], "__name__", name) != name:
+                continue  # As in `tools = search`, which the rule of the setting reports.
             if is_tool or (name not in SETTINGS and name not in HOOKS):
                 advice = f" and set the name for the model with `@tool(name={name!r})`" if is_tool else ""
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` has the name of an attribute that every module has. Rename it{advice}."
                 )
-            if name not in attributes:
+            # A base class that is not a module may annotate a setting, such as a protocol, if the module sets it.
+            setters = [owner] if owner is cls else [owner, *subclasses]
+            if not any(name in vars(setter) for setter in setters):
                 raise DeclarationError(
                     f"`{owner.__name__}.{name}` is annotated, not set. Write `{name} = ...` instead of `{name}: ...`."
                 )
@@ -202,8 +224,10 @@ def warn_about_assignment(agent: AgentBase, name: str, value: object) -> None:
         if name not in vars(agent) and not hasattr(cls, name):
             _warn_if_misspelled(cls, name, value, 1)  # More instance attributes than class attributes are user data.
     elif run_of(agent) is not None:
-        fix = f" Set `step.{name}` in a hook." if name in STEP_SETTINGS else ""
-        message = f"`{name}` of `{cls.__name__}` was set during a run. This changes later runs, but not this one.{fix}"
+        fix = f"Set `step.{name}` in a hook" if name in STEP_SETTINGS else "Set it before the run"
+        message = (
+            f"`{name}` of `{cls.__name__}` was set during a run. This changes later runs, but not this one. {fix}."
+        )
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
@@ -211,13 +235,17 @@ def _warn_if_misspelled(cls: type, name: str, value: object, edits: int) -> None
     is_method = not isinstance(value, type) and hasattr(value, "__get__")
     if name.startswith("_") or name in SETTINGS or name in METHOD_NAMES:
         return
-    if hint := _hint(name, METHOD_NAMES if is_method else SETTINGS, edits):
+    hint = _hint(name, METHOD_NAMES if is_method else _SETTING_NAMES, edits)
+    if is_method and name in _OTHER_HOOKS:
+        hint = f" Did you mean `{_OTHER_HOOKS[name]}`?"
+    if hint:
         kind = "hook" if is_method else "setting"
         # This stack level makes the warning point to the `class` statement or the assignment.
         warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=4)
 
 
-def _hint(name: str, known_names: Iterable[str], edits: int = 2) -> str:
+@lru_cache(maxsize=1024)
+def _hint(name: str, known_names: tuple[str, ...], edits: int = 2) -> str:
     similar = next((known for known in known_names if _is_similar(name, known, edits)), None)
     return f" Did you mean `{similar}`?" if similar else ""
 
@@ -373,7 +401,7 @@ def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> 
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         module_docstring(cls),
-        lambda: require_no_media(read_spec(agent).input.json_schema, whose),
+        lambda: require_no_media(read_spec(agent).input.parameters, whose),
     )
 
 

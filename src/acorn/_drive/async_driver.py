@@ -12,11 +12,11 @@ import inspect
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from acorn._drive.bridge import ASYNC, call_async, is_async
+from acorn._drive.bridge import ASYNC, call_async, is_async, schedule_on_loop
 from acorn._drive.driver import Driver
 from acorn._drive.schedule import RunningAsk, raise_original
 from acorn._drive.tree import Tree
@@ -24,20 +24,18 @@ from acorn._formats.json import read_iterators
 from acorn._history.transcript import FinishedCall, failed_call, finish_call
 from acorn._machine.asks import Ask, AskModel, AskTool
 from acorn.chunk import StreamChunk
-from acorn.models.port import Delta, ModelResponse, StreamingModel
+from acorn.models.port import Delta, ModelResponse, StreamingModel, complete_async
 from acorn.models.request import ModelRequest
 from acorn.record import Run
 from acorn.types import ToolResult
 
 
-async def adrive(tree: Tree, run_id: str) -> Run:
+async def adrive(tree: Tree, run_id: str | None = None) -> Run:
     """Perform the operations of a run like `drive`, but on the event loop.
 
     If the task that awaits this function is cancelled, all operations in progress are cancelled too.
     """
-    if tree.machines[run_id].run.stop_reason is not None:
-        tree.remember(run_id)
-        return tree.machines[run_id].run
+    run_id = run_id or tree.root
     try:
         async with aclosing(AsyncDriver(tree, run_id, iterates=False).chunks()) as chunks:
             async for _ in chunks:
@@ -60,8 +58,8 @@ class AsyncDriver(Driver):
     bridge = ASYNC
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        self._queue: asyncio.Queue[Any] = asyncio.Queue()
-        super().__init__(tree, run_id, self._queue, iterates=iterates)
+        super().__init__(tree, run_id, iterates=iterates)
+        self._queue = self._events = asyncio.Queue[Any]()
         self._is_handling_event = False
         self._task: asyncio.Task[Any] | None = None
         """The task that executes this driver. The caller may request each chunk in another task."""
@@ -73,7 +71,7 @@ class AsyncDriver(Driver):
     def _resume(self) -> None:
         """Raise the fatal error of the run, if any. Allow another thread to wake the driver while it waits."""
         if self._task is None:
-            self.tree.wake = partial(_call_on_loop, asyncio.get_running_loop(), self._wake)
+            self.tree.wake = partial(schedule_on_loop, asyncio.get_running_loop(), self._wake)
         elif self.tree.fatal_error is not None:
             raise self.tree.fatal_error
         self._task = asyncio.current_task()
@@ -121,7 +119,7 @@ class AsyncDriver(Driver):
     # Performing an ask
 
     async def _complete(self, ask: AskModel) -> ModelResponse:
-        return await ask.model.acomplete(ask.request)
+        return await complete_async(ask.model, ask.request)
 
     async def _open_stream(self, model: StreamingModel, request: ModelRequest) -> AsyncGenerator[Delta]:
         stream: Any = model.astream(request)  # An async generator, or an async iterator without `aclose`.
@@ -139,7 +137,7 @@ class AsyncDriver(Driver):
         pending = self.tree.commit(waits=False)
         if pending is not None:
             loop, is_stored = asyncio.get_running_loop(), asyncio.Event()
-            pending.add_done_callback(lambda _: _call_on_loop(loop, is_stored.set))
+            pending.add_done_callback(lambda _: schedule_on_loop(loop, is_stored.set))
             await is_stored.wait()
             self.tree.check_commit(pending)
 
@@ -147,12 +145,6 @@ class AsyncDriver(Driver):
         self.schedule.start_ending()
         tasks: list[Any] = [running.canceller for running in self.schedule.running.values()]
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Call a function on an event loop from another thread, unless the loop is closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)
 
 
 # Tools
@@ -172,13 +164,14 @@ async def acall_tool(ask: AskTool) -> FinishedCall:
             if inspect.isasyncgen(output):
                 output = await collect_items(output)
     except Exception as caught:
-        error = (
-            TimeoutError(f"the tool did not return within its time limit of {ask.seconds:g} s")
-            if limit.expired()
-            else caught
-        )
+        error = late_error(ask) if limit.expired() else caught
         return error_result(ask, error, time.monotonic() - started)
     return finish_call(ToolResult(call.id, call.name, output, None, time.monotonic() - started))
+
+
+def late_error(ask: AskTool) -> TimeoutError:
+    """Return the error of a tool call that exceeded its time limit."""
+    return TimeoutError(f"the tool did not return within its time limit of {ask.seconds:g} s")
 
 
 def error_result(ask: AskTool, error: Exception, seconds: float) -> FinishedCall:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from acorn._base.forks import call_in_child
 from acorn._base.interrupts import CancelToken, cancel_token, next_item
@@ -144,35 +144,28 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
 # One core for both
 
 
-class Bridge(Protocol):
+class _SyncBridge:
     """The calls that one implementation needs in sync and in async code. The implementation is an async function.
 
-    In sync code, `run_inline` or `iterate_inline` of `driver.py` executes the async function, and the methods of `SYNC`
-    block.
+    In sync code, `run_inline` or `iterate_inline` of `driver.py` executes the async function, and these methods block.
     """
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a sync or async function that may block, and return its result."""
-
-    async def complete(self, value: Any) -> Any:
-        """Return the result of an awaitable, or any other value unchanged."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for some seconds."""
-
-
-class _SyncBridge:
-    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return call_sync(function, *args, **kwargs)
 
     async def complete(self, value: Any) -> Any:
+        """Return the result of an awaitable, or any other value unchanged."""
         return await_value(value)
 
     async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
         time.sleep(seconds)
 
 
 class _AsyncBridge:
+    """The same calls in async code, where the methods wait without blocking the event loop."""
+
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return await call_async(function, *args, **kwargs)
 
@@ -184,6 +177,7 @@ class _AsyncBridge:
         await asyncio.sleep(seconds)
 
 
+Bridge = _SyncBridge | _AsyncBridge
 SYNC: Bridge = _SyncBridge()
 ASYNC: Bridge = _AsyncBridge()
 
@@ -344,6 +338,12 @@ def start_on_loop(awaitable: Awaitable[T], future: Future[T]) -> None:
         with suppress(queue.Empty):
             next_item(started, _SECONDS_TO_RESPOND)
             return
+
+
+def schedule_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+    """Call a function on an event loop from another thread, unless the loop is closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)
 
 
 def private_loop(key: int | str) -> asyncio.AbstractEventLoop:

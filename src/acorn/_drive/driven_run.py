@@ -121,13 +121,10 @@ def log_entry(entry: journal.Entry) -> None:
             logger.info("Run %s, step %d: request %s is answered.", run, step, entry.request_id)
         case journal.RunPaused():
             logger.info("Run %s paused for human input after %.2f s.", run, entry.at)
-        case (
-            journal.BranchStarted()
-            | journal.BranchFinished()
-            | journal.MessagesAdded()
-            | journal.ToolResultsAdded()
-            | journal.HistoryEdited()
-        ):
+        case journal.BranchFinished():
+            if entry.traceback is not None:
+                logger.warning("Run %s, step %d: the branch %s failed:\n%s", run, step, entry.name, entry.traceback)
+        case journal.BranchStarted() | journal.MessagesAdded() | journal.ToolResultsAdded() | journal.HistoryEdited():
             pass
         case _:
             assert_never(entry)

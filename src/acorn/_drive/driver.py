@@ -42,11 +42,10 @@ class Driver(ABC):
     worker: WorkerThread | None = None
     """The thread of a sync driver for model requests and tool calls, if another process may cancel the run."""
 
-    def __init__(
-        self, tree: Tree, run_id: str, events: queue.SimpleQueue[Any] | asyncio.Queue[Any], *, iterates: bool
-    ) -> None:
-        self._events = events
-        """The outcomes and chunks from other threads or tasks."""
+    _events: queue.SimpleQueue[Any] | asyncio.Queue[Any]
+    """The outcomes and chunks from other threads or tasks."""
+
+    def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         self.tree = tree
         self.root = run_id
         self.iterates = iterates
@@ -62,8 +61,11 @@ class Driver(ABC):
     async def chunks(self) -> AsyncGenerator[StreamChunk]:
         """Perform the operations of the run until it ends or pauses, and yield its stream chunks.
 
-        Closing the iterator earlier ends the run.
+        Closing the iterator earlier ends the run. A stored run that has already finished has no more operations.
         """
+        if self.tree.machines[self.root].run.stop_reason is not None:
+            self.tree.remember(self.root)
+            return
         try:
             if self.can_be_woken:
                 self._resume()

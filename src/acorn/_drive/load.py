@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -28,38 +28,30 @@ _SECONDS_TO_RELEASE = 5.0
 """The seconds that a healthy store needs at most to claim and release a run."""
 
 
-def claim(
-    store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
-) -> Sequence[StoredRun] | None:
+def claim(store: Store, run_id: str, agent: str, value: BaseModel | None = None) -> Sequence[StoredRun] | None:
     """Claim a stored run for this process, check its class and input, and return the stored run and its branches.
 
     Return None if the store does not contain the run.
-
-    If `may_have_moved` is True, only the class name must match, because the class may have moved to another file.
-    `resume` uses this.
     """
     stored = claim_run(store, run_id)
     if stored is not None:
         try:
-            check_fit(stored[0], store, agent, value, may_have_moved=may_have_moved)
+            check_fit(stored[0], store, agent, value)
         except BaseException:
             _release(store, stored)
             raise
     return stored
 
 
-def check_fit(
-    stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
-) -> None:
+def check_fit(stored: StoredRun, store: Store, agent: str, value: BaseModel | None) -> None:
     """Raise a `StoreError` if a stored run belongs to another class or was started with another input.
 
-    The input class may have got new fields since the run was stored.
+    The input class may have got new fields since the run was stored. Without an input, as for `resume`, only the name
+    of the class must match, because the class may have moved to another file.
     """
     run_id, stored_agent = stored.facts.id, stored.header.agent
-    is_same_class = stored_agent == agent
-    if may_have_moved:
-        is_same_class = stored_agent.partition(":")[2] == agent.partition(":")[2]
-    if not is_same_class:
+    has_same_name = stored_agent.partition(":")[2] == agent.partition(":")[2]
+    if stored_agent != agent and not (value is None and has_same_name):
         raise StoreError(
             f"Run {run_id} in {store.name} belongs to `{stored_agent}`, not to `{agent}`. Resume it with that class."
         )
@@ -120,8 +112,17 @@ def load_tree(
         raise
 
 
-async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
-    """Call a function that creates a `Tree` in a thread, because the store may be slow.
+class _Claimed(Protocol):
+    """A run that this process has claimed, such as a `Tree`."""
+
+    def release(self) -> None: ...
+
+
+Claimed = TypeVar("Claimed", bound=_Claimed)
+
+
+async def build_in_thread(build: Callable[[], Claimed]) -> Claimed:
+    """Call a function that claims and loads a run in a thread, because the store may be slow.
 
     If the caller is cancelled, release the claim on the run.
     """
@@ -137,9 +138,9 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
         raise
 
 
-def _release_when_built(built: Future[tuple[Tree, str]]) -> None:
+def _release_when_built(built: Future[Claimed]) -> None:
     if built.exception() is None:
-        built.result()[0].release()
+        built.result().release()
 
 
 def is_final(stored: StoredRun) -> bool:
@@ -177,14 +178,13 @@ def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool
 
     If `is_one` is True, `answers` is the answer to the only unanswered request for human input.
     """
-    if not is_one and not answers:
-        return {}
-    requests = store.requests(run_id)
     if is_one:
+        requests = store.requests(run_id)
         if len(requests) != 1:
             raise StoreError(_not_one_request(run_id, requests))
         return {requests[0].id: to_json_data(answers)}
-    return {request_id: to_json_data(answer) for request_id, answer in answers.items()}
+    by_request: JsonObject = answers or {}
+    return {request_id: to_json_data(answer) for request_id, answer in by_request.items()}
 
 
 def _not_one_request(run_id: str, requests: Sequence[Request]) -> str:

@@ -11,10 +11,11 @@ import contextvars
 import queue
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from acorn._base.interrupts import next_item
-from acorn._drive.bridge import SYNC, Bridge, Outcome, private_loop, unpack
+from acorn._drive.bridge import SYNC, Bridge, Outcome, private_loop, schedule_on_loop, unpack
 from acorn.errors import AcornError
 
 T = TypeVar("T")
@@ -85,11 +86,7 @@ class OwnerLoop:
             if not waiting.done():
                 waiting.set_result(outcome)
 
-        def on_end(outcome: Outcome[T]) -> None:
-            with suppress(RuntimeError):  # The loop of the caller may be closed.
-                loop.call_soon_threadsafe(resolve, outcome)
-
-        call = _LoopCall(self, work, on_end)
+        call = _LoopCall(self, work, partial(schedule_on_loop, loop, resolve))
         call.begin()
         try:
             outcome = await waiting
@@ -147,8 +144,7 @@ class _LoopCall(Generic[T]):
             raise AcornError(_CLOSED) from error
 
     def cancel(self) -> None:
-        with suppress(RuntimeError):  # The loop is closed, and its tasks have ended.
-            self._owner.loop.call_soon_threadsafe(self._cancel)
+        schedule_on_loop(self._owner.loop, self._cancel)  # If the loop is closed, its tasks have ended.
 
     def _start(self) -> None:
         self._task = self._owner.loop.create_task(self._attempt())

@@ -236,7 +236,8 @@ class Schedule:
         parent_id, ask = self._calls.pop(run_id)
         if parent_id != self.root and self.tree.machines[parent_id].is_over:
             return None
-        end = BranchEnd(self.tree.machines[run_id].run, error)
+        branch = self.tree.machines[run_id]
+        end = BranchEnd(branch.run, error, branch.builder.model_setting)
         self.tell(parent_id, ask.id, end)
         return self.tree.machines[parent_id], ask.id, branch_result(ask.call, end)
 

@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Any
 
 from acorn._base.interrupts import CancelToken, cancel_token, next_item
-from acorn._drive.async_driver import acall_tool, collect_items, error_result
+from acorn._drive.async_driver import acall_tool, collect_items, error_result, late_error
 from acorn._drive.bridge import (
     NOT_AWAITABLE,
     SYNC,
@@ -48,14 +48,13 @@ _LONG_ASKS: tuple[type[Ask], ...] = (AskModel, AskTool)
 _SHORT_ASKS: tuple[type[Ask], ...] = (AskHook, AskSource)
 
 
-def drive(tree: Tree, run_id: str) -> Run:
+def drive(tree: Tree, run_id: str | None = None) -> Run:
     """Perform the model requests, tool calls and hooks of a run until it ends or pauses, and return its record.
 
-    If the run is a stored run that has already finished, only return its record.
+    By default, the run is the root of the tree. If it is a stored run that has already finished, only return its
+    record.
     """
-    if tree.machines[run_id].run.stop_reason is not None:
-        tree.remember(run_id)
-        return tree.machines[run_id].run
+    run_id = run_id or tree.root
     try:
         for _ in iterate_inline(SyncDriver(tree, run_id, iterates=False).chunks()):
             pass
@@ -79,8 +78,8 @@ class SyncDriver(Driver):
     bridge = SYNC
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        super().__init__(tree, run_id, self._queue, iterates=iterates)
+        super().__init__(tree, run_id, iterates=iterates)
+        self._queue = self._events = queue.SimpleQueue[Any]()
         self._thread = 0
         """The thread that executes this driver. The caller may request each chunk in another thread."""
         if self.can_be_woken:
@@ -195,8 +194,8 @@ class SyncDriver(Driver):
         except queue.Empty:
             first.cancel()
             assert isinstance(first.ask, AskTool)
-            late = TimeoutError(f"the tool did not return within its time limit of {first.ask.seconds:g} s")
-            first.value = error_result(first.ask, late, time.monotonic() - first.deadline + first.ask.seconds)
+            seconds = time.monotonic() - first.deadline + first.ask.seconds
+            first.value = error_result(first.ask, late_error(first.ask), seconds)
             return first
         if isinstance(event, Exception):
             raise event

@@ -119,13 +119,9 @@ class Tree:
                 if run_id == self.root and committer is not None and committer.first_span is None:
                     committer.first_span = self.trace.root_traceparent()
                 listeners = (*listeners, self.trace.on_entry)
-            driven = self.driven[run_id] = DrivenRun(
-                clock_start,
-                current_places(),
-                listeners,
-                len(run.journal.entries),
-                is_observed=bool(listeners) or committer is not None,
-            )
+            is_observed = bool(listeners) or committer is not None
+            driven = DrivenRun(clock_start, current_places(), listeners, len(run.journal.entries), is_observed)
+            self.driven[run_id] = driven
             now = self._clock.monotonic() - clock_start
             try:
                 machine.start(now, datetime.now(UTC))

@@ -77,9 +77,6 @@ class Blob(str):
     def __deepcopy__(self, memo: object) -> Blob:
         return self
 
-    def __reduce__(self) -> tuple[type[Blob], tuple[str]]:
-        return Blob, (str.__str__(self),)
-
 
 def format_size(size: int) -> str:
     """Format a number of bytes with its unit, such as `3 bytes`, `1.2 kB` or `10.0 MB`."""

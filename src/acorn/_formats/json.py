@@ -29,7 +29,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from operator import is_
 from traceback import format_exception
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
@@ -56,6 +56,7 @@ _MAX_DEPTH = 150
 _MAX_TRACEBACK = 10_000
 ATOMS = frozenset((type(None), str, int, float, bool, bytes))
 """The types of most values, which contain no iterators."""
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _KEY_REDACTOR = Redactor()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
@@ -105,6 +106,11 @@ def to_json_data(
         return f"<{type(value).__name__}: {describe_error(error)}>"
     finally:
         active_collector.reset(token)
+
+
+def without_addresses(text: str) -> str:
+    """Return a text without the memory addresses in the default `repr` of objects."""
+    return _ADDRESS.sub("", text)
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
@@ -164,7 +170,44 @@ def read_iterators(value: T) -> T:
     The fields of objects change in place. Pydantic validates the items of an `Iterable` only now. Its error for a wrong
     item contains the location of the item in the value.
     """
-    return value if type(value) in ATOMS else cast(T, _read_iterators(value, (), ()))
+    has_none = type(value) in ATOMS or not _has_iterators(value)
+    return value if has_none else cast(T, _read_iterators(value, (), ()))
+
+
+def _has_iterators(value: object) -> bool:
+    """Return whether a value contains an iterator.
+
+    The function looks at all items of one nesting level at a time, which is fast for large values.
+    """
+    items: Iterable[object] = [value]
+    seen: set[int] = set()
+    for _ in range(_MAX_DEPTH):
+        others = [item for item in items if type(item) not in ATOMS]
+        containers = dict(zip(map(id, others), others, strict=True))
+        for key in seen.intersection(containers):
+            del containers[key]
+        kinds = set(map(type, containers.values()))
+        if not kinds or any(issubclass(kind, Iterator) for kind in kinds):
+            return bool(kinds)
+        groups: dict[type, list[Any]] = {kind: [] for kind in kinds}
+        if len(kinds) == 1:  # Large values usually contain many rows of the same type.
+            groups[kinds.pop()] += containers.values()
+        else:
+            for container in containers.values():
+                groups[type(container)].append(container)
+        items = chain.from_iterable(_items_in(kind, group) for kind, group in groups.items())
+        seen.update(containers)
+    return False
+
+
+def _items_in(kind: Any, group: list[Any]) -> Iterable[object]:
+    """Return the items in a group of containers of the same type."""
+    if issubclass(kind, dict):
+        return chain.from_iterable(map(dict[Any, Any].values, group))
+    if issubclass(kind, BaseModel) or is_dataclass(kind):
+        return chain.from_iterable([field_values(value).values() for value in group])
+    base = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
+    return () if base is None else chain.from_iterable(map(base.__iter__, group))
 
 
 def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> Any:
@@ -184,15 +227,25 @@ def _read_iterators(value: Any, path: tuple[str | int, ...], parents: tuple[int,
         after = {key: _read_iterators(item, (*path, str(key)), parents) for key, item in before.items()}
         return before if all(map(is_, after.values(), before.values())) else after
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        extra: object = getattr(value, "__pydantic_extra__", None)
         for name, item in list(field_values(value).items()):
-            if (read := _read_iterators(item, (*path, name), parents)) is not item:
+            if (read := _read_iterators(item, (*path, name), parents)) is item:
+                continue
+            if is_json_object(extra) and name in extra:
+                extra[name] = read
+            else:
                 object.__setattr__(value, name, read)
         return value
     items = items_of(value) or []
     if ATOMS.issuperset(map(type, items)):
         return value
     read = [_read_iterators(item, (*path, index), parents) for index, item in enumerate(items)]
-    return value if all(map(is_, read, items)) else tuple(read) if type(value) is tuple else read
+    if all(map(is_, read, items)):
+        return value
+    if not isinstance(value, tuple):
+        return read
+    make: Callable[[list[Any]], object] = getattr(cast(Any, value), "_make", tuple)  # A named tuple keeps its type.
+    return make(read)
 
 
 def _at_path(error: ValidationError, path: tuple[str | int, ...]) -> ValidationError:
@@ -269,8 +322,7 @@ def items_of(value: object) -> list[Any] | None:
 
     If a subclass overrides `__iter__`, the function ignores this override, because Pydantic ignores it too.
     """
-    kinds: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
-    return next((list(kind.__iter__(value)) for kind in kinds if isinstance(value, kind)), None)
+    return next((list(kind.__iter__(value)) for kind in _SEQUENCES if isinstance(value, kind)), None)
 
 
 def _convert(value: object, parents: tuple[int, ...], options: _Options) -> Any:
@@ -288,9 +340,18 @@ def _convert(value: object, parents: tuple[int, ...], options: _Options) -> Any:
     except Exception as error:  # Pydantic fails for invalid bytes and for circular references.
         if error.__cause__ is not None:  # A user's serializer raised.
             raise
-        if id(value) in parents or len(parents) >= _MAX_DEPTH:
+        if id(value) in parents:
+            return _describe_circle(value)
+        if len(parents) >= _MAX_DEPTH:
             return safe_repr(value)
     return _convert_parts(value, (*parents, id(value)), options)
+
+
+def _describe_circle(value: object) -> str:
+    """Return a text for a value that contains itself. Its `repr` may contain fields that its serializer changes."""
+    if isinstance(value, dict | list):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return f"{type(value).__name__}(...)"
 
 
 def is_root_model(value: object) -> TypeIs[RootModel[Any]]:

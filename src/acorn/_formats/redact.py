@@ -159,13 +159,8 @@ class Redactor:
 
     def _beginning_length(self, text: str) -> int:
         """Return the length of the text end that may be the beginning of a known secret, or 0."""
-        longest = 0
-        for secret in self._secrets:
-            for count in range(min(len(secret) - 1, len(text)), longest, -1):
-                if text.endswith(secret[:count]):
-                    longest = count
-                    break
-        return longest
+        beginnings = (secret[:count] for secret in self._secrets for count in range(1, len(secret)))
+        return max((len(beginning) for beginning in beginnings if text.endswith(beginning)), default=0)
 
     def _safe_cut(self, text: str, end: int) -> int:
         """Return the greatest index up to `end` at which the text can be cut without dividing a known secret."""

@@ -84,22 +84,16 @@ def _end_without_split_calls(history: Sequence[object], end: int) -> int:
 
     The user may have moved calls and results in the history, so a result may be far from its call.
     """
+    calls = [set(call_ids(message)) for message in history]
+    results = [{id_of(message, "tool_call_id")} if _role(message) == "tool" else set[str]() for message in history]
     while True:
-        later_results = {id_of(message, "tool_call_id") for message in history[end:] if _role(message) == "tool"}
-        later_calls = {call_id for message in history[end:] for call_id in call_ids(message)}
-        split_calls = [
-            index for index in range(end) if not (later_results - later_calls).isdisjoint(call_ids(history[index]))
-        ]
-        early_results = [
-            index
-            for index in range(end)
-            if _role(history[index]) == "tool"
-            and (call_id := id_of(history[index], "tool_call_id")) in later_calls
-            and not any(call_id in call_ids(message) for message in history[:end])
-        ]
-        if not split_calls and not early_results:
+        calls_before, calls_after = set[str]().union(*calls[:end]), set[str]().union(*calls[end:])
+        lost_calls = set[str]().union(*results[end:]) - calls_after  # Their results would be alone in the rest.
+        lost_results = calls_after - calls_before
+        split = [index for index in range(end) if calls[index] & lost_calls or results[index] & lost_results]
+        if not split:
             return end
-        end = min([*split_calls, *early_results])
+        end = split[0]
 
 
 def summary_messages(history: Sequence[Message], compacted: CompactedRange, opening: Message) -> list[Message]:

@@ -310,11 +310,8 @@ def _is_message(message: object) -> bool:
 
 
 def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:
-    index = 0
-    for index, (left, right) in enumerate(zip(one, other, strict=False), start=1):
-        if left is not right:
-            return index - 1
-    return index
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (left, right) in pairs if left is not right), min(len(one), len(other)))
 
 
 def _origins(before: Sequence[object], after: Sequence[object]) -> list[int | None]:

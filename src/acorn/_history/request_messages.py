@@ -300,7 +300,7 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
     parts = PartCollector()
     unserializable: list[object] = []
     try:
-        text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
+        text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable, spec.input.wrapped)
     except AcornError:
         raise
     except Exception as error:  # A user's serializer may raise any exception.

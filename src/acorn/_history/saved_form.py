@@ -240,9 +240,12 @@ class MisfitError(StoreError):
 
 
 def _misfit(name: str, error: ValidationError) -> MisfitError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    problem = f"`{where}`: {first['msg']}" if where else first["msg"]
     return MisfitError(
-        f"The {name} of the saved run no longer fits its class: {shorten(str(error))}. Use the version of the class "
-        f"that saved the run."
+        f"The {name} of the saved run no longer fits its class: {shorten(problem)}. Use the version of the class that "
+        f"saved the run."
     )
 
 

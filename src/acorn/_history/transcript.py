@@ -129,7 +129,7 @@ class Transcript:
             extra,
             response.stop_reason,
             refusal,
-            response.usage.copy(),
+            response.usage,
             response.cost,
             response.attempts,
             response.waits,
@@ -155,7 +155,7 @@ class Transcript:
         result, message, raised = call
         self._finished[id(result)] = call
         error = None if result.error is None else str(result.error)
-        trace = None if raised is None else Redactor(find_secrets(model)).text(describe_traceback(raised))
+        trace = None if raised is None else redacted_traceback(raised, model)
         fields = (began, message.content, error, message.form, message.seconds, trace)
         self.add_entry(journal.ToolFinished, result.id, result.name, *fields)
 
@@ -172,9 +172,8 @@ class Transcript:
         results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
-            form: Form = (
-                "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
-            )
+            answer_form: Form = "error" if text.startswith(VALIDATION_ERROR_START) else "text"
+            form: Form = answer_form if call.id in texts else "skipped"
             results.append(ResultMessage(call.id, text, form, None))
         if results:
             self._insert_results(results, None)
@@ -241,7 +240,7 @@ class Transcript:
             removed,
             tuple(added),
             tuple(sorted(steps)),
-            response.usage.copy(),
+            response.usage,
             response.cost,
         )
 
@@ -332,6 +331,11 @@ def _has_json_object(call: ToolCall) -> bool:
     if type(text) is not str or ("NaN" in text or "Infinity" in text):
         return False
     return bool(call.arguments) or text == "{}"
+
+
+def redacted_traceback(error: Exception, model: object) -> str:
+    """Return the traceback of an exception of user code, with the secrets of `model` redacted."""
+    return Redactor(find_secrets(model)).text(describe_traceback(error))
 
 
 def finish_call(result: ToolResult) -> FinishedCall:

@@ -130,22 +130,24 @@ def owned_by(agent: AgentT, owner: str | None) -> AgentT:
 # Inputs and schemas
 
 
-def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
+def parse_input(agent: Agent, values: object, *, is_value: bool = False) -> tuple[Any, ...]:
     """Validate JSON data as the input of an agent, and return the positional arguments for a call of the agent.
 
-    The tuple is empty if the agent has no input. Raises an `InputError` that lists every invalid field.
+    If `is_value` is True, the paths in an error are those in the only value of `values`. The tuple is empty if the
+    agent has no input. Raises an `InputError` that lists every invalid field.
     """
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
     if not is_json_object(values):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
-    has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
+    has_unknown = bool(shape.unknown_values(values))
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:
-        parsed = shape.from_call(owner, (), values)
-    else:
-        parsed = shape.from_call(owner, (), values) if has_unknown else parsed
+        has_unknown = True
+        parsed = None
+    if has_unknown or parsed is None:
+        parsed = shape.from_call(owner, (values[shape.wrapped],), {}) if is_value else shape.from_values(owner, values)
     return () if shape.is_empty else (shape.unwrap(parsed),)
 
 
@@ -163,11 +165,14 @@ def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
 def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> JsonObject:
     """Return the fields of an object in the form in which acorn saves the object.
 
-    For a journal entry, the JSON key `entry` contains the name of its class. The values of the fields of `RunFacts` and
-    `ToolResult` are not converted to JSON data.
+    For a journal entry, the JSON key `entry` contains the name of its class. The values of the fields of `ToolResult`
+    are not converted to JSON data.
     """
     if isinstance(record, tuple):  # Journal entries are named tuples.
         return _saved_form.encode_entry(record)
+    if isinstance(record, RunFacts):
+        times = {"started": record.started.isoformat(), "updated": record.updated.isoformat()}
+        return {**_saved_form.fields_of(record), **times, "usage": _saved_form.fields_of(record.usage)}
     return _saved_form.encode_request(record) if isinstance(record, Request) else _saved_form.fields_of(record)
 
 

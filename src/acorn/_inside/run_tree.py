@@ -136,7 +136,7 @@ class RunTree:
         self.steps = 0
         self.seconds = 0.0
         self.forked_from: ForkedFrom | None = None
-        self._redact = redact
+        self.redact = redact
         """Removes secrets from every text, because any text may contain an API key."""
         self._completed: list[Row] = []
 
@@ -234,7 +234,7 @@ class RunTree:
                 text = f"{entry.removed} → {len(entry.messages)}"
                 return self._new_row(run, entry.step, "edit", "history", now, now, text)
             case journal.Compacted():
-                start, text = run.started + entry.asked, self._redact(entry.summary)
+                start, text = run.started + entry.asked, self.redact(entry.summary)
                 row = self._new_row(run, entry.step, "summary", "summary", start, now, text)
                 self._count(row, entry)
                 return row
@@ -265,16 +265,16 @@ class RunTree:
         if row is None or row.end is not None:
             row = run.turn = self._new_row(run, entry.step, "model", "model", now, None)
         row.start, row.end, row.step = min(run.started + entry.asked, now), now, entry.step
-        row.is_complete, row.text = True, self._redact(entry.content)
+        row.is_complete, row.text = True, self.redact(entry.content)
         if row.growing is not None:
             row.growing = GrowingResponse(answer=row.growing.answer)
         if entry.refusal is not None:
-            row.has_failed, row.error = True, self._redact(entry.refusal)
+            row.has_failed, row.error = True, self.redact(entry.refusal)
         self._count(row, entry)
         if run is self.root:
             self.steps = max(self.steps, entry.step)
         for call in entry.calls:
-            arguments = self._redact(call.arguments)
+            arguments = self.redact(call.arguments)
             if call.name == FINISH and row.arguments is None:
                 row.kind = row.name = "answer"
                 row.arguments, run.calls[call.id] = arguments, row
@@ -295,7 +295,7 @@ class RunTree:
         else:
             row.start, row.end = now if entry.began is None else min(run.started + entry.began, now), now
             self._set_result(row, entry.content, entry.error)
-            row.traceback = None if entry.traceback is None else self._redact(entry.traceback)
+            row.traceback = None if entry.traceback is None else self.redact(entry.traceback)
             row.seconds = None if entry.began is None else entry.at - entry.began
             self._completed.append(row)
         return row
@@ -318,9 +318,10 @@ class RunTree:
             row = self._new_branch(entry, run, now - entry.seconds, None)
         row.end, row.has_failed = max(now, row.start or 0.0), entry.error is not None
         row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
-        row.text = self._text(entry.content) if entry.error is None else self._redact(entry.error)
+        row.text = self._text(entry.content) if entry.error is None else self.redact(entry.error)
         if entry.call_id is not None or entry.stop_reason != "cancelled":
             self._set_result(row, entry.content, entry.error)
+            row.traceback = None if entry.traceback is None else self.redact(entry.traceback)
             row.seconds = entry.seconds
             self._completed.append(row)
         return row
@@ -353,14 +354,14 @@ class RunTree:
             row = self._new_row(run, entry.step, "person", "person", now, None, parent=call)
             run.linked[entry.request_id] = row
         if isinstance(entry, journal.InputRequested):
-            row.name, row.text = entry.kind, self._redact(entry.question)
+            row.name, row.text = entry.kind, self.redact(entry.question)
         else:
-            row.end, row.result = now, self._redact(entry.answer)
+            row.end, row.result = now, self.redact(entry.answer)
         return row
 
     def _finish_run(self, entry: journal.RunFinished, run: TreeRun, now: float) -> Row:
         self._settle(run, is_step=entry.stop_reason == "step")
-        text = self._redact(entry.content)
+        text = self.redact(entry.content)
         run.end, run.output = entry._replace(content=text), parse_json(text) if entry.form == "json" else text
         row = run.turn or self._opening(run, now)
         if row.kind == "model":
@@ -374,7 +375,7 @@ class RunTree:
             if row.end is None:
                 self._abort(row, now)
         kind: RowKind = "error" if isinstance(entry, journal.RunFailed) else "stopped"
-        row = self._new_row(run, entry.step, kind, kind, now, now, self._redact(entry.error))
+        row = self._new_row(run, entry.step, kind, kind, now, now, self.redact(entry.error))
         row.has_failed = kind == "error"
         run.interruption = row if kind == "stopped" else None
         return row
@@ -431,7 +432,7 @@ class RunTree:
 
     def _set_result(self, row: Row, content: Content, error: str | None) -> None:
         row.has_failed = error is not None
-        row.error = None if error is None else self._redact(error)
+        row.error = None if error is None else self.redact(error)
         row.result = self._text(content) if error is None else None
 
     def _change(self, row: Row) -> None:
@@ -447,12 +448,12 @@ class RunTree:
             self.cost = (self.cost or 0.0) + entry.cost
 
     def _text(self, content: object) -> str:
-        return self._redact(text_of(content))
+        return self.redact(text_of(content))
 
 
-def tree_of(entries: Iterable[Entry]) -> RunTree:
+def tree_of(entries: Iterable[Entry], redact: Callable[[str], str] = str) -> RunTree:
     """Build the tree of a run from its journal entries."""
-    tree = RunTree()
+    tree = RunTree(redact)
     for entry in entries:
         tree.add(entry)
     return tree

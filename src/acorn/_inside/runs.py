@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from acorn import Run
+from acorn._base.threads import iterate_in_thread as iterate_in_thread
 from acorn._call.batch import Batch as Batch
 from acorn._call.batch import Item as Item
 from acorn._call.call import AgentCaller as _AgentCaller
@@ -19,7 +20,6 @@ from acorn._call.call import aresume_stream as aresume_stream
 from acorn._call.call import load_queued as _load_queued
 from acorn._call.call import resume_stream as resume_stream
 from acorn._call.explain import Explanation as Explanation
-from acorn._call.explain import example_input as _example_input
 from acorn._call.explain import explain as _explain
 from acorn._call.plan import plan_call as _plan_call
 from acorn._declare import spec_cache as _specs
@@ -30,7 +30,8 @@ from acorn._drive.bridge import call_sync as _call_sync
 from acorn._drive.bridge import is_async as is_async
 from acorn._drive.bridge import start_thread as _start_thread
 from acorn._drive.commit import status_of as _status_of
-from acorn._drive.load import build_in_thread as _build_in_thread
+from acorn._drive.commit import translate_read_errors as translate_read_errors
+from acorn._drive.load import build_in_thread as build_in_thread
 from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
 from acorn._drive.sync_driver import drive as _drive
 from acorn._drive.tree import current_machine as current_machine
@@ -38,17 +39,7 @@ from acorn._inside import Agent, AgentOrClass, is_instance, stored_instance
 from acorn.stores.port import Status, Store, StoredRun
 
 check_agent = _plan_call
-
-
-def explain_agent(agent: Agent, arguments: Sequence[Any] | None, *, opens: bool) -> Explanation:
-    """Return the first request that an agent would send to its model, without sending the request.
-
-    If `arguments` is None, acorn creates an example input. If `opens` is true, acorn may open the tool sources of the
-    agent, such as MCP servers.
-    """
-    if arguments is None:
-        arguments = (_example_input(_specs.spec_of(agent)),)
-    return _explain(agent, arguments, opens=opens)
+explain_agent = _explain
 
 
 async def aresume(agent: Agent, run_id: str, answers: object, *, is_single: bool) -> Run:
@@ -68,38 +59,26 @@ class ClaimedRun:
 
         After `stop` is set, the run stops at its next commit and raises `StopSignal`.
         """
-        self._run_id = stored[0].facts.id
         instance = _specs.instance_of(agent)
         assert is_instance(instance)
         self._tree = _load_queued(instance.using(store=store, **stored_instance(stored[0]).settings), stored, store)
         self._tree.stop_event = stop
 
-    @classmethod
-    async def build(cls, build: Callable[[], ClaimedRun]) -> ClaimedRun:
-        """Call the function `build` in an OS thread, and return the run that it loads.
-
-        If the caller is cancelled while the thread loads the run, acorn releases the claim on the run.
-        """
-        loaded: list[ClaimedRun] = []
-
-        def load() -> tuple[Any, str]:
-            loaded.append(build())
-            return loaded[0]._tree, loaded[0]._run_id
-
-        await _build_in_thread(load)
-        return loaded[0]
+    def release(self) -> None:
+        """Release the claim on the run, if nothing will execute it."""
+        self._tree.release()
 
     def drive(self) -> Run:
         """Execute the run until it ends or pauses."""
-        return _drive(self._tree, self._run_id)
+        return _drive(self._tree)
 
     async def adrive(self) -> Run:
         """Execute the run on the event loop until it ends or pauses."""
-        return await _adrive(self._tree, self._run_id)
+        return await _adrive(self._tree)
 
     @property
     def status(self) -> Status:
-        return _status_of(self._tree.machines[self._run_id])
+        return _status_of(self._tree.machines[self._tree.root])
 
     @property
     def fatal_error(self) -> BaseException | None:

@@ -39,6 +39,8 @@ class BranchEnd:
 
     run: Run | None
     error: BaseException | None = None
+    model: object = None
+    """The model setting of the branch, whose secrets acorn redacts in the traceback of the error."""
 
 
 @dataclass(eq=False, slots=True)

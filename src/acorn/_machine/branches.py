@@ -19,10 +19,10 @@ from acorn._declare.settings import merge_settings, without_overridden
 from acorn._declare.spec import Spec
 from acorn._declare.tools.arguments import check_finite
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import describe_error
+from acorn._formats.json import describe_error, field_values
 from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
-from acorn._history.transcript import FinishedCall, Transcript, finish_call
+from acorn._history.transcript import FinishedCall, Transcript, finish_call, redacted_traceback
 from acorn._machine.asks import BranchEnd
 from acorn._machine.budgets import Budget, Budgets, Limits, add_usage
 from acorn._machine.plan import Plan
@@ -32,7 +32,7 @@ from acorn.errors import BranchError, InputError
 from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
 from acorn.record import Run
 from acorn.step import changes_of
-from acorn.types import Content, JsonObject, JsonValue, Message, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, JsonObject, JsonValue, Message, ToolCall, ToolResult, Unfinished, is_json_object
 
 _NO_RESULT_YET = "This call has not returned yet."
 
@@ -142,9 +142,12 @@ class Branches:
         self.run.journal.now = now
         self.transcript.add_entry(BranchStarted, context.run_id, context.path, context.call_id, context.inside)
 
-    def finish(self, context: BranchContext, branch: Run, call: FinishedCall, now: float) -> None:
-        """Append a journal entry for the end of a branch, and add the branch's usage to the usage of the run."""
-        result, message, _ = call
+    def finish(self, context: BranchContext, branch: Run, call: FinishedCall, now: float, model: object = None) -> None:
+        """Append a journal entry for the end of a branch, and add the branch's usage to the usage of the run.
+
+        The secrets of `model`, the model of the branch, are redacted in the traceback of an error.
+        """
+        result, message, raised = call
         self.transcript.add_branch_result(call)
         self.run.journal.now = now
         self.transcript.add_entry(
@@ -159,6 +162,7 @@ class Branches:
             branch.usage.copy(),
             branch.cost,
             message.form,
+            None if raised is None else redacted_traceback(raised, model),
         )
         add_usage(self.run, branch.usage, branch.cost)
 
@@ -269,7 +273,11 @@ def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
     if not isinstance(arguments, dict):
         raise InputError(f"The arguments must be a JSON object, got {call.raw_arguments[:120]}")
     instance = shape.from_call(name, (), arguments)
-    check_finite(call.raw_arguments, {field: getattr(instance, field) for field in instance.model_fields_set}, {})
+    given = {field: getattr(instance, field) for field in instance.model_fields_set}
+    if shape.takes_fields:
+        value = given[shape.wrapped]
+        given = value if is_json_object(value) else dict(field_values(value))
+    check_finite(call.raw_arguments, given, {})
     return instance
 
 

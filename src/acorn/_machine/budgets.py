@@ -200,16 +200,17 @@ class Budgets:
         `took` is the duration of the request in seconds. It is None for a summary, whose usage does not influence the
         estimate for the next request.
         """
-        usage = response.usage
-        if not (usage.input_tokens or usage.output_tokens):
-            # The provider has reported no usage, so the cost that LiteLLM computes is 0.
+        # The run owns the copy, and a custom model may leave the number of requests at 0.
+        usage = response.usage = replace(response.usage, requests=response.usage.requests or 1)
+        if usage.input_tokens <= 0 or usage.output_tokens < 0:
+            if usage.total_tokens <= 0:
+                # The provider has reported no usage, so the cost that LiteLLM computes is 0.
+                response.cost = response.cost or None
             usage = response.usage = _estimate(usage, request, response)
-            response.cost = response.cost or None
         if took is not None:
             self.meter.count(usage, took)
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
-        usage.requests = usage.requests or 1  # A custom model may leave the number of requests at 0.
         add_usage(run, usage, response.cost)
         cost, tokens = response.cost, usage.total_tokens
         for budget in self.all:
@@ -220,11 +221,15 @@ class Budgets:
 
 
 def _estimate(usage: Usage, request: ModelRequest, response: ModelResponse) -> Usage:
-    """Return a copy of the usage of a response, with tokens that are estimated from the texts."""
-    sent = request.total(text_length) + len(request.tools_json())
-    texts = [str(text) for call in response.tool_calls for text in (call.name, call.arguments)]
-    received = sum(map(len, (response.content, response.reasoning or "", response.refusal or "", *texts)))
-    return replace(usage, input_tokens=sent // 4 + 1, output_tokens=received // 4 + 1, is_estimated=True)
+    """Return a copy of the usage of a response, with an estimate from the texts for each number that is missing."""
+    sent, received = usage.input_tokens, usage.output_tokens
+    if sent <= 0:
+        sent = (request.total(text_length) + len(request.tools_json())) // 4 + 1
+    if received <= 0:
+        texts = [str(text) for call in response.tool_calls for text in (call.name, call.arguments)]
+        texts += [response.content, response.reasoning or "", response.refusal or ""]
+        received = sum(map(len, texts)) // 4 + 1
+    return replace(usage, input_tokens=sent, output_tokens=received, is_estimated=True)
 
 
 def add_usage(run: Run, usage: Usage, cost: float | None) -> None:

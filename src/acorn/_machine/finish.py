@@ -177,9 +177,14 @@ def judge_output(shape: Shape, output: Any, owner: str) -> BaseModel:
     if shape.wrapped:
         return judge_fields(shape, {RESULT: output}, owner)
     if isinstance(output, shape.schema):
-        judge_fields(shape, dict(output), owner)  # Pydantic accepts an instance without a check of its values.
+        of_subclass = type(output).model_fields.keys() - shape.schema.model_fields.keys()
+        fields = {name: value for name, value in output if name not in of_subclass}
+        judge_fields(shape, fields, owner)  # Pydantic accepts an instance without a check of its values.
         return output
-    shown, expected = shorten(safe_repr(output)), f"an instance of `{shape.schema.__name__}`"
+    shown, expected = (
+        shorten(safe_repr(output)),
+        f"an instance of `{shape.schema.__name__}` (or pass its fields by name)",
+    )
     problem = Problem(path="", expected=expected, received=shown, excerpt=shown, text=expected, kind="wrong")
     raise _misfit([problem], output, owner)
 

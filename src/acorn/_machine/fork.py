@@ -160,7 +160,11 @@ def _read_events(source: object, owner: str) -> list[AgentEvent]:
             got = "a dict. `acorn.Run.from_json(text)` reads a saved run"
         raise _error("thread", f"{expected}, got {got}.", source)
     if not source:
-        raise _error("thread", f"`thread` of `{owner}.using` has no events, so there is nothing to fork.", source)
+        raise _error(
+            "thread",
+            f"`thread` of `{owner}.using` has no events. Pass the events of a run, such as `run.thread`.",
+            source,
+        )
     try:
         return parse_events(source)
     except ValidationError as error:

@@ -10,11 +10,11 @@ import hashlib
 from datetime import datetime
 
 from acorn._declare.tools.kinds import ArgumentError, is_ask_human
-from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data
+from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data, without_addresses
 from acorn._machine.asks import AskTool
 from acorn.errors import InputError
 from acorn.record import call_key
-from acorn.types import JsonObject, JsonValue, Request
+from acorn.types import JsonObject, JsonValue, Request, is_json_object
 
 _WORDS = {"yes": True, "no": False}
 _REFUSED = "Refused: a person did not approve this call, so it was not made."
@@ -27,6 +27,11 @@ def shown_arguments(ask: AskTool) -> JsonObject:
     except Exception as error:  # A serializer of the user may raise any exception.
         raise ArgumentError(describe_error(error)) from error
     return shown
+
+
+def is_same(shown: JsonObject, other: JsonObject) -> bool:
+    """Return whether two dicts of arguments are equal, also if they contain NaN or the memory address of an object."""
+    return shown == other or without_addresses(to_compact_json(shown)) == without_addresses(to_compact_json(other))
 
 
 def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
@@ -70,6 +75,8 @@ def decision_of(request: Request, value: object) -> JsonObject:
             f'Use True, False, `acorn.approve(arguments={{...}})` or `acorn.deny("reason")`. As text or JSON, use yes, '
             f'no, {{"approved": true, "arguments": {{...}}}} or {{"approved": false, "reason": "..."}}.'
         )
+    if is_json_object(arguments := decision.get("arguments")) and is_same(request.arguments, arguments):
+        del decision["arguments"]  # The call already has these arguments, which a validator may not accept twice.
     return decision
 
 

@@ -36,7 +36,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
 from acorn._machine.tool_calls import PendingCalls
-from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, StoreError
+from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, RawCall, check_response, thinks
 from acorn.record import Run
@@ -459,12 +459,14 @@ class Machine:
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         call = finish_call(branch_result(ask.call, end))
+        if isinstance(end.error, Exception) and not isinstance(end.error, ParseError | ModelError | LimitError):
+            call = call._replace(error=end.error)  # User code raised the exception, as in a tool that fails.
         self.state.branches.pop(ask.call.id, None)
         self.calls.store_result(call.result)
         if end.run is None:
             self.transcript.add_result(call, None)
         else:
-            self.branches.finish(ask.context, end.run, call, now)
+            self.branches.finish(ask.context, end.run, call, now, end.model)
         self._end_tools_if_done(now)
 
     def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:

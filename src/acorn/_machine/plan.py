@@ -40,7 +40,7 @@ class BranchTool:
         subject = f"The input of `{self.spec.owner}`, which is the branch `{self.name}`,"
         description = self.described or first_paragraph(self.doc)
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": require_no_media(self.spec.input.json_schema, subject)}
+        return {"name": self.name, **described, "parameters": require_no_media(self.spec.input.parameters, subject)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -319,4 +319,7 @@ def _check_items(values: object, kind: type[T], name: str) -> list[T]:
     """Return `values` if it is a list of `kind`. Otherwise raise `AcornError`, because a hook changed it."""
     if is_json_list(values) and all(isinstance(value, kind) for value in values):
         return values
-    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")
+    raise AcornError(
+        f"`step.{name}` must stay a list of {kind.__name__} objects, got {to_json_text(values)[:120]}. "
+        f"Change the objects in the list."
+    )

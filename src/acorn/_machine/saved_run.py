@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.schema.shape import RESULT
 from acorn._history import saved_form
 from acorn._history.history import assistant_message, history_of
 from acorn._history.transcript import read_call
@@ -177,7 +176,7 @@ def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
     may_differ = plan.on_finish is not None  # `on_finish` may return any value.
     run.output = saved_form.decode_output(record, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
-        saved_form.decode_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
+        saved_form.decode_instance(shape.schema, {shape.wrapped: plain} if shape.wrapped else plain, "output")
 
 
 def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:

@@ -18,11 +18,18 @@ from acorn._history.transcript import FinishedCall, Transcript, failed_call, fin
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
 from acorn._machine.budgets import Budgets
-from acorn._machine.human_input import check_answer, decision_of, rejection_error, request_for, shown_arguments
+from acorn._machine.human_input import (
+    check_answer,
+    decision_of,
+    is_same,
+    rejection_error,
+    request_for,
+    shown_arguments,
+)
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, State
-from acorn.errors import InputError, StoreError
+from acorn.errors import AcornError, InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
 from acorn.record import TOOL_ASK_PREFIX, Run
 from acorn.types import JsonObject, Request, ToolCall, ToolResult
@@ -245,8 +252,10 @@ class PendingCalls:
                 call_id=call.id,
                 inherits=branch.inherits,
             )
-        except Exception as error:  # The user's validators may raise any exception.
+        except (AcornError, ArgumentError) as error:
             self.add_result(_refused_call(call, describe_error(error)), None)
+        except Exception as error:  # The user's validators may raise any exception.
+            self.add_result(failed_call(call.id, call.name, error), None)
         else:
             self.state.branches[call.id] = context
 
@@ -281,14 +290,14 @@ class PendingCalls:
             )
         request = state.requests[call_id]
         if call_id in state.answers or call_id in state.results:
-            raise StoreError(f"Request `{request_id}` ({request.question}) is already answered.")
+            raise StoreError(f"Request `{request_id}` ({request.question}) is already answered. Leave out its answer.")
         check_answer(request, value)
         if request.kind == "approval" and request.tool in self.builder.toolset.named:
             arguments = decision_of(request, value).get("arguments")
             call = next(call for call in state.calls if call.id == call_id)
             changed = None if arguments is None else self._approved_call(call, arguments)
             if isinstance(changed, FinishedCall):
-                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.result.error}")
+                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.result.error}.")
         return call_id
 
     def add_answer(self, call_id: str, value: object) -> None:
@@ -312,7 +321,7 @@ class PendingCalls:
         branch = None if self.plan.context is None else self.plan.context.path
         try:
             if request is not None:
-                is_shown = request.kind == "question" or shown_arguments(ask) == request.arguments
+                is_shown = request.kind == "question" or is_same(shown_arguments(ask), request.arguments)
                 return ask if is_shown else self._approved_call(call, request.arguments)
             request = request_for(ask, run.id, run.steps, branch or None, asked)
         except ArgumentError as error:

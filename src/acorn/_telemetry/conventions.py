@@ -11,17 +11,17 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from acorn._formats.json import to_json_data
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.trace import TracerProvider
+
+from acorn._formats.json import replace_surrogates, to_compact_json, to_json_data
 from acorn._formats.redact import Redactor, find_secrets, redact_by_name
 from acorn.journal import ModelResponded
+from acorn.models.providers import provider_in_id
 from acorn.models.request import strip_signature
 from acorn.types import Content, JsonObject, Usage, is_list_or_tuple, is_mapping
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
 
 DURATION = "gen_ai.client.operation.duration"
 TOKENS = "gen_ai.client.token.usage"
@@ -46,16 +46,6 @@ _PROVIDERS = {
 """A dict that maps the prefix of a model id to the provider name of the conventions, if the names differ."""
 _ROUTES = ("responses/", "converse/", "invoke/", "chat/")
 """The segments of a model id that select an API. They are between the provider and the model."""
-_MODEL_PREFIXES = {
-    "gpt-": "openai",
-    "chatgpt-": "openai",
-    "o1": "openai",
-    "o3": "openai",
-    "o4": "openai",
-    "claude-": "anthropic",
-    "gemini-": "gcp.gemini",
-}
-"""A dict that maps the start of a model name to its provider, for model ids without a provider."""
 
 
 @lru_cache(maxsize=256)
@@ -64,8 +54,7 @@ def provider_and_model(name: str) -> tuple[str, str]:
     name = name.partition(" (model[")[0]  # A model that a list contains twice has this suffix.
     provider, slash, model = name.partition("/")
     if not slash:
-        provider = next((owner for prefix, owner in _MODEL_PREFIXES.items() if name.startswith(prefix)), OTHER)
-        return provider, name
+        return provider_in_id(name) or OTHER, name
     for route in _ROUTES:
         model = model.removeprefix(route)
     return _PROVIDERS.get(provider, provider), model
@@ -99,10 +88,10 @@ _OMITTED = "(base64)"
 
 
 class _SpanRedactor(Redactor):
-    """A redactor that also removes base64 data and lone surrogates."""
+    """A redactor that also removes base64 data, and lone surrogates, which exporters cannot encode as UTF-8."""
 
     def text(self, text: str, limit: int | None = None) -> str:
-        return super().text(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), limit)
+        return super().text(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", replace_surrogates(text))), limit)
 
 
 class ContentWriter:
@@ -132,12 +121,14 @@ class ContentWriter:
             if is_mapping(message) and message.get("role") == "system"
             for part in self._parts(message)
         ]
-        return _json(parts) if parts else None
+        return to_compact_json(parts) if parts else None
 
     def messages(self, messages: Iterable[object]) -> str:
         """Convert all messages except system messages to JSON text."""
         others = (message for message in messages if is_mapping(message) and message.get("role") != "system")
-        return _json([{"role": str(message.get("role")), "parts": self._parts(message)} for message in others])
+        return to_compact_json(
+            [{"role": str(message.get("role")), "parts": self._parts(message)} for message in others]
+        )
 
     def response(self, entry: ModelResponded) -> str:
         """Convert a response of the model to JSON text."""
@@ -147,16 +138,18 @@ class ContentWriter:
         if entry.content or entry.refusal:
             parts.append({"type": "text", "content": self.text(entry.refusal or entry.content)})
         parts += [self._call(call.id, call.name, call.arguments) for call in entry.calls]
-        return _json([{"role": "assistant", "parts": parts, "finish_reason": finish_reason(entry.stop_reason)}])
+        return to_compact_json(
+            [{"role": "assistant", "parts": parts, "finish_reason": finish_reason(entry.stop_reason)}]
+        )
 
     def output(self, text: str) -> str:
         """Convert the output of a run to JSON text."""
         part = {"type": "text", "content": self.json_text(text)}
-        return _json([{"role": "assistant", "parts": [part], "finish_reason": "stop"}])
+        return to_compact_json([{"role": "assistant", "parts": [part], "finish_reason": "stop"}])
 
     def result(self, content: Content) -> str:
         """Return the result of a tool call with secrets redacted."""
-        return self.json_text(content) if isinstance(content, str) else _json(self._content(content))
+        return self.json_text(content) if isinstance(content, str) else to_compact_json(self._content(content))
 
     def json_text(self, text: str) -> str:
         """Redact the secrets in a text, and return the text.
@@ -164,7 +157,7 @@ class ContentWriter:
         If the text is JSON, the function also redacts values whose JSON keys are names of secrets, such as `password`.
         """
         data = self._load(text)
-        return data if isinstance(data, str) else _json(data)
+        return data if isinstance(data, str) else to_compact_json(data)
 
     def _load(self, text: str) -> object:
         if text[:1] in ("{", "["):
@@ -221,21 +214,12 @@ class ContentWriter:
 
 def call_id(id: object) -> str:
     """Return the id of a tool call, without the signature that models of Gemini append to the id."""
-    return sendable(strip_signature(str(id or ""))[:200])
-
-
-def sendable(text: str) -> str:
-    """Replace lone surrogates in a text, because exporters of OpenTelemetry cannot encode them as UTF-8."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    return str(replace_surrogates(strip_signature(str(id or ""))[:200]))
 
 
 def _blob(modality: str, media_type: str | None) -> Part:
     """Return a message part that describes an image, audio or file without its data."""
     return {"type": "blob", "modality": modality, "mime_type": media_type, "content": ""}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 class Instruments:
@@ -247,24 +231,18 @@ class Instruments:
     def __init__(self, tracer_provider: TracerProvider, meter_provider: MeterProvider | None) -> None:
         self.tracer_provider, self.meter_provider = tracer_provider, meter_provider
         self.tracer = tracer_provider.get_tracer("acorn")
-        self._duration = self._tokens = None
-        if meter_provider is not None:
-            meter = meter_provider.get_meter("acorn")
-            self._duration = meter.create_histogram(
-                DURATION, "s", "The duration of a model request.", explicit_bucket_boundaries_advisory=DURATIONS
-            )
-            self._tokens = meter.create_histogram(
-                TOKENS,
-                "{token}",
-                "The number of tokens of a model request.",
-                explicit_bucket_boundaries_advisory=COUNTS,
-            )
+        meter = (meter_provider or NoOpMeterProvider()).get_meter("acorn")
+        self._duration = meter.create_histogram(
+            DURATION, "s", "The duration of a model request.", explicit_bucket_boundaries_advisory=DURATIONS
+        )
+        self._tokens = meter.create_histogram(
+            TOKENS, "{token}", "The number of tokens of a model request.", explicit_bucket_boundaries_advisory=COUNTS
+        )
 
     def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
         """Record the metrics of a model request that has ended. `usage` is None if the request failed."""
-        if self._duration is not None:
-            self._duration.record(seconds, attributes)
-        if self._tokens is not None and usage is not None:
+        self._duration.record(seconds, attributes)
+        if usage is not None:
             self._tokens.record(usage.input_tokens, {**attributes, "gen_ai.token.type": "input"})
             self._tokens.record(usage.output_tokens, {**attributes, "gen_ai.token.type": "output"})
 

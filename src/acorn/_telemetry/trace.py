@@ -21,6 +21,7 @@ from typing import NamedTuple
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.trace import Span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from acorn import journal
 from acorn._base.log import logger
@@ -33,6 +34,8 @@ from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject, Message
 
 Attributes = JsonObject
+_PROPAGATOR = TraceContextTextMapPropagator()
+"""The converter between a span and its W3C `traceparent`."""
 
 
 class _OpenRequest(NamedTuple):
@@ -91,7 +94,7 @@ class Trace:
             if parent_span is not None and (is_called or not otel.get_current_span().get_span_context().is_valid):
                 parent = otel.set_span_in_context(parent_span)
             first_span = self._first_span if run_id == self._root else None
-            links = [otel.Link(_parse_traceparent(first_span))] if first_span else None
+            links = [otel.Link(_span_context(first_span))] if first_span else None
             self._runs[run_id] = self._instruments.tracer.start_span(
                 f"invoke_agent {owner}", parent, otel.SpanKind.INTERNAL, attributes, links
             )
@@ -101,11 +104,10 @@ class Trace:
 
         acorn stores it, so that another process that resumes the run can link its span to this span.
         """
-        span = self._runs.get(self._root)
-        context = None if span is None else span.get_span_context()
-        if context is None or not context.is_valid:
-            return None
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+        carrier: dict[str, str] = {}
+        if (span := self._runs.get(self._root)) is not None:
+            _PROPAGATOR.inject(carrier, otel.set_span_in_context(span))
+        return carrier.get("traceparent")
 
     def close(self, run_id: str) -> None:
         """End the span of a run, and the spans of its unfinished tool calls and model requests."""
@@ -336,6 +338,5 @@ def _tool_key(entry: journal.ToolStarted | journal.ToolFinished) -> tuple[str, s
     return entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"
 
 
-def _parse_traceparent(traceparent: str) -> otel.SpanContext:
-    trace_id, span_id, flags = (int(part, 16) for part in traceparent.split("-")[1:])
-    return otel.SpanContext(trace_id, span_id, is_remote=True, trace_flags=otel.TraceFlags(flags))
+def _span_context(traceparent: str) -> otel.SpanContext:
+    return otel.get_current_span(_PROPAGATOR.extract({"traceparent": traceparent})).get_span_context()

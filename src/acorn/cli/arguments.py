@@ -124,7 +124,7 @@ class ParsedArguments:
 def show_help(agent: Agent, options: Options, target: str, out: TextIO) -> None:
     """Print the help of an agent: its docstring, its input fields, its output fields and acorn's options."""
     positional = options.positional
-    argument = "" if positional is None else " RESULT..." if positional.node.is_list else " RESULT"
+    argument = "" if positional is None else " INPUT..." if positional.node.is_list else " INPUT"
     output = Options(read_spec(agent).output)
     with rich_console(out) as console:  # Every text is a rich `Text`, so rich does not interpret it as markup.
         console.print(Padding(Text(f"Usage: acorn run {target}{argument} [OPTIONS]", style="bold"), 1))
@@ -156,7 +156,7 @@ def _input_row(option: Option, options: Options) -> Row:
     if option.node.is_flag and all(other.flag != negated for other in options.all):
         name = f"{name} / {negated}"
     elif options.is_positional and options.is_field(option):
-        name = f"RESULT or {name}"
+        name = "INPUT"
     parts: list[Text] = []
     if option.description:
         parts.append(Text(clean(option.description)))

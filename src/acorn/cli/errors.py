@@ -101,12 +101,8 @@ def _is_user_file(filename: str, directory: Path) -> bool:
     """Return True if a file belongs to the user's project, and not to acorn or another installed package."""
     path = Path(filename)
     acorn = Path(__file__).parents[1]
-    return (
-        path.is_relative_to(directory)
-        and "site-packages" not in path.parts
-        and not path.is_relative_to(acorn)
-        and not filename.startswith("<")
-    )
+    is_library = "site-packages" in path.parts or path.is_relative_to(acorn) or filename.startswith("<")
+    return path.is_relative_to(directory) and not is_library
 
 
 def _relative(filename: str) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from acorn import Audio, File, Image, InputError
-from acorn._inside import RESULT, shorten
+from acorn._inside import shorten
 from acorn.cli.arguments import ParsedArguments
 from acorn.cli.errors import CommandError, error_text, os_errors, user_code_line
 from acorn.cli.options import Option, Options, SchemaNode, option_name
@@ -42,6 +42,8 @@ def make_input(arguments: ParsedArguments) -> tuple[Any, ...]:
     shape = options.shape
     values = {} if source is None else _read_input_file(source, options)
     names_in_file = set(values)
+    if shape.takes_fields:
+        values.setdefault(shape.wrapped, {})  # A missing field is then reported instead of the whole input.
     # Set a value before the values inside it, and list items in the order of their indexes.
     in_order = sorted(arguments.options, key=lambda path: [key if isinstance(key, int) else 0 for key in path])
     for path in in_order:
@@ -50,7 +52,7 @@ def make_input(arguments: ParsedArguments) -> tuple[Any, ...]:
     if source != "-" and (piped := read_piped_text(values, options)) is not None:
         set_value(values, piped[0].path, piped[1], piped[0].flag)
     try:
-        value = shape.from_call("", (), values)
+        value = shape.from_values("", values)
         return () if shape.is_empty else (shape.unwrap(value),)
     except InputError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
@@ -70,6 +72,11 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
 
     With equal names, an option can replace a value from the file.
     """
+    if options.is_positional and source != "-" and not os.path.exists(source):
+        value = shorten(source, 40)
+        raise CommandError(
+            f"There is no file `{value}`. `--input` reads a JSON file. To pass `{value}` itself, leave out `--input`."
+        )
     try:
         with os_errors(f"Cannot read `--input {source}`"):
             # Read bytes and not text, because the JSON parser detects the encoding.
@@ -78,8 +85,8 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{_source_name(source)} does not contain valid JSON: {error}") from error
     shape = options.shape
-    if shape.wrapped and not (is_json_object(values) and set(values) == {RESULT}):
-        return {RESULT: values}
+    if shape.wrapped and (shape.takes_fields or not (is_json_object(values) and set(values) == {shape.wrapped})):
+        return {shape.wrapped: values}
     if not is_json_object(values):
         raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")
     return {options.keys.get(key, key): value for key, value in values.items()}
@@ -92,7 +99,8 @@ def _describe_problem(problem: Mapping[str, str], names_in_file: set[str], sourc
     """Return the message of a problem, with the option instead of the field."""
     path = problem["path"]
     is_in_file = path.partition(".")[0] in names_in_file
-    where = f"`{path}` in {_source_name(source)}" if is_in_file else _option_text(path.split("."), options)
+    field = path.removeprefix(f"{options.shape.wrapped}.") if options.shape.takes_fields else path
+    where = f"`{field}` in {_source_name(source)}" if is_in_file else _option_text(path.split("."), options)
     text = problem["message"].removeprefix(f"`{path or 'input'}`")
     return f"{where}{text}."
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
+from acorn._inside import MEDIA_FORMAT, JsonSchema, Shape, describe_schema, follow_refs
 from acorn.types import is_json_object
 
 _MAX_DEPTH = 4
@@ -136,22 +136,26 @@ class Options:
         keys_by_name = {shape.names_by_alias.get(key, key): key for key in self.root.fields}
         self.keys = keys_by_name | {alias: keys_by_name[name] for alias, name in shape.names_by_alias.items()}
         """A dict that maps the names and aliases of the fields to their keys in the JSON Schema."""
-        wrapped = self.root.fields[RESULT] if shape.wrapped else None
+        wrapped = self.root.fields[shape.wrapped] if shape.wrapped else None
         self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
         """Whether the input is a single value that is passed as an argument without an option name."""
         unwrapped = wrapped is None or self.is_positional
-        self._fields: tuple[ValuePath, SchemaNode] = ((), self.root) if unwrapped else ((RESULT,), wrapped or self.root)
+        self._fields: tuple[ValuePath, SchemaNode] = (
+            ((), self.root) if unwrapped else ((shape.wrapped,), wrapped or self.root)
+        )
         """The path and the schema of the object whose fields are the options."""
         self.all = list(_list_options(*self._fields))
         """The options in the order of the fields. The options of nested fields follow the option of their parent."""
 
     @property
     def positional(self) -> Option | None:
-        return self.find_field(RESULT) if self.is_positional else None
+        return self.find_field(self.shape.wrapped) if self.is_positional else None
 
     def find(self, name: str) -> Option | None:
         """Return the option with a name: an option of a declared field, an option of acorn, or an undeclared field."""
         option = None if prefixed_option(name) else self.find_field(name)
+        if option is not None and option.path == (self.shape.wrapped,):
+            option = None  # A plain input has no option. `--input` is the option of acorn for a file.
         if option is not None and option.path[0] in self.root.fields:
             return option
         acorn_name = prefixed_option(name) or name
@@ -187,7 +191,8 @@ class Options:
         names = dict.fromkeys([*(option.name for option in self.all), *self.acorn_names])
         similar = get_close_matches(name.strip("-").replace("_", "-"), names, 2)
         flags = " or ".join(f"`--{match}`" for match in similar)
-        return f"Did you mean {flags}?" if similar else "`--help` lists the options."
+        hint = "Pass the input without the name of an option, or use `--help`." if self.is_positional else ""
+        return f"Did you mean {flags}?" if similar else hint or "`--help` lists the options."
 
 
 def prefixed_option(name: str) -> str | None:

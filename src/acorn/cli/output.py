@@ -137,10 +137,9 @@ def descriptor_of(stream: Any) -> int | None:
     Return None if the stream has no file descriptor, as in tests and notebooks.
     """
     try:
-        descriptor: int = stream.fileno()
+        return int(stream.fileno())
     except (AttributeError, OSError, ValueError):
         return None
-    return descriptor
 
 
 def redirect_to_null(descriptor: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TextIO
@@ -27,7 +27,7 @@ from rich.tree import Tree
 
 from acorn import StreamChunk, listen
 from acorn._inside import FINISH, text_of, to_compact_json
-from acorn._inside.run_tree import GrowingResponse, Row, RunTree, TreeRun
+from acorn._inside.run_tree import GrowingResponse, Row, RunTree, TreeRun, tree_of
 from acorn.cli.output import capture_lines, open_terminal, write_line
 from acorn.cli.targets import Agent
 from acorn.cli.text import call_text, clean, end_of, one_line, seconds_text, totals_text
@@ -39,19 +39,21 @@ _PER_SECOND = 10
 
 
 @contextmanager
-def open_view(agent: Agent, out: TextIO, redact: Callable[[str], str]) -> Generator[View]:
+def open_view(agent: Agent, out: TextIO, redact: Callable[[str], str], past: Sequence[Entry]) -> Generator[View]:
     """Open the view that fits standard error, and show the run until the `with` block ends.
 
-    `out` is the stream for the result of the command. `redact` removes secrets from texts.
+    `out` is the stream for the result of the command. `redact` removes secrets from texts. `past` are the earlier
+    entries of a resumed run.
     """
+    tree = tree_of(past, redact)
     name, model = type(agent).__name__, model_name(agent.model) or ""
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):
-        plain = PlainView(name, model, redact)
+        plain = PlainView(name, model, tree)
         with listen(plain.add_entry):
             yield plain
         return
     terminal = open_terminal(sys.stderr.encoding)
-    view = LiveView(name, model, Console(file=terminal), redact, hides_answer=out.isatty())
+    view = LiveView(name, model, Console(file=terminal), tree, hides_answer=out.isatty())
     with view.live, capture_lines(terminal, view.show_above), listen(view.add_entry):
         yield view
 
@@ -59,16 +61,13 @@ def open_view(agent: Agent, out: TextIO, redact: Callable[[str], str]) -> Genera
 class LiveView:
     """A view that draws a run as a tree on the terminal and updates the drawing."""
 
-    def __init__(
-        self, name: str, model: str, console: Console, redact: Callable[[str], str], *, hides_answer: bool
-    ) -> None:
-        self._tree = RunTree(redact)
-        self._redact = redact
+    def __init__(self, name: str, model: str, console: Console, tree: RunTree, *, hides_answer: bool) -> None:
+        self._tree = tree
         self._name, self._model = name, model
         self._hides_answer = hides_answer
         """Whether to omit the final answer, because the command prints it below the view."""
         self._lock = threading.Lock()  # rich draws in another thread, and branches may run in threads.
-        self._started = time.monotonic()
+        self._started = time.monotonic() - (tree.entries[-1].at if tree.entries else 0.0)
         """The time of the monotonic clock at the start of the run."""
         self._outcome: str | None = None
         self.live = Live(self, console=console, refresh_per_second=_PER_SECOND, vertical_overflow="crop")
@@ -78,13 +77,6 @@ class LiveView:
             if not self._tree.runs:
                 self._started = time.monotonic() - entry.at
             self._tree.add(entry)
-
-    def add_past(self, entries: Iterable[Entry]) -> None:
-        """Add the earlier entries of a resumed run."""
-        with self._lock:
-            for entry in entries:
-                self._tree.add(entry)
-                self._started = time.monotonic() - entry.at
 
     def add_chunk(self, chunk: StreamChunk) -> None:
         with self._lock:
@@ -112,7 +104,7 @@ class LiveView:
     def _draw(self, options: ConsoleOptions) -> tuple[Tree, Text]:
         outcome, is_over = self._outcome, self._outcome is not None
         now, width = time.monotonic() - self._started, max(20, options.max_width - 8)
-        pen = Pen(now, width, options.ascii_only, is_over, redact=self._redact)
+        pen = Pen(now, width, options.ascii_only, is_over, redact=self._tree.redact)
         heading = pen.line((one_line(self._name), "bold"), (f" on {one_line(self._model)}", "dim"))
         tree = Tree(heading, guide_style="dim")
         answers = not (self._hides_answer and outcome == "finished")
@@ -125,10 +117,8 @@ class LiveView:
 class PlainView:
     """A view that prints one line for each complete response, call and branch of the run."""
 
-    def __init__(
-        self, name: str, model: str, redact: Callable[[str], str] = str, print_line: Callable[[str], None] = write_line
-    ) -> None:
-        self._tree = RunTree(redact)
+    def __init__(self, name: str, model: str, tree: RunTree, print_line: Callable[[str], None] = write_line) -> None:
+        self._tree = tree
         self._print_line = print_line
         print_line(f"{one_line(name)} on {one_line(model)}")
 
@@ -136,10 +126,6 @@ class PlainView:
         for row in self._tree.add(entry):
             if line := _plain_line(row):
                 self._print_line(f"[{one_line(row.run.label)}] {line}" if row.run.label else line)
-
-    def add_past(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self._tree.add(entry)
 
     def add_chunk(self, chunk: StreamChunk) -> None:
         """Do nothing: this view prints only complete responses."""
@@ -348,9 +334,7 @@ def _message_lines(row: Row) -> Iterator[Text]:
                 yield _line("received human input: ", "bold yellow", row.result)
         case "summary" if row.text:
             yield _line("summary of earlier steps: ", "bold yellow", row.text)
-        case "error":
-            yield _line("error: ", "red", row.text)
-        case "stopped" if row is row.run.interruption:
+        case "error" | "stopped" if row.kind == "error" or row is row.run.interruption:
             yield _line("error: ", "red", row.text)
         case _:
             return

@@ -96,11 +96,10 @@ class WatchedRun:
             past = [] if self.run is None else [*tree_entries(self.run)]
 
     def _perform_once(self, start: Start, past: Sequence[Entry]) -> int:
-        chunks, opened = self._start(start), open_view(self.agent, self.out, self._redact)
+        chunks, opened = self._start(start), open_view(self.agent, self.out, self._redact, past)
         failure: BaseException | None = None
         try:
             with capture() as self.runs, interrupt_on_sigterm() as self._signals, opened as view:
-                view.add_past(past)
                 self._watch(chunks, view)
         except BaseException as error:  # The provider, the model, the user's code or a signal can cause any exception.
             failure = error

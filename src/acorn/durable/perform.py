@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import StopSignal, agent_name, describe_error, excerpt, is_agent
-from acorn._inside.runs import ClaimedRun
+from acorn._inside.runs import ClaimedRun, build_in_thread
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import lease
 from acorn.stores.open import open_store
@@ -79,7 +79,7 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
     try:
         await asyncio.to_thread(delivery.check_status)
         with delivery:
-            run = await ClaimedRun.build(delivery.claim)
+            run = await build_in_thread(delivery.claim)
             with delivery.outcome(run):
                 await run.adrive()
             return cast(Ended, run.status)

@@ -148,8 +148,6 @@ def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
     It omits a default that is invalid, or that contains invisible characters, because the person could not check it.
     """
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
-    if not defaults:
-        return {}
     form = make_validator(schema)
     return {
         name: default

@@ -7,15 +7,16 @@ requests progress, it receives a message for each step of the run.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
 import socket
 import sys
-import threading
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -44,13 +45,14 @@ from acorn._inside import (
     to_json_data,
     to_json_text,
 )
+from acorn._inside.runs import iterate_in_thread
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.elicitation import make_validator
 from acorn.types import JsonObject, is_json_object
 from acorn.web import guard
 from acorn.web.server import Server as HttpServer
 
-Report = Callable[[float, float | None, str | None], Awaitable[None]]
+Report = Callable[[float, float | None, str | None], Coroutine[Any, Any, None]]
 """A function that sends progress to the client: the number of steps, the total and a message."""
 
 _HOST = "127.0.0.1"
@@ -157,10 +159,11 @@ def _result(text: str, data: object = None, *, is_error: bool = True) -> types.C
 
 async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> types.CallToolResult:
     """Run the agent, and return its output or its error."""
+    on_entry, messages = _progress_listener(report)
     try:
-        async with _report_progress(report) as on_entry:
-            with listen(on_entry):
-                output = await offer.agent.acall(**arguments)
+        with listen(on_entry):
+            output = await offer.agent.acall(**arguments)
+        await asyncio.gather(*map(asyncio.wrap_future, messages))
     except Exception as error:
         text = str(error) if isinstance(error, AcornError) else ""
         return _result(Redactor(find_secrets()).text(text or describe_error(error)))
@@ -190,32 +193,20 @@ def _paused_text(paused: Paused) -> str:
     )
 
 
-@asynccontextmanager
-async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], None]]:
-    """Yield a callback for journal entries, which sends them to the client as progress messages.
+def _progress_listener(report: Report) -> tuple[Callable[[Entry], None], list[Future[None]]]:
+    """Return a callback for journal entries, and a list that contains the progress messages of these entries.
 
-    The messages are sent by a separate task, so that the run does not wait for the client.
+    The event loop sends the messages to the client, so that the run does not wait for the client.
     """
-    loop, messages = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+    loop, numbers, messages = asyncio.get_running_loop(), itertools.count(1), list[Future[None]]()
 
     def on_entry(entry: Entry) -> None:
         if isinstance(entry, ModelRequested | ToolStarted):
             work = "asking the model" if isinstance(entry, ModelRequested) else f"calling `{entry.name}`"
-            loop.call_soon_threadsafe(messages.put_nowait, f"step {entry.step}: {work}")
+            message = report(next(numbers), None, f"step {entry.step}: {work}")
+            messages.append(asyncio.run_coroutine_threadsafe(message, loop))
 
-    async def send() -> None:
-        done = 0
-        while (message := await messages.get()) is not None:
-            done += 1
-            await report(done, None, message)
-
-    sender = asyncio.create_task(send())
-    try:
-        yield on_entry
-        loop.call_soon(messages.put_nowait, None)  # None ends `send` after the pending messages.
-        await sender
-    finally:
-        sender.cancel()
+    return on_entry, messages
 
 
 # Transports
@@ -232,13 +223,11 @@ async def _serve_stdio(server: Any, out: TextIO | None) -> None:
         pass
 
 
-async def _input_lines() -> AsyncGenerator[str]:
-    """Yield the lines of standard input, which an OS thread reads.
+def _input_lines() -> AsyncIterator[str]:
+    """Return an iterator of the lines of standard input, which an OS thread reads.
 
-    The OS thread is a daemon, so it does not keep the process alive. File descriptor 0 is redirected to the null
-    device, so that no other code can read MCP messages.
+    File descriptor 0 is redirected to the null device, so that no other code can read MCP messages.
     """
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
     try:
         descriptor = os.dup(0)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -247,15 +236,11 @@ async def _input_lines() -> AsyncGenerator[str]:
     except OSError:
         descriptor = os.open(os.devnull, os.O_RDONLY)
 
-    def read() -> None:
-        with suppress(RuntimeError, OSError), open(descriptor, encoding="utf-8", errors="replace") as source:
-            for line in source:
-                loop.call_soon_threadsafe(lines.put_nowait, line)  # Raises `RuntimeError` if the loop is closed.
-            loop.call_soon_threadsafe(lines.put_nowait, "")
+    def read() -> Iterator[str]:
+        with suppress(OSError), open(descriptor, encoding="utf-8", errors="replace") as source:
+            yield from source
 
-    threading.Thread(target=read, name="acorn-mcp-stdin", daemon=True).start()
-    while line := await lines.get():
-        yield line
+    return iterate_in_thread(read, "acorn-mcp-stdin")
 
 
 async def _serve_http(server: Any, port: int, offers: dict[str, _Offer], texts: Collection[str] | None) -> None:

@@ -264,11 +264,12 @@ class MCPServer:
                 )
             )
 
+        clean_description = definitions.clean(definition.description)
         call.__name__ = call.__qualname__ = name
         call.is_loop_bound = True  # type: ignore[attr-defined]
         marked = tool(
             name=name,
-            description=definitions.safe_description(definition, self._options.max_description) or None,
+            description=definitions.truncate(clean_description, self._options.max_description).strip() or None,
             schema=definitions.safe_schema(definition, self._options.max_description, label),
             once=True,  # The effects of the tool are unknown, and the hints of the server cannot be trusted.
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,

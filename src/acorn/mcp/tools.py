@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import unified_diff
 from functools import cached_property, partial
@@ -113,17 +113,13 @@ def _read_pins(path: Path) -> JsonObject:
 
 def _write_pins(path: Path, content: JsonObject) -> None:
     """Write the pin file. The file is replaced in one operation, because another process may read it."""
+    new_file = path.with_name(f".{path.name}{os.urandom(8).hex()}")
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(_json_text(content) + "\n")
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
-            raise
+        new_file.write_text(_json_text(content) + "\n", encoding="utf-8")
+        new_file.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            new_file.unlink()
         raise AcornError(
             f"Cannot write the pin file `{path}` of an MCP server: {error.strerror}. Set `pin` to a path in a writable "
             f"folder."
@@ -275,11 +271,6 @@ def _tool_name(prefix: str, name: str) -> str:
     if len(full_name) <= _MAX_NAME:
         return full_name
     return f"{full_name[: _MAX_NAME - 9]}_{_digest(name)[:8]}"
-
-
-def safe_description(definition: Definition, limit: int) -> str:
-    """Return the description of a tool for the model, without invisible characters and cut after `limit` characters."""
-    return truncate(clean(definition.description), limit).strip()
 
 
 def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:

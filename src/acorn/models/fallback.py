@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import is_not
-from typing import NamedTuple, NoReturn, cast
+from typing import NamedTuple, cast
 from weakref import finalize, ref
 
 from pydantic_core import to_json
@@ -130,23 +130,19 @@ class CircuitRegistry:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._by_address: dict[tuple[str, str], Circuit] = {}
-        self._by_object: dict[int, Circuit] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_address) + len(self._by_object)
+        self._circuits: dict[tuple[str, str] | int, Circuit] = {}
 
     def of(self, declared: object) -> Circuit:
         """Return the circuit for a value of the `model` setting: a model id, a model dict or a model object."""
         if isinstance(declared, str) or is_json_object(declared):
-            return self._by_address.setdefault(_model_address(declared), Circuit(self._clock))
-        circuit = self._by_object.get(id(declared))
+            return self._circuits.setdefault(_model_address(declared), Circuit(self._clock))
+        circuit = self._circuits.get(id(declared))
         if circuit is None:
             circuit = Circuit(self._clock)
             # An object with slots does not support weak references. Its circuit exists for one run only.
             with suppress(TypeError):
-                finalize(declared, self._by_object.pop, id(declared), None).atexit = False
-                circuit = self._by_object.setdefault(id(declared), circuit)
+                finalize(declared, self._circuits.pop, id(declared), None).atexit = False
+                circuit = self._circuits.setdefault(id(declared), circuit)
         return circuit
 
     def clear(self) -> None:
@@ -155,8 +151,7 @@ class CircuitRegistry:
         Tests call this method because a new test server may get the address of an earlier server, and with it the open
         circuit of the earlier server.
         """
-        self._by_address.clear()
-        self._by_object.clear()
+        self._circuits.clear()
 
 
 def _model_address(declared: str | JsonObject) -> tuple[str, str]:
@@ -283,11 +278,6 @@ class FallbackChain(AttemptingModel):
         self.is_mixed = len({link.reader for link in links}) > 1
         """Whether the chain contains models that cannot read each other's reasoning."""
 
-    @classmethod
-    def of(cls, models: Sequence[Model], circuits: CircuitRegistry = CIRCUITS) -> FallbackChain:
-        """Create a chain from a list of model objects, and find or create their circuit breakers in `circuits`."""
-        return cls([FallbackLink(model, circuits.of(model), reasoning_reader(model)) for model in models])
-
     def wrap_inner(self, wrap: Callable[[Model], Model]) -> FallbackChain:
         """Return a copy of the chain that contains the result of `wrap(model)` in place of each model."""
         return FallbackChain([replace(link, model=wrap(link.model)) for link in self.links])
@@ -413,21 +403,18 @@ class _ChainAttempts:
             if self._next is not None:
                 return True
         others = [other for other in self._failed if other is not failure]
-        if others:
-            self._raise(error, others)
-        return False
-
-    def _raise(self, last: ModelError, others: list[_FailedLink]) -> NoReturn:
-        errors = [*(failed.error for failed in others if failed.error is not None), last]
-        causes = "; ".join(failed.describe() for failed in others)
+        if not others:
+            return False
+        errors = [*(other.error for other in others if other.error is not None), error]
+        causes = "; ".join(other.describe() for other in others)
         raise ModelError(
-            f"{str(last).rstrip('.')}. The other models of the list also did not answer: {causes}.",
-            provider=last.provider,
-            status=last.status,
-            retryable=last.retryable,
-            retry_after=last.retry_after,
-            timed_out=any(error.timed_out for error in errors),
-        ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else last)
+            f"{str(error).rstrip('.')}. The other models of the list also did not answer: {causes}.",
+            provider=error.provider,
+            status=error.status,
+            retryable=error.retryable,
+            retry_after=error.retry_after,
+            timed_out=any(cause.timed_out for cause in errors),
+        ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else error)
 
 
 class _ChainAttempt(ModelAttempt):

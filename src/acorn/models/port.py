@@ -7,7 +7,7 @@ message therefore edits a copy.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeGuard
@@ -217,6 +217,15 @@ def check_response(response: object, model: Model) -> ModelResponse:
         case _:
             parts = "`content` (text), `tool_calls` (a list of `RawCall`) and `usage` (a `Usage`)"
             raise wrong_value(model, f"return a `ModelResponse` with {parts}", response)
+
+
+async def complete_async(model: Model, request: ModelRequest) -> ModelResponse:
+    """Return the response of a model. Raise `ModelError` if the `acomplete` of a custom model is not async."""
+    response: object = model.acomplete(request)
+    if not isinstance(response, Awaitable):
+        raise wrong_value(model, "return its response from an `async def acomplete`", response)
+    answer: ModelResponse = await response
+    return answer
 
 
 def wrong_value(model: Model, must: str, value: object) -> ModelError:

@@ -115,7 +115,7 @@ class SentPart(list[Message]):
     `insert_at`, and `last`, which is placed at the end. The list is empty until `filled` copies the messages into it.
     """
 
-    __slots__ = ("_count", "_insert_at", "_inserted", "_last", "_sent")
+    __slots__ = ("_count", "_insert_at", "_inserted", "_last", "_sent", "length")
 
     def __init__(
         self, sent: SentMessages, insert_at: int = 0, inserted: Message | None = None, last: Message | None = None
@@ -123,6 +123,7 @@ class SentPart(list[Message]):
         super().__init__()
         self._sent, self._count = sent, len(sent.messages)
         self._insert_at, self._inserted, self._last = insert_at, inserted, last
+        self.length = self._count + (inserted is not None) + (last is not None)
 
     def filled(self) -> list[Message]:
         """Return this list, after its first call has copied the messages into it."""
@@ -140,16 +141,11 @@ class SentPart(list[Message]):
             return self._sent.media
         return [*media_of(self._inserted), *self._sent.media]
 
-    @property
-    def length(self) -> int:
-        """The number of messages, also while the list is empty."""
-        return self._count + (self._inserted is not None) + (self._last is not None)
-
     def encoded(self, encode: Callable[[Message], T]) -> list[T]:
         return self._with_extra(self._sent.encoded(encode, self._count), encode)
 
     def total(self, measure: Callable[[Message], int]) -> int:
-        return self._sent.total(measure, self._count) + sum(self._with_extra([], measure))
+        return sum(self._with_extra([], measure)) + self._sent.total(measure, self._count)
 
     def _with_extra(self, results: list[T], encode: Callable[[Message], T]) -> list[T]:
         if self._inserted is not None:
@@ -194,6 +190,8 @@ class ModelRequest:
 
     messages: list[Message]
     """The messages in OpenAI's format."""
+    message_count: int = field(init=False, repr=False)
+    """The number of messages."""
     tools: list[JsonObject]
     """The function definitions in OpenAI's format, and the unchanged dicts of hosted tools."""
     temperature: float
@@ -214,12 +212,6 @@ class ModelRequest:
     A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
     the request itself.
     """
-
-    @property
-    def message_count(self) -> int:
-        """The number of messages."""
-        messages: list[Message] = self.__dict__["messages"]
-        return messages.length if isinstance(messages, SentPart) else len(messages)
 
     @property
     def media(self) -> Sequence[SentMedium]:
@@ -284,6 +276,7 @@ class ModelRequest:
 
 def _set_messages(request: ModelRequest, messages: list[Message]) -> None:
     request.__dict__["messages"] = messages
+    request.message_count = messages.length if isinstance(messages, SentPart) else len(messages)
 
 
 def _read_messages(request: ModelRequest) -> list[Message]:

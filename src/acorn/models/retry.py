@@ -26,7 +26,17 @@ from acorn._base.clock import current_clock
 from acorn._base.log import logger
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, Model, ModelResponse, Price, RetryEvent, can_stream, check_response, report_retry
+from acorn.models.port import (
+    Delta,
+    Model,
+    ModelResponse,
+    Price,
+    RetryEvent,
+    can_stream,
+    check_response,
+    complete_async,
+    report_retry,
+)
 from acorn.models.request import ModelRequest
 from acorn.types import JsonObject
 
@@ -137,7 +147,7 @@ class AttemptingModel(ABC):
         for attempt in self.attempts(request):
             with attempt, attempt.in_progress:
                 await attempt.aacquire()
-                response = await attempt.model.acomplete(attempt.request())
+                response = await complete_async(attempt.model, attempt.request())
                 return attempt.add_first(check_response(response, attempt.model))
         raise AssertionError("The attempts ended without a response or an error. This is a bug in acorn.")
 
@@ -178,7 +188,7 @@ def _astream(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
 
 
 async def _acomplete_as_stream(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
-    for delta in as_deltas(await model.acomplete(request)):
+    for delta in as_deltas(await complete_async(model, request)):
         yield delta
 
 

@@ -356,12 +356,16 @@ class DatabaseStore(ABC):
         root = _to_run(locked.fetchone())
         if row is None or root is None:
             raise StoreError(
-                f"Request {request_id!r} is not open in {self._name}. Its run may have withdrawn the request."
+                f"Request {request_id!r} is not open in {self._name}. Its run may have withdrawn the request. "
+                f"`acorn runs --store {self._name}` lists the open requests."
             )
         *request_row, answered = row
         if answered is not None:
             at = sql.to_datetime(answered).astimezone(UTC)
-            raise StoreError(f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC.")
+            raise StoreError(
+                f"Request {request_id} was already answered at {at:%Y-%m-%d %H:%M} UTC. "
+                f"Resume its run without an answer."
+            )
         transaction.execute(sql.SET_ANSWER, [text, root.number, request_id])
         # A worker continues a delivered run after the first answer.
         status = "queued" if root.is_delivered and root.status == "waiting" else root.status

@@ -16,7 +16,7 @@ from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import assistant_message, change_of
 from acorn.thread import messages
 from acorn.thread.events import ConversationEvent, ThreadEvents, to_finite_json
-from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
+from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_list_or_tuple
 
 _TURN_KEYS = ("role", "content", "tool_calls")
 _Here = tuple[str, int, float]
@@ -191,7 +191,7 @@ class _ForkWriter:
         self._append_results()
         here = (self._run_id, event.iteration, self._at)
         if messages.is_turn(event):
-            self._append(self._turn_entry(here, messages.messages_of(group)[0]))
+            self._append(self._turn_entry(here, group))
         elif isinstance(event, thread.SummaryEvent):
             self._apply_summary(here, event)
         elif isinstance(event, thread.HumanInputRequestedEvent) and event.tool_call_id is not None:
@@ -218,18 +218,20 @@ class _ForkWriter:
             self._append(journal.ToolResultsAdded(*here, results, None, len(self._history)))
             self._results = []
 
-    def _turn_entry(self, here: _Here, message: Message) -> journal.Entry:
-        calls = _parse_calls(message.get("tool_calls") or ())
-        extra: JsonObject = {key: value for key, value in message.items() if key not in _TURN_KEYS}
-        for call in calls or ():
-            self._called_tools[call.id] = (call.name, call.arguments)
-        if calls is None or not isinstance(message.get("content"), str):
-            # The user wrote the message in another format, so it stays unchanged.
-            return journal.MessagesAdded(*here, (message,))
-        stop = "tool_calls" if calls else "stop"
-        return journal.ModelResponded(
-            *here, self._at, "", message["content"], None, calls, copy_json(extra), stop, None, Usage(), None, 0, ()
+    def _turn_entry(self, here: _Here, group: Sequence[thread.AgentEvent]) -> journal.Entry:
+        message, text = messages.messages_of(group)[0], getattr(group[0], "content", "")
+        called = [event for event in group if isinstance(event, thread.ToolCallEvent)]
+        calls = tuple(
+            journal.CalledTool(call.tool_call_id, call.tool_name, messages.arguments_of(call)) for call in called
         )
+        self._called_tools |= {call.id: (call.name, call.arguments) for call in calls}
+        extra = copy_json({key: value for key, value in message.items() if key not in _TURN_KEYS})
+        stop = "tool_calls" if calls else "stop"
+        response = journal.ModelResponded(
+            *here, self._at, "", text, None, calls, extra, stop, None, Usage(), None, 0, ()
+        )
+        # A message that the user wrote in another format stays unchanged.
+        return response if assistant_message(response) == message else journal.MessagesAdded(*here, (message,))
 
     def _apply_summary(self, here: _Here, event: thread.SummaryEvent) -> None:
         """Append a `Compacted` entry, which replaces a part of the message history with a summary."""
@@ -240,20 +242,6 @@ class _ForkWriter:
             journal.Compacted(*here, self._at, "", event.summary, start, stop - start, copies, steps, Usage(), None)
         )
         self._history[start : start + len(added)] = added
-
-
-def _parse_calls(calls: Iterable[Any]) -> tuple[journal.CalledTool, ...] | None:
-    """Convert the tool calls of a message to `CalledTool` objects, or return None if a call has another format."""
-    called: list[journal.CalledTool] = []
-    for call in calls:
-        function = call.get("function") if is_json_object(call) else None
-        if not is_json_object(function) or call.keys() != {"id", "type", "function"}:
-            return None
-        tool_call = journal.CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
-        if not all(isinstance(value, str) for value in tool_call) or function.keys() != {"name", "arguments"}:
-            return None
-        called.append(tool_call)
-    return tuple(called)
 
 
 def _result_message(event: thread.ToolResultEvent | thread.ErrorEvent) -> journal.ResultMessage:
@@ -282,14 +270,13 @@ def discard_outdated_extras(events: Sequence[thread.AgentEvent]) -> None:
             if isinstance(event, thread.ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
                 event.raw_arguments = None
         first = group[0]
-        rest = first.rest if isinstance(first, ConversationEvent) else None
-        if isinstance(first, ConversationEvent) and rest:
+        if isinstance(first, ConversationEvent) and first.rest:
             # An empty `rest` still makes this message a separate turn.
-            first.rest = dict(rest)
+            rest = first.rest = dict(first.rest)
             if "content" in rest and not _content_agrees(first, text_of(rest["content"])):
-                del first.rest["content"]
+                del rest["content"]
             if "tool_calls" in rest and not _calls_agree(group, rest["tool_calls"]):
-                del first.rest["tool_calls"]
+                del rest["tool_calls"]
 
 
 def _matches_arguments(raw: str | None, args: JsonObject) -> bool:

@@ -26,7 +26,16 @@ from acorn.thread.events import (
     as_events,
     to_finite_json,
 )
-from acorn.types import TOOL_ERROR, JsonObject, Message, MessageCall, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import (
+    TOOL_ERROR,
+    CalledFunction,
+    JsonObject,
+    Message,
+    MessageCall,
+    is_json_object,
+    is_list_or_tuple,
+    is_mapping,
+)
 
 DatedMessage = tuple[Message, int]
 """A message and its iteration."""
@@ -226,10 +235,15 @@ def _message(events: Sequence[MessagePart]) -> Message:
         message = {"role": first.role, "content": first.content}
     calls = [event for event in events if isinstance(event, ToolCallEvent)]
     if calls:
-        message["tool_calls"] = [_function(call) for call in calls]
+        message["tool_calls"] = list(map(_message_call, calls))
     return message
 
 
-def _function(call: ToolCallEvent) -> MessageCall:
-    arguments = to_json_text(call.args) if call.raw_arguments is None else call.raw_arguments
-    return {"id": call.tool_call_id, "type": "function", "function": {"name": call.tool_name, "arguments": arguments}}
+def _message_call(event: ToolCallEvent) -> MessageCall:
+    function: CalledFunction = {"name": event.tool_name, "arguments": arguments_of(event)}
+    return {"id": event.tool_call_id, "type": "function", "function": function}
+
+
+def arguments_of(event: ToolCallEvent) -> str:
+    """Return the JSON text of the arguments of a tool call."""
+    return to_json_text(event.args) if event.raw_arguments is None else event.raw_arguments

@@ -44,9 +44,7 @@ def _json_body(value: object) -> str:
 
 
 def _result_body(result: object) -> str:
-    if isinstance(result, str):
-        return escape_xml(str.__str__(result))
-    return "null" if result is None else _json_body(result)
+    return escape_xml(str.__str__(result)) if isinstance(result, str) else _json_body(result)
 
 
 # Writing

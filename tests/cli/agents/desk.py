@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from acorn import ask_human, module, tool
@@ -57,7 +58,7 @@ class Curious(module[str, str]):
 
 
 def echo(request: ModelRequest) -> Reply | Failure:
-    text = request.messages[-1]["content"].partition("<result>")[2].partition("</result>")[0]
+    text = request.messages[-1]["content"].partition("<input>")[2].partition("</input>")[0]
     if text == "bad":
         return Failure(status=400)
     return finish(f"{text} ({sum(message['role'] == 'user' for message in request.messages)})")
@@ -65,6 +66,18 @@ def echo(request: ModelRequest) -> Reply | Failure:
 
 class Echo(module[str, str]):
     """Echo."""
+
+    model = ScriptedModel(echo)
+
+
+@dataclass
+class Order:
+    text: str
+    limit: int = 3
+
+
+class Orders(module[Order, str]):
+    """Echo an order."""
 
     model = ScriptedModel(echo)
 

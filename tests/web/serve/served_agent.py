@@ -117,7 +117,7 @@ class Echo(module[str, str]):
     """Say it again."""
 
     model = ScriptedModel(
-        lambda request: finish(str(request.messages[-1]["content"]).partition("<result>")[2].partition("</result>")[0]),
+        lambda request: finish(str(request.messages[-1]["content"]).partition("<input>")[2].partition("</input>")[0]),
         chunk_size=3,
     )
 

@@ -16,7 +16,7 @@ from itertools import islice, product
 from typing import Any, TypeVar
 
 from acorn._formats.schema import regex
-from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
+from acorn._formats.schema.generate import JsonSchema, implied_type, inline_refs, resolve_ref
 from acorn.errors import AcornError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
@@ -73,7 +73,7 @@ class _Examples:
             return self.value(_merge(schema, schema["allOf"], self.top), path, number)
         if "anyOf" in schema or "oneOf" in schema:
             return self._value_of_union(schema, path, number)
-        kind = schema.get("type", _implied_type(schema))
+        kind = schema.get("type", implied_type(schema) or "string")
         if is_json_list(kind):
             return self._value_of_any([{**schema, "type": name} for name in kind], path, number)
         return self._value_of_type(str(kind), schema, path, number)
@@ -192,16 +192,6 @@ def _pick(values: Iterable[T], number: int, schema: JsonSchema, path: str) -> T:
 
 def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _implied_type(schema: JsonSchema) -> str:
-    """Return the JSON type of a schema that has no `type` keyword. Its other keywords determine the type."""
-    if {"properties", "required", "additionalProperties", "patternProperties"} & schema.keys():
-        return "object"
-    if {"items", "prefixItems", "minItems"} & schema.keys():
-        return "array"
-    is_number = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} & schema.keys()
-    return "number" if is_number else "string"
 
 
 def _merge(schema: JsonSchema, others: list[object], top: JsonSchema) -> JsonSchema:

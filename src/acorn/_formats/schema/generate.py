@@ -33,10 +33,8 @@ def schema_of(
     source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True, mode: JsonSchemaMode = "validation"
 ) -> JsonSchema:
     """Return the JSON Schema of a Pydantic class or type adapter. The top level is never only a `$ref`."""
-    if isinstance(source, TypeAdapter):
-        schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
-    else:
-        schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
+    generate = source.json_schema if isinstance(source, TypeAdapter) else source.model_json_schema
+    schema = generate(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     # The schema of a recursive class is a `$ref` at the top level, but providers require `"type": "object"`.
     return inline_refs(schema, schema)
 
@@ -103,6 +101,23 @@ def inline_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
     return node
 
 
+_KEYWORDS = {
+    "object": ("properties", "additionalProperties", "patternProperties", "required", "propertyNames"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""A dict that maps a type to the keywords that imply it."""
+
+
+def implied_type(schema: JsonSchema) -> str:
+    """Return the type that follows from the other keywords of a schema, for a schema without `type`.
+
+    For example, `minLength` implies `string`. Return "" if no keyword implies a type.
+    """
+    return next((kind for kind, keywords in _KEYWORDS.items() if not schema.keys().isdisjoint(keywords)), "")
+
+
 class _Generator(GenerateJsonSchema):
     # Pydantic omits a default value that JSON cannot represent. The tool function still uses this default value.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
@@ -143,7 +158,7 @@ class _Generator(GenerateJsonSchema):
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         generated = super().enum_schema(schema)
-        generated["enum"] = _unique(generated["enum"])  # An enum member may be an alias of another member.
+        generated["enum"] = unique(generated["enum"])  # An enum member may be an alias of another member.
         return generated
 
     def arguments_schema(self, schema: core_schema.ArgumentsSchema) -> JsonSchemaValue:
@@ -177,7 +192,7 @@ class _Generator(GenerateJsonSchema):
         return super().encode_default(dft)
 
 
-def _unique(values: list[Any]) -> list[Any]:
+def unique(values: list[Any]) -> list[Any]:
     """Return a list without repeated values, which may be unhashable."""
     return [value for index, value in enumerate(values) if value not in values[:index]]
 
@@ -195,7 +210,7 @@ def _add_items(schema: JsonSchemaValue) -> None:
     change.
     """
     if schema.get("type") == "array" and "items" not in schema:
-        members = _unique(schema.get("prefixItems", []))
+        members = unique(schema.get("prefixItems", []))
         schema["items"] = {} if not members else members[0] if len(members) == 1 else {"anyOf": members}
 
 

@@ -15,15 +15,16 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Sized
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
 from acorn._formats.json import excerpt, first_items, shorten, to_compact_json
-from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref
+from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref, unique
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
 _TYPES = {"string": "string", "integer": "integer", "number": "float"}
@@ -46,7 +47,9 @@ _MAX_DEPTH = 8
 _MAX_ERRORS = 10_000
 """The number of Pydantic's errors that are assigned to fields. Each of the others counts as one problem."""
 MAX_PROBLEMS = 20
-"""The number of problems in one message, and of values in a description of an enum."""
+"""The number of problems in one message, of values in a description of an enum, and of fields in one of an object."""
+_MAX_TEXT = 20_000
+"""The number of characters in the texts about all problems of one message."""
 
 
 def describe_schema(node: JsonSchema, top: JsonSchema) -> str:
@@ -135,7 +138,8 @@ def _describe_list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
 
 def _describe_object(node: JsonSchema) -> str:
     names = list(node.get("properties", {}))
-    text = "object with " + ", ".join(names) if names else "object"
+    listed = names if len(names) <= MAX_PROBLEMS else [*names[: MAX_PROBLEMS // 2], f"... ({len(names):,} fields)"]
+    text = "object with " + ", ".join(listed) if names else "object"
     count = _describe_count(node.get("minProperties"), node.get("maxProperties"), "key")
     return f"{text}, {count}" if count else text
 
@@ -204,9 +208,14 @@ def describe_problem(problem: Problem, subject: str, received: str) -> str:
             return f"{subject} must be {text}, got {received}"
 
 
+def quote_names(names: Iterable[str]) -> str:
+    """Return a list of names for a message, each in backticks."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def list_names(names: Iterable[str], noun: str = "fields") -> str:
     """Return the part of a message about an unknown name that lists the names that exist."""
-    quoted = ", ".join(f"`{name}`" for name in names)
+    quoted = quote_names(names)
     return f"the {noun} are: {quoted}" if quoted else f"there are no {noun}"
 
 
@@ -220,8 +229,14 @@ def join_problems(texts: Sequence[str], count: int | None = None) -> str:
 
     `count` is the number of all problems, if `texts` does not contain all of them.
     """
-    shown, others = texts[:MAX_PROBLEMS], (len(texts) if count is None else count) - MAX_PROBLEMS
+    shown = [shorten(text, _max_length(texts)) for text in texts[:MAX_PROBLEMS]]
+    others = (len(texts) if count is None else count) - MAX_PROBLEMS
     return "; ".join([*shown, f"{others:,} more"] if others > 0 else shown)
+
+
+def _max_length(problems: Sized) -> int:
+    """Return the number of characters of each text about one of the problems."""
+    return _MAX_TEXT // max(1, min(len(problems), MAX_PROBLEMS))
 
 
 def input_problem(path: str, expected: str, received: str, message: str) -> dict[str, str]:
@@ -242,12 +257,13 @@ def find_problems(
     places: dict[str, tuple[ErrorDetails, _Place]] = {}
     details = error.errors(include_url=False)
     if ignored:
-        details = [each for each in details if len(each["loc"]) != 1 or each["loc"][0] not in ignored]
+        details = [each for each in details if len(each["loc"]) > 2 or ".".join(map(str, each["loc"])) not in ignored]
     others = len(details[_MAX_ERRORS:])
     for detail, place in _find_places(details[:_MAX_ERRORS], 0, _Place((), schema, received), schema):
         places.setdefault(".".join(map(str, place.path)), (detail, place))
     wrong = [path for path in places if path not in ignored]
-    described = [_make_problem(path, *places[path], schema) for path in wrong[:MAX_PROBLEMS]]
+    length = _max_length(wrong)
+    described = [_make_problem(shorten(path, length), *places[path], schema, length) for path in wrong[:MAX_PROBLEMS]]
     undescribed = Problem(path="", expected="", received="", excerpt="", text="", kind="wrong")
     return described + [undescribed] * (len(wrong) - len(described) + (others if len(wrong) > MAX_PROBLEMS else 0))
 
@@ -354,17 +370,12 @@ def _member_node(members: list[JsonSchema], name: int | str, top: JsonSchema) ->
 
 def _find_tags(nodes: list[JsonSchema]) -> dict[str, list[Any]]:
     """Return the fields whose value tells the members of a union apart, with all values of each field."""
-    found: dict[str, list[Any]] = {}
-    owners: dict[str, int] = {}
+    found: dict[str, list[list[Any]]] = {}
     for node in nodes:
         for name, values in _tag_values(node).items():
-            found.setdefault(name, []).extend(values)
-            owners[name] = owners.get(name, 0) + 1
-    return {
-        name: values
-        for name, values in found.items()
-        if owners[name] > 1 and not any(value in values[:index] for index, value in enumerate(values))
-    }
+            found.setdefault(name, []).append(values)
+    shared = {name: [*chain.from_iterable(groups)] for name, groups in found.items() if len(groups) > 1}
+    return {name: values for name, values in shared.items() if values == unique(values)}
 
 
 def _tag_values(node: JsonSchema) -> dict[str, list[Any]]:
@@ -380,9 +391,9 @@ def _is_missing(detail: ErrorDetails) -> bool:
     return detail["type"].startswith("missing")
 
 
-def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSchema) -> Problem:
+def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSchema, length: int) -> Problem:
     kind = _problem_kind(detail, place)
-    text = _problem_text(kind, detail, place, schema)
+    text = shorten(_problem_text(kind, detail, place, schema), length)
     return Problem(
         path=path,
         expected=f"no such field ({text})" if kind == "unknown" else _ARTICLE.sub("", text),

@@ -1,8 +1,9 @@
 """Shapes: a shape is the declared input or output of a module, converted to one Pydantic class.
 
-acorn uses a declared `BaseModel` class directly, and creates a class from a declared list of fields. For any other
-type, acorn creates a class with one field named `result`. `[]` and `None` declare an empty input or output. acorn
-creates the shapes when it creates the class of a module, and validates the inputs and outputs of runs with them.
+acorn uses a declared `BaseModel` class directly, and creates a class from a declared list or dict of fields. For any
+other type, acorn creates a class with one field, named `input` or `result`. `[]` and `None` declare an empty input or
+output. acorn creates the shapes when it creates the class of a module, and validates the inputs and outputs of runs
+with them.
 
 This file also returns the fields of classes that serialize as JSON objects (Pydantic classes, dataclasses and
 TypedDicts). It rejects output schemas with images, audio or files, because a model cannot generate them.
@@ -11,6 +12,7 @@ TypedDicts). It rejects output schemas with images, audio or files, because a mo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import types
@@ -24,7 +26,7 @@ from itertools import islice
 from typing import Any, ForwardRef, NamedTuple, cast, get_args, get_origin
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError, to_json
@@ -39,9 +41,10 @@ from acorn._formats.schema.problems import (
     find_problems,
     input_problem,
     join_problems,
+    quote_names,
 )
 from acorn.errors import DeclarationError, InputError
-from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple
+from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple, is_mapping
 
 
 def has_fields(kind: object) -> bool:
@@ -149,12 +152,12 @@ def _find_media(node: object, top: JsonSchema, path: tuple[str, ...], seen: froz
     return _find_media(inner_nodes, top, path, seen)
 
 
-RESULT = "result"
-"""The name of the only field in a class that acorn creates for a declared type such as `int`."""
+INPUT, RESULT = "input", "result"
+"""The names of the only field in a class that acorn creates for a declared type such as `int`, as input or output."""
 
 _FORMS = (
     "a BaseModel class, a list of fields (`'name'`, `('name', type)` or `('name', type, default)`), "
-    "a type that Pydantic can validate, or [] for none"
+    "a dict of fields (`{'name': type}`), a type that Pydantic can validate, or [] for none"
 )
 
 
@@ -163,8 +166,10 @@ class Shape:
     """The declared input or output of a module, converted to a Pydantic class that validates values."""
 
     schema: type[BaseModel]
-    wrapped: bool = False
-    """Whether the declared type is not a Pydantic class, so that its value is in the field `result` of `schema`."""
+    wrapped: str = ""
+    """The name of the field of `schema` that contains the value, if the declared type is not a Pydantic class."""
+    takes_fields: bool = False
+    """Whether a caller passes the fields of the wrapped type, because it is a dataclass or a TypedDict."""
     where: str = ""
     """The declaring class and attribute for error messages, such as `Agent.final_output`."""
 
@@ -196,6 +201,17 @@ class Shape:
         return schema_of(self.schema, by_alias=False, mode="serialization")
 
     @cached_property
+    def parameters(self) -> JsonSchema:
+        """The JSON Schema of the arguments of a call by a model: `json_schema`, or the schema of a dataclass."""
+        if not self.takes_fields:
+            return self.json_schema
+        definitions: JsonObject = self.json_schema.get("$defs", {})
+        node: JsonSchema = self.json_schema["properties"][self.wrapped]
+        parameters = {**node, **definitions[node["$ref"].rpartition("/")[2]]} if "$ref" in node else dict(node)
+        parameters.pop("$ref", None)
+        return {**parameters, "$defs": definitions} if "#/$defs/" in to_json(parameters).decode() else parameters
+
+    @cached_property
     def is_empty(self) -> bool:
         return not self.schema.model_fields and not self.allows_extra
 
@@ -211,17 +227,17 @@ class Shape:
     def unwrap(self, instance: BaseModel) -> Any:
         """Convert an instance of `schema` to a value of the declared type.
 
-        The result is the instance itself, the value of its field `result`, or None for an empty declaration.
+        The result is the instance itself, the value of its only field, or None for an empty declaration.
         """
         if self.wrapped:
-            return instance.__dict__[RESULT]
+            return instance.__dict__[self.wrapped]
         return None if self.is_empty else instance
 
     def restore(self, data: Any) -> Any:
         """Convert saved JSON data to a value of the declared type, or return the data unchanged if validation fails."""
-        wrapped = {RESULT: data} if self.wrapped else data
+        values = {self.wrapped: data} if self.wrapped else data
         try:
-            text = to_json(wrapped, inf_nan_mode="constants")
+            text = to_json(values, inf_nan_mode="constants")
             return self.unwrap(read_iterators(self.schema.model_validate_json(text, by_alias=True, by_name=True)))
         except (ValidationError, ValueError):
             return data
@@ -237,42 +253,57 @@ class Shape:
         """
         if args:
             return self._from_positional(owner, args, kwargs)
-        names = () if self.allows_extra else kwargs
-        unknown = {
-            name: _describe_option(name) if name in options else f"`{shorten(name)}` is not an input"
-            for name in names
-            if name not in self.accepted_names
-        }
+        if self.takes_fields:
+            return self._validate(owner, {self.wrapped: kwargs}, options, f"{self.wrapped}.")
+        return self._validate(owner, kwargs, options)
+
+    def from_values(self, owner: str, values: JsonObject) -> BaseModel:
+        """Validate the values of the fields of `schema`, as `from_call` does, and return an instance of `schema`."""
+        return self._validate(owner, values)
+
+    def unknown_values(self, values: JsonObject) -> JsonObject:
+        """Return the values that the input does not declare, by their paths."""
+        unknown = {} if self.allows_extra else {n: v for n, v in values.items() if n not in self.accepted_names}
+        fields = values.get(self.wrapped)
+        if self.takes_fields and is_json_object(fields) and not self.parameters.get("additionalProperties", False):
+            unknown |= {f"{self.wrapped}.{n}": v for n, v in fields.items() if n not in self.call_names}
+        return unknown
+
+    def _validate(self, owner: str, values: JsonObject, options: Collection[str] = (), prefix: str = "") -> BaseModel:
+        """Return an instance of `schema`. The paths in an error do not contain the prefix."""
+        unknown = self.unknown_values(values)
         try:
-            instance = read_iterators(self.schema.model_validate(kwargs, by_alias=True, by_name=True))
+            instance = read_iterators(self.schema.model_validate(values, by_alias=True, by_name=True))
         except ValidationError as error:
-            wrong = find_problems(error, self.call_schema, kwargs, unknown)
-            raise self._input_error(owner, wrong, unknown, kwargs) from error
+            wrong = find_problems(error, self.call_schema, values, unknown)
+            raise self._input_error(owner, wrong, unknown, options, prefix) from error
         except PydanticUserError as error:
             raise self._undefined_class(error) from error
         if unknown:
-            raise self._input_error(owner, [], unknown, kwargs)
+            raise self._input_error(owner, [], unknown, options, prefix)
         return instance
 
     def _from_positional(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
         if len(args) == 1 and not kwargs:
+            if self.takes_fields and is_json_object(args[0]):
+                return self.from_call(owner, (), args[0])
             if self.wrapped:
-                return self.from_call(owner, (), {RESULT: args[0]})
+                return self.from_values(owner, {self.wrapped: args[0]})
             if isinstance(args[0], self.schema) and not self.is_empty:
                 try:
                     return read_iterators(args[0])
                 except ValidationError as error:
-                    raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}, {}) from error
+                    raise self._input_error(owner, find_problems(error, self.call_schema, {}), {}) from error
         takes = (
-            f"one value or `{RESULT}=...`"
-            if self.wrapped
+            f"one value or `{self.wrapped}=...`"
+            if self.wrapped and not self.takes_fields
             else "no arguments"
             if self.is_empty
-            else f"keyword arguments, such as `{next(iter(self.schema.model_fields), 'name')}=...`, or one "
-            f"`{self.schema.__name__}` instance"
+            else f"keyword arguments, such as `{next(iter(self.call_fields), 'name')}=...`, or one "
+            f"`{self._class_name}` instance"
         )
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
-        also = f" and keyword arguments {_quote_names(kwargs)}" if kwargs else ""
+        also = f" and keyword arguments {quote_names(kwargs)}" if kwargs else ""
         message = f"`{owner}` takes {takes}, but got the positional {kinds}{also}."
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
@@ -283,9 +314,31 @@ class Shape:
         aliases = {alias: by_name[name] for alias, name in self.names_by_alias.items()}
         return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **by_name}}
 
+    @property
+    def _class_name(self) -> str:
+        kind: Any = self.schema.model_fields[self.wrapped].annotation if self.wrapped else self.schema
+        return getattr(kind, "__name__", str(kind))
+
+    @cached_property
+    def call_fields(self) -> Mapping[str, FieldInfo]:
+        """The fields that a caller passes as keyword arguments."""
+        if not self.takes_fields:
+            return self.schema.model_fields
+        _ = self.json_schema  # Raises a `DeclarationError` if a type hint refers to an undefined class.
+        return fields_of(self.schema.model_fields[self.wrapped].annotation)
+
+    @cached_property
+    def call_names(self) -> frozenset[str]:
+        """The names and the aliases of all arguments of a call."""
+        if not self.takes_fields:
+            return self.accepted_names
+        names = {name for key, field in self.call_fields.items() for name in (key, *aliases_of(field))}
+        # The properties also contain the init-only variables of a dataclass.
+        return frozenset(names.union(self.parameters.get("properties", ())))
+
     @cached_property
     def accepted_names(self) -> frozenset[str]:
-        """The argument names that a call accepts: the names and the aliases of all fields."""
+        """The names and the aliases of all fields of `schema`."""
         return frozenset((*self.schema.model_fields, *self.names_by_alias))
 
     @cached_property
@@ -298,14 +351,22 @@ class Shape:
         return names
 
     def _input_error(
-        self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]
+        self,
+        owner: str,
+        wrong: list[Problem],
+        unknown: Mapping[str, object],
+        options: Collection[str] = (),
+        prefix: str = "",
     ) -> InputError:
-        takes = _quote_names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
-        problems = [_public_problem(problem) for problem in wrong[:MAX_PROBLEMS]]
-        problems += [
-            input_problem(shorten(name), "no such input", excerpt(received[name], 200), unknown[name])
-            for name in islice(unknown, MAX_PROBLEMS - len(problems))
-        ]
+        takes = quote_names(self.call_fields) if self.call_fields else "no arguments"
+        problems: list[dict[str, str]] = []
+        for problem in wrong[:MAX_PROBLEMS]:
+            path = "" if f"{problem['path']}." == prefix else problem["path"].removeprefix(prefix)
+            problems.append(_public_problem({**problem, "path": path}))
+        for path, value in islice(unknown.items(), MAX_PROBLEMS - len(problems)):
+            name = path.removeprefix(prefix)
+            message = _describe_unknown(name, options)
+            problems.append(input_problem(shorten(name), "no such input", excerpt(value, 200), message))
         messages = join_problems([problem["message"] for problem in problems], len(wrong) + len(unknown))
         text = f"Wrong input for `{owner}`: {messages}. It takes {takes}."
         return InputError(text, problems=problems)
@@ -319,8 +380,9 @@ def _public_problem(problem: Problem) -> dict[str, str]:
     return input_problem(path, problem["expected"], received, message)
 
 
-def _describe_option(name: str) -> str:
-    return f"`{name}` is not an input, but an option: `agent.using({name}=...)(...)`"
+def _describe_unknown(name: str, options: Collection[str]) -> str:
+    is_option = f", but an option: `agent.using({name}=...)(...)`" if name in options else ""
+    return f"`{shorten(name)}` is not an input{is_option}"
 
 
 class Shapes(NamedTuple):
@@ -358,13 +420,18 @@ def shape_of(
         raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
     if is_class(declared) and issubclass(declared, BaseModel) and not is_root_class(declared):
         shape = Shape(declared, where=f"{owner}.{attribute}")
-    elif declared is None or declared is type(None) or declared == []:
+    elif declared is None or declared is type(None) or declared in ([], {}):
         return _EMPTY
     elif is_list_or_tuple(declared):
         shape = Shape(_class_from_list(declared, owner, attribute), where=f"{owner}.{attribute}")
+    elif is_mapping(declared):
+        shape = Shape(_class_from_dict(declared, owner, attribute), where=f"{owner}.{attribute}")
     else:
-        fields = {RESULT: (_check_type(declared, owner, attribute), ...)}
-        shape = Shape(_create_class(fields, owner, attribute), wrapped=True, where=f"{owner}.{attribute}")
+        is_input = attribute.startswith("initial")
+        name = INPUT if is_input else RESULT
+        created = _create_class({name: (_check_type(declared, owner, attribute), ...)}, owner, attribute)
+        takes_fields = is_input and has_fields(created.model_fields[name].annotation)
+        shape = Shape(created, name, takes_fields, where=f"{owner}.{attribute}")
     _check_shape(shape, owner, attribute, find_names)
     return shape
 
@@ -406,6 +473,14 @@ def _class_from_list(declared: Sequence[object], owner: str, attribute: str) -> 
     return _create_class(fields, owner, attribute)
 
 
+def _class_from_dict(declared: Mapping[Any, object], owner: str, attribute: str) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for key, definition in declared.items():
+        parts = definition if _is_tuple(definition) else (definition,)
+        name, fields[name] = _read_field((key, *parts), owner, f"{attribute}[{key!r}]")
+    return _create_class(fields, owner, attribute)
+
+
 def _is_tuple(value: object) -> TypeIs[tuple[Any, ...]]:
     return isinstance(value, tuple)
 
@@ -424,16 +499,41 @@ def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, 
             f"not begin with `_`. Rename the field."
         )
     kind = _check_type(parts[1], owner, where) if len(parts) > 1 else str
-    return name, (kind, parts[2] if len(parts) == 3 else ...)
+    default: Any = parts[2] if len(parts) == 3 else ...
+    if isinstance(default, str) and kind is not str and not _accepts(kind, default):
+        raise DeclarationError(
+            f"`{owner}.{where}` has the default {excerpt(default, 200)}, which does not fit its type. "
+            f"For a description, write `Field(description=...)`."
+        )
+    return name, (kind, default)
 
 
-_NOT_TYPES: tuple[type[Any], ...] = (str, ForwardRef, bytes, int, float, dict, set, FieldInfo)
+def _accepts(kind: Any, value: object) -> bool:
+    """Return whether a type accepts a value. Return True if the type cannot be used yet."""
+    try:
+        TypeAdapter[Any](kind).validate_python(value)
+    except ValidationError:
+        return False
+    except Exception:  # A custom type may raise any exception. The class of the fields reports it.
+        return True
+    return True
+
+
+_NOT_TYPES: tuple[type[Any], ...] = (bytes, int, float, dict, set, FieldInfo, functools.partial)
 """Classes whose instances cannot be types. Pydantic's own error messages about such instances are confusing."""
 
 
 def _check_type(declared: Any, owner: str, where: str) -> Any:
+    if isinstance(declared, str | ForwardRef):
+        name = declared if isinstance(declared, str) else declared.__forward_arg__
+        hint = "" if "[" in where else f" For a text field of this name, write `[{excerpt(name, 200)}]`."
+        raise DeclarationError(
+            f"`{owner}.{where}` must be a type, got the text {excerpt(name, 200)}. Write the type without quotes, and "
+            f"define or import it before `{owner}`.{hint}"
+        )
     if isinstance(declared, _NOT_TYPES) or inspect.isroutine(declared) or declared is ...:
-        raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
+        forms = "a type that Pydantic can validate, such as `str`" if "[" in where else _FORMS
+        raise DeclarationError(f"`{owner}.{where}` must be {forms}, got {excerpt(declared, 200)}.")
     if has_fields(declared.__class__):
         name = declared.__class__.__name__
         raise DeclarationError(f"`{owner}.{where}` is an instance of `{name}`. Use the class `{name}` itself.")
@@ -472,13 +572,13 @@ def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[Ba
     except SchemaError as error:
         raise _compile_error(error, owner, attribute) from error
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
+        reason = shorten(str(error).splitlines()[0].partition(" Set `arbitrary_types_allowed")[0])
         raise DeclarationError(
-            f"`{owner}.{attribute}` has a type that Pydantic cannot use: {shorten(str(error).splitlines()[0])} "
-            f"Use {_FORMS}."
+            f"`{owner}.{attribute}` has a type that Pydantic cannot use: {reason} Use {_FORMS}."
         ) from error
     if missing := set(fields) - set(created.model_fields):
         raise DeclarationError(
-            f"`{owner}.{attribute}` declares {_quote_names(sorted(missing))}, which Pydantic does not accept as a "
+            f"`{owner}.{attribute}` declares {quote_names(sorted(missing))}, which Pydantic does not accept as a "
             f"field. Use another name or another type."
         )
     return created
@@ -487,7 +587,7 @@ def _create_class(fields: dict[str, Any], owner: str, attribute: str) -> type[Ba
 def _compile_error(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
     """Return a `DeclarationError` with the field name and the reason, extracted from a long Pydantic error."""
     text = str(error)
-    field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name != RESULT)
+    field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name not in (INPUT, RESULT))
     where = f"the field `{field}` of `{owner}.{attribute}`" if field else f"`{owner}.{attribute}`"
     reason = shorten(text.splitlines()[-1].strip().removeprefix("error: ").rstrip("."))
     if "regex parse error" not in text:
@@ -506,7 +606,3 @@ def aliases_of(field: FieldInfo) -> list[str]:
         return [alias]
     choices = getattr(alias, "choices", [alias] if alias is not None else [])
     return [choice if isinstance(choice, str) else str(choice.path[0]) for choice in choices]
-
-
-def _quote_names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

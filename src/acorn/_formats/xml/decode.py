@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from pydantic import BaseModel, ValidationError
@@ -26,7 +27,7 @@ from pydantic_core import from_json, to_json
 
 from acorn._formats.json import read_iterators, replace_surrogates, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, additional_schema, follow_refs
-from acorn._formats.schema.shape import RESULT, Shape
+from acorn._formats.schema.shape import INPUT, Shape
 from acorn.errors import ParseError
 from acorn.types import JsonObject, JsonValue, is_json_object
 
@@ -285,7 +286,9 @@ def _last_outermost_span(tags: Sequence[re.Match[str]], *, only_filled: bool, is
         depth -= bool(tag["slash"])
         while closed and closed[-1][0] > first.start():
             closed.pop()
-        closed.append((first.start(), tag.end(), is_fenced))
+        start, end, source = first.start(), tag.end(), tag.string
+        is_quoted = source[max(0, start - 1) : start] == source[end : end + 1] == "`"  # A single backtick quotes, too.
+        closed.append((start, end, is_fenced or is_quoted))
     spans: list[_Span] = [*closed]
     opened = [(tag, is_fenced) for tag, is_fenced in opened if tag["filled"] is not None or not only_filled]
     if opened and (not closed or (opened[-1][0].start() > closed[-1][1] and not is_text)):
@@ -344,7 +347,8 @@ def decode_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> 
 def read_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> Any:
     """Convert the last outermost element named `root` to JSON data, with the types that the shape declares.
 
-    The element of a plain type contains the value itself, or an element with the name of the field of `shape`.
+    The element of a plain type contains the value itself. In an output, it may also contain an element with the name
+    of the field of `shape`.
     """
     if len(source) > MAX_SIZE:
         raise ParseError(
@@ -352,17 +356,19 @@ def read_xml(source: str, shape: Shape, root: str, *, trims: bool = False) -> An
             raw_output=source[:1000],
         )
     source = replace_surrogates(source)
-    start, stop = find_answer(source, root, is_text=shape.wrapped)
+    start, stop = find_answer(source, root, is_text=bool(shape.wrapped))
     elements = parse_xml(source, start, stop).children
     if not elements or elements[0].name != root:
         raise ParseError(f"Cannot read the <{root}> element of the response. Write it as valid XML.", raw_output=source)
     element, schema = elements[0], shape.xml_schema
     reader = _XmlReader(source, schema, trims=trims)
+    if shape.wrapped == INPUT:
+        return {INPUT: reader.convert(element, schema["properties"][INPUT])[0]}
     data, misfit = reader.convert(element, schema)
     if shape.wrapped and misfit >= 1 and (not trims or element.text(source).strip()):
-        value, misfit_of_value = reader.convert(element, schema["properties"][RESULT])
+        value, misfit_of_value = reader.convert(element, schema["properties"][shape.wrapped])
         if misfit_of_value < misfit:
-            return {RESULT: value}
+            return {shape.wrapped: value}
     return data
 
 
@@ -399,12 +405,8 @@ class _XmlReader:
 
     def _union(self, element: Element, node: JsonSchema) -> _Reading:
         """Convert an element with each union member, and return the (value, misfit) that has the smallest misfit."""
-        best: _Reading | None = None
-        for member in node.get("anyOf") or node.get("oneOf") or ():
-            reading = self.convert(element, member)
-            if best is None or reading[1] < best[1]:
-                best = reading
-        return best or (element.text(self.source), _MISFIT)
+        readings = [self.convert(element, member) for member in node.get("anyOf") or node.get("oneOf") or ()]
+        return min(readings, key=itemgetter(1), default=None) or (element.text(self.source), _MISFIT)
 
     def _scalar(self, element: Element, node: JsonSchema) -> _Reading:
         value, misfit = _scalar(element.text(self.source), str(node["type"]), trims=self.trims)

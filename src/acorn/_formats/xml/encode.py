@@ -131,8 +131,11 @@ def encode_xml(
     style: XmlStyle | None = None,
     parts: PartCollector | None = None,
     unserializable: list[object] | None = None,
+    field: str = "",
 ) -> str:
     """Encode a value as one XML element with the name `root`, without a trailing newline.
+
+    If `field` is the name of a field of the value, the element contains only the content of this field.
 
     The function adds each content part, such as an image, to `parts`. In the XML, an empty element with the number of
     the content part replaces it, such as `<photo media="1" kind="image" />`. The function appends each object that it
@@ -140,7 +143,16 @@ def encode_xml(
     """
     lines: list[str] = []
     data = to_json_data(value, unserializable, parts or PartCollector(), is_strict=True)
-    _XmlWriter(style or XmlStyle(), lines).write_element(f"<{root}", f"</{root}>", data, value, 0)
+    writer, tag = _XmlWriter(style or XmlStyle(), lines), _name_tag(root)
+    if field and is_json_object(data):
+        info = fields_of(type(value))[field]
+        tag = field_tag(root, info.description, writer.format)
+        data, value = data.get(field), field_values(value)[field]
+        if data is None:
+            data = _special_float(value)
+    if tag.comment:
+        lines.append(tag.comment)
+    writer.write_element(tag.start, tag.end, data, value, 0)
     return "\n".join(lines)
 
 

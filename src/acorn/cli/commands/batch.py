@@ -64,7 +64,14 @@ def batch(
     out = context.obj.reserve_stdout()
     agent = load_agent(target)
     inputs = _read_rows(rows)
-    items = change_settings(agent, model=model, store=choose_store(store, agent.store)).map(
+    for number, row in enumerate(inputs, start=1):
+        if key is not None and (not isinstance(row, dict) or key not in row):
+            raise CommandError(f"Row {number} of `{rows}` has no field `{key}`. Use a field that every row has.")
+    chosen_store = choose_store(store, agent.store)
+    if id is not None and chosen_store is None:
+        name = type(agent).__name__
+        raise CommandError(f"`--id` needs a store, but `{name}` has no store. Use `--store`, as in `--store runs.db`.")
+    items = change_settings(agent, model=model, store=chosen_store).map(
         inputs,
         concurrency=concurrency,
         id=id,
@@ -98,7 +105,7 @@ def _read_rows(file: str) -> list[Any]:
         with os_errors(f"Cannot read `{file}`"):
             text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CommandError(f"Cannot read `{file}`: {error}") from error
+        raise CommandError(f"Cannot read `{file}`: {error}. Save the file as UTF-8.") from error
     if file.lower().endswith(".csv"):
         return list(csv.DictReader(io.StringIO(text, newline="")))
     rows: list[Any] = []
@@ -109,9 +116,14 @@ def _read_rows(file: str) -> list[Any]:
                 rows.append(json.loads(line))
             except ValueError as error:
                 raise CommandError(
-                    f"Line {number} of `{file}` is not valid JSON: {error}. Write one JSON value per line."
+                    f"Line {number} of `{file}` is not valid JSON: {_json_problem(error)}. "
+                    f"Write one JSON value per line."
                 ) from error
     return rows
+
+
+def _json_problem(error: ValueError) -> str:
+    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _result_line(item: Item[Any]) -> JsonObject:

@@ -14,7 +14,7 @@ import typer
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import in_batch, parse_input, read_spec
+from acorn._inside import in_batch, parse_input, read_spec, text_of
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.errors import CommandError, ExitCode, error_message
 from acorn.cli.input import is_text
@@ -121,7 +121,8 @@ class Chat:
         return True
 
     def _send(self, line: str) -> None:
-        values = parse_input(self._agent, {str(self._field.path[0]): line})
+        *outer, name = map(str, self._field.path)
+        values = parse_input(self._agent, {outer[0]: {name: line}} if outer else {name: line})
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
         in_batch(agent, self.name, self._count)
         self._count += 1
@@ -132,10 +133,9 @@ class Chat:
 
     def _show_history(self) -> None:
         for message in self._runs[-1].history if self._runs else ():
-            content = message.get("content")
             calls = ", ".join(call["function"]["name"] for call in message.get("tool_calls") or ())
-            text = content if isinstance(content, str) else "" if content is None else str(content)
-            write(self._out, f"{message['role']}: {clean(text)}{f' [{calls}]' if calls else ''}\n")
+            text = clean(text_of(message.get("content")))
+            write(self._out, f"{message['role']}: {text}{f' [{calls}]' if calls else ''}\n")
 
 
 def _text_field(agent: Agent) -> Option:
@@ -147,7 +147,7 @@ def _text_field(agent: Agent) -> Option:
     if len(candidates) != 1 or any(option.is_required and option is not candidates[0] for option in fields):
         raise CommandError(
             f"Cannot chat with `{type(agent).__name__}`: its input must have one text field, and all other fields must "
-            f"have default values."
+            f"have default values. Use `acorn run` instead."
         )
     return candidates[0]
 

@@ -242,7 +242,7 @@ def fork(
         list[str] | None,
         typer.Option(
             metavar="CALL=VALUE",
-            help="Replace the result of a kept tool call. CALL is its id or tool name. VALUE is JSON or text.",
+            help="Replace the result of an earlier tool call. CALL is its id or tool name. VALUE is JSON or text.",
         ),
     ] = None,
     agent: options.AgentOption = None,

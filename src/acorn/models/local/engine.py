@@ -15,8 +15,8 @@ import ctypes
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -38,16 +38,13 @@ file."""
 
 @dataclass(eq=False)
 class EngineJob:
-    """One request to an engine, with the callback that receives the response."""
+    """One request to an engine, with the parts of the response."""
 
-    body: JsonObject
-    deliver: Callable[[JsonObject | ModelError | None], None]
-    """The function that the thread of the engine calls with each part of the response, and at the end with None.
-
-    If the request fails, the last argument is an error instead of None.
-    """
+    body: JsonObject = field(default_factory=JsonObject)
+    pieces: SimpleQueue[JsonObject | ModelError | None] = field(default_factory=SimpleQueue)
+    """The parts of the response that have arrived. The last part is None, or an error if the request fails."""
     is_stopped: bool = False
-    """Whether the caller has abandoned the request. `deliver` then receives no further part of the response."""
+    """Whether the caller has abandoned the request. `pieces` then receives no further part of the response."""
 
 
 class Engine:
@@ -67,22 +64,13 @@ class Engine:
     def submit(self, job: EngineJob) -> None:
         self._jobs.put(job)
         if self._is_closed:  # The thread may have ended before it received the job.
-            job.deliver(self._closed_error())
+            job.pieces.put(self._closed_error())
 
     def close(self) -> None:
         """Stop the current request, unload the model file, and end the thread."""
         self._is_closed = True
         self._jobs.put(None)
         self._thread.join(_CLOSE_SECONDS)
-
-    def check_settings(self, settings: Mapping[str, int]) -> list[str]:
-        """Return the names of the settings that differ from the settings with which the model file is loaded.
-
-        The first call sets the settings for loading, so it returns an empty list.
-        """
-        if self.settings is None:
-            self.settings = dict(settings)
-        return [key for key in settings if settings[key] != self.settings.get(key)]
 
     def abandon(self) -> None:
         """Keep the llama.cpp server in memory in a forked child, so that it is never destroyed there.
@@ -96,7 +84,7 @@ class Engine:
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.deliver(self._closed_error() if self._is_closed else None if job.is_stopped else self._run_job(job))
+            job.pieces.put(self._closed_error() if self._is_closed else None if job.is_stopped else self._run_job(job))
             del job
         self._server = None
 
@@ -106,12 +94,12 @@ class Engine:
 
             def deliver(piece: JsonObject) -> bool:
                 if not job.is_stopped:
-                    job.deliver(piece)
+                    job.pieces.put(piece)
                 return job.is_stopped or self._is_closed
 
             response = self._server.handle_chat_completions(job.body, deliver)
             if is_json_object(response):
-                job.deliver(response)
+                job.pieces.put(response)
         except ModelError as error:
             return error
         except Exception as error:
@@ -213,7 +201,9 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
             if not _engines:
                 atexit.register(_close_engines)
             file_engine = _engines[path] = Engine(name, path)
-        differing = file_engine.check_settings(settings)
+        if file_engine.settings is None:
+            file_engine.settings = dict(settings)
+        differing = [key for key in settings if settings[key] != file_engine.settings.get(key)]
     if differing:
         raise local_error(
             f"`{name}` is already loaded with other settings ({', '.join(differing)}). A process loads a model file "

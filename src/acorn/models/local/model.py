@@ -15,18 +15,19 @@ the description contains only the field names, because a small model would copy 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 
+from acorn._base.threads import iterate_in_thread
+from acorn._formats.json import text_of
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
+from acorn.models.lanes.openai_chat import ChatReader
 from acorn.models.local import local_error
 from acorn.models.local.download import KNOWN_MODELS, find_weights
 from acorn.models.local.engine import Engine, EngineJob, engine
@@ -34,7 +35,7 @@ from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, g
 from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request import ModelRequest, describe_medium
-from acorn.types import CalledFunction, Content, JsonObject, Message, Usage, is_mapping
+from acorn.types import CalledFunction, JsonObject, Message, is_mapping
 
 PREFIX = "local/"
 """The prefix of the ids of local models."""
@@ -63,8 +64,6 @@ from repeating a name.
 
 _MAX_OUTLINE_DEPTH = 6
 """The number of levels of a schema to describe: fields, lists and unions."""
-
-_Piece = JsonObject | ModelError | None
 
 
 class LocalModel:
@@ -101,20 +100,13 @@ class LocalModel:
         return Price(0.0, 0.0)
 
     @property
-    def path(self) -> Path:
-        """The path of the model file.
-
-        Reading this property raises `ModelError` if the file is missing.
-        """
-        return find_weights(self._file) if self._file in KNOWN_MODELS else _check_file(self.name, Path(self._file))
-
-    @property
     def engine(self) -> Engine:
         """The engine that runs the model file.
 
-        The first access starts the engine.
+        The first access starts the engine. It raises `ModelError` if the file is missing.
         """
-        return engine(self.name, self.path.resolve(), self._settings)
+        path = find_weights(self._file) if self._is_small else _check_file(self.name, Path(self._file))
+        return engine(self.name, path.resolve(), self._settings)
 
     # Sending
 
@@ -131,53 +123,37 @@ class LocalModel:
         return assembly.response()
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reply, body = self._prepare(request)
-        pieces: SimpleQueue[_Piece] = SimpleQueue()
-        job = EngineJob(body, pieces.put)
-        seconds = self._seconds_for(request)
+        return self._deltas(request, EngineJob())
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        job = EngineJob()
+        try:
+            async for delta in iterate_in_thread(lambda: self._deltas(request, job), "acorn-local"):
+                yield delta
+        finally:
+            job.is_stopped = True
+
+    def _deltas(self, request: ModelRequest, job: EngineJob) -> Iterator[Delta]:
+        reply, job.body = self._prepare(request)
+        # The time limit is the timeout in the model dict or the time that the run has left, whichever is shorter.
+        seconds = min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
         deadline = None if seconds is None else time.monotonic() + seconds
-        with self._running(job):
+        try:
+            self.engine.submit(job)
             while True:
                 try:
-                    piece = pieces.get(timeout=None if deadline is None else max(0.001, deadline - time.monotonic()))
+                    piece = job.pieces.get(
+                        timeout=None if deadline is None else max(0.001, deadline - time.monotonic())
+                    )
                 except Empty:
-                    raise self._timeout_error(seconds) from None
+                    raise local_error(
+                        f"`{self.name}` did not answer in {seconds:.1f} s. Increase `timeout` in the model dict or the "
+                        f"time limit of the run, or shorten the prompt or the output.",
+                        retryable=True,
+                    ) from None
                 if piece is None:
                     return
                 yield from reply.read(piece)
-
-    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        loop = asyncio.get_running_loop()
-        reply, body = await asyncio.to_thread(self._prepare, request)  # A large schema needs a long time.
-        pieces: asyncio.Queue[_Piece] = asyncio.Queue()
-
-        def deliver(piece: _Piece) -> None:
-            try:
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # The event loop is closed, so no caller waits any more.
-                job.is_stopped = True
-
-        job = EngineJob(body, deliver)
-        seconds = self._seconds_for(request)
-        deadline = None if seconds is None else loop.time() + seconds
-        with self._running(job):
-            while True:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        piece = await pieces.get()
-                except TimeoutError:
-                    raise self._timeout_error(seconds) from None
-                if piece is None:
-                    return
-                for delta in reply.read(piece):
-                    yield delta
-
-    @contextmanager
-    def _running(self, job: EngineJob) -> Generator[None]:
-        """Send a job to the engine, and stop the job at the end of the `with` block."""
-        self.engine.submit(job)
-        try:
-            yield
         finally:
             job.is_stopped = True
 
@@ -229,20 +205,6 @@ class LocalModel:
             )
         return messages
 
-    def _seconds_for(self, request: ModelRequest) -> float | None:
-        """Return the maximum number of seconds for a response, or None for no limit.
-
-        The result is the timeout in the model dict or the time that the run has left, whichever is shorter.
-        """
-        return min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
-
-    def _timeout_error(self, seconds: float | None) -> ModelError:
-        return local_error(
-            f"`{self.name}` did not answer in {seconds:.1f} s. Increase `timeout` in the model dict or the "
-            f"time limit of the run, or shorten the prompt or the output.",
-            retryable=True,
-        )
-
 
 class _ReplyReader:
     """A decoder that converts the parts of one response from the engine to deltas.
@@ -254,6 +216,7 @@ class _ReplyReader:
     def __init__(self, model: str, tools: list[str]) -> None:
         self._model = model
         self._tools = tools
+        self._chunks = ChatReader()
         self._head = ""
         """The text before the arguments of a call, if there are several tools."""
         self._has_started = False
@@ -263,24 +226,18 @@ class _ReplyReader:
             raise piece
         if "error" in piece:
             raise self._error(piece["error"])
-        usage = piece.get("usage")
-        if usage:
-            details: JsonObject = usage.get("prompt_tokens_details") or {}
-            cached = details.get("cached_tokens", 0)
-            counts = Usage(usage["prompt_tokens"], usage["completion_tokens"], cached, requests=1)
-            yield Delta(usage=counts, cost=0.0, model=self._model)
-        for choice in piece.get("choices", ()):
-            text = choice["delta"].get("content")
-            if text:
-                yield from self._read_text(text)
-            if reason := choice.get("finish_reason"):
-                yield Delta(stop_reason="length" if reason == "length" else "tool_calls" if self._tools else "stop")
-
-    def _read_text(self, text: str) -> Iterator[Delta]:
-        if not self._tools:
-            yield Delta(content=text)
+        delta = self._chunks.read(piece)
+        if delta is None:
             return
-        if not self._has_started:
+        delta.model, delta.cost = self._model, 0.0
+        if self._tools:
+            delta.calls, delta.content = tuple(self._read_call(delta.content)), ""
+            if delta.stop_reason == "stop":
+                delta.stop_reason = "tool_calls"
+        yield delta
+
+    def _read_call(self, text: str) -> Iterator[CallDelta]:
+        if text and not self._has_started:
             name = self._tools[0]
             if len(self._tools) > 1:
                 self._head += text
@@ -289,9 +246,9 @@ class _ReplyReader:
                     return
                 name = head.removeprefix('{"name": "')
             self._has_started = True
-            yield Delta(calls=(CallDelta(0, None, name),))
+            yield CallDelta(0, None, name)
         if text:
-            yield Delta(calls=(CallDelta(0, arguments=text),))
+            yield CallDelta(0, arguments=text)
 
     def _error(self, error: JsonObject) -> ModelError:
         if error.get("type") == "exceed_context_size_error":
@@ -334,7 +291,7 @@ def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
 
     If `is_named` is true, the text of each tool call contains the tool name. Otherwise it contains only the arguments.
     """
-    role, text = str(message["role"]), _text(message.get("content"))
+    role, text = str(message["role"]), text_of(message.get("content"))
     if role in ("system", "developer"):
         return "system", text
     if role == "tool":
@@ -349,12 +306,6 @@ def _call(function: CalledFunction, is_named: bool) -> str:
     if not is_named:
         return function["arguments"]
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
-
-
-def _text(content: Content | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join([part["text"] for part in content])
 
 
 def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:

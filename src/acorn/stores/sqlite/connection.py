@@ -77,7 +77,7 @@ _EXPLANATIONS = {
     ("SQLITE_CORRUPT", "SQLITE_NOTADB"): (
         "{name} is damaged ({error}). Restore a backup, or recover the data with SQLite's command `.recover`."
     ),
-    ("",): "SQLite reported an error for {name} ({error}).",
+    ("",): "SQLite reported an error for {name} ({error}). Check the file and its disk, then resume the run.",
 }
 """A dict that maps prefixes of the names of SQLite errors to explanations."""
 

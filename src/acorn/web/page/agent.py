@@ -62,7 +62,7 @@ def docstring_line(agent: AgentOrClass) -> str:
 
 def _shape(shape: Shape) -> JsonObject:
     # This schema has field names instead of aliases, because the input of a stored run has field names.
-    return {"schema": shape.xml_schema, "wrapped": shape.wrapped, "empty": shape.is_empty}
+    return {"schema": shape.xml_schema, "wrapped": bool(shape.wrapped), "empty": shape.is_empty}
 
 
 def secrets_of(agent: Agent) -> set[str]:

@@ -31,6 +31,8 @@ _CONTENT_TYPES = {
     "svg": "image/svg+xml",
 }
 SHELL = "index.html"
+_SAVED_PAGE = "saved.html"
+"""The template of an exported file, with placeholders in braces."""
 
 
 class StaticFile(NamedTuple):
@@ -60,24 +62,6 @@ _SCRIPTS = ("text", "dom", "value", "requests", "view")
 """The names of the viewer's scripts. A script follows the scripts that it imports."""
 _IMPORT = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|let|class) (\w+))", re.MULTILINE)
-_HTML = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="acorn-base" content="">
-<meta name="color-scheme" content="light dark">
-<title>acorn</title>
-<style>{style}</style>
-</head>
-<body class="is-file">
-<main id="main" tabindex="-1"></main>
-<script type="application/json" id="saved-run">{data}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
 
 
 def single_page(view: RunView) -> bytes:
@@ -90,7 +74,7 @@ def single_page(view: RunView) -> bytes:
     )
     # The text `</script` would end the element, so every `<` in the data is escaped.
     data = to_json_text(_page_data(view, redactor)).replace("<", "\\u003c")
-    return _HTML.format(policy=policy, style=style, data=data, script=script).encode()
+    return static[_SAVED_PAGE].text.format(policy=policy, style=style, data=data, script=script).encode()
 
 
 def _page_data(view: RunView, redactor: Redactor) -> JsonObject:

@@ -23,11 +23,11 @@ from acorn._inside import (
     read_stored_entries,
     read_without_blobs,
     record_to_json,
-    shorten,
     to_json_data,
     tree_entries,
 )
 from acorn._inside.run_tree import Row, RunTree, tree_of
+from acorn._inside.runs import translate_read_errors
 from acorn.journal import RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
@@ -154,7 +154,7 @@ class StoreRunIndex:
         page, is_last = self._page(conditions, PAGE_SIZE)
         # The time starts after the first query. Otherwise a list from a slow store would never contain inputs.
         deadline = time.monotonic() + self._time_limit
-        runs = [{**_facts_header(facts), **self._summary(facts, deadline)} for facts in page]
+        runs = [{**record_to_json(facts), **self._summary(facts, deadline)} for facts in page]
         return RunList(runs, None if is_last else page[-1].started.isoformat(), len(page))
 
     def _search(self, conditions: RunFilter, redactor: Redactor, deadline: float) -> RunList:
@@ -170,7 +170,7 @@ class StoreRunIndex:
             for number, facts in enumerate(batch, 1):
                 searched += 1
                 if facts.id in candidates and self._contains(facts, query, redactor):
-                    matches.append({**_facts_header(facts), **self._summary(facts)})
+                    matches.append({**record_to_json(facts), **self._summary(facts)})
                 conditions, following = conditions._replace(before=facts.started), batch[number : number + 1]
                 if (following and following[0].started == facts.started) or (is_last and not following):
                     continue
@@ -254,15 +254,10 @@ class StoreRunIndex:
             if status is None:
                 self.forget(run_id)
                 return None
-            for journal_row in journal_rows:
-                try:
+            with translate_read_errors(run_id, self.store):
+                for journal_row in journal_rows:
                     view.tree.add(read_stored_entries([journal_row.entry])[0])
-                except Exception as error:  # The entry may be damaged, or of a later version of acorn.
-                    raise StoreError(
-                        f"Cannot read run {run_id} in {self.name}: {shorten(describe_error(error))}. Another version "
-                        f"of acorn may have written it. The run was not changed."
-                    ) from error
-                view.position = journal_row.position
+                    view.position = journal_row.position
             if status != view.header["status"]:
                 runs = self.store.read(run_id)
                 # A status that is newer than the entries of the view would end its streams too early.
@@ -274,15 +269,6 @@ def _fact_texts(facts: RunFacts) -> list[str]:
     return [*filter(None, (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch))]
 
 
-def _facts_header(facts: RunFacts) -> Header:
-    return {
-        **record_to_json(facts),
-        "usage": record_to_json(facts.usage),
-        "started": facts.started.isoformat(),
-        "updated": facts.updated.isoformat(),
-    }
-
-
 def _stored_header(stored: StoredRun) -> Header:
     record = _read_json(stored.record)
     run = record.get("run") if is_json_object(record) else None
@@ -290,7 +276,7 @@ def _stored_header(stored: StoredRun) -> Header:
     overrides = _read_json(stored.header.overrides) if stored.header.overrides else None
     file = overrides.get("file") if is_json_object(overrides) else None
     return {
-        **_facts_header(stored.facts),
+        **record_to_json(stored.facts),
         "input": _read_json(stored.header.input),
         "output": output,
         "file": Path(file).name if isinstance(file, str) else None,

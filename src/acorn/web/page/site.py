@@ -208,7 +208,9 @@ class Site:
         Return True if the run had no other unanswered request and this process has therefore resumed it.
         """
         if self.store is None:
-            raise StoreError("The page cannot store answers to requests, because it has no store.")
+            raise StoreError(
+                "The page cannot store answers to requests, because it has no store. Start it with `--store`."
+            )
         runs = acorn.runs(self.store)
         request = next((request for request in runs.requests() if request.id == request_id), None)
         if request is None:

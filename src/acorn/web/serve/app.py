@@ -26,17 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import (
-    RESULT,
-    Agent,
-    Redactor,
-    excerpt,
-    is_instance,
-    owned_by,
-    parse_input,
-    read_spec,
-    stored_owner,
-)
+from acorn._inside import Agent, Redactor, excerpt, is_instance, owned_by, parse_input, read_spec, stored_owner
 from acorn._inside.runs import aresume, check_agent
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
@@ -283,8 +273,8 @@ class Service:
         """
         shape = self.spec.input
         if shape.wrapped:
-            values = {RESULT: values}
-        elif shape.is_empty and values is None:
+            return await responses.with_body(request, parse_input, self.agent, {shape.wrapped: values}, is_value=True)
+        if shape.is_empty and values is None:
             values = {}
         return await responses.with_body(request, parse_input, self.agent, values)
 

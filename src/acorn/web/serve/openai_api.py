@@ -130,20 +130,21 @@ def to_history(messages: Sequence[ChatMessage]) -> list[JsonObject]:
 
 def to_input(text: str, shape: Shape) -> object:
     """Convert the text of the last message to the input of the agent, as JSON data."""
-    fields, field = shape.schema.model_fields, text_field(shape)
+    fields, field = shape.call_fields, text_field(shape)
+    is_plain = bool(shape.wrapped) and not shape.takes_fields
     if shape.is_empty:
         return {}
     if field is not None and len(fields) == 1:
-        return text if shape.wrapped else {field: text}
+        return text if is_plain else {field: text}
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
         value = None
     if field is not None:
-        return value if is_json_object(value) and set(value) <= shape.accepted_names else {field: text}
-    if value is None or not (shape.wrapped or is_json_object(value)):
+        return value if is_json_object(value) and set(value) <= shape.call_names else {field: text}
+    if value is None or not (is_plain or is_json_object(value)):
         names = ", ".join(f"`{name}`" for name in fields)
-        kind = "valid JSON (see `/openapi.json`)" if shape.wrapped else f"a JSON object with the fields {names}"
+        kind = "valid JSON (see `/openapi.json`)" if is_plain else f"a JSON object with the fields {names}"
         raise _invalid("messages", f"The last message must contain the input of the agent as {kind}.")
     return value
 
@@ -154,9 +155,11 @@ def text_field(shape: Shape) -> str | None:
     It is the only required text field. If no text field is required, it is the only text field. Return None if there is
     no such field, or if another field is required.
     """
-    fields = shape.schema.model_fields
+    fields = shape.call_fields
     texts = [name for name, field in fields.items() if _is_text(field.annotation)]
     required = [name for name, field in fields.items() if field.is_required()]
+    if shape.takes_fields:  # A field of a TypedDict has no default.
+        required = list(shape.parameters.get("required", ()))
     candidates = [name for name in texts if name in required] or texts
     return candidates[0] if len(candidates) == 1 and required in ([], candidates) else None
 

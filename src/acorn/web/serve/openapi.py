@@ -9,7 +9,7 @@ from pydantic.json_schema import JsonSchemaMode
 
 import acorn
 from acorn import Request
-from acorn._inside import RESULT, Agent, Spec, component_schema, read_spec
+from acorn._inside import Agent, Spec, component_schema, read_spec
 from acorn.types import JsonObject
 from acorn.web.page.agent import docstring_line
 from acorn.web.serve.openai_api import CompletionRequest
@@ -143,7 +143,7 @@ def _component_schemas(spec: Spec) -> JsonObject:
         schemas[name] = schema
     for name, shape in (("Input", spec.input), ("Output", spec.output)):
         if shape.wrapped:
-            schemas[name] = schemas[name]["properties"][RESULT]
+            schemas[name] = schemas[name]["properties"][shape.wrapped]
     if spec.output.is_empty:
         schemas["Output"] = {"type": "null"}
     return schemas

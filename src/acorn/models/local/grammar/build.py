@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from acorn._formats.schema.generate import NAIVE_TIME
+from acorn._formats.schema.generate import NAIVE_TIME, implied_type
 from acorn._formats.schema.regex import UnsupportedPatternError
 from acorn.models.local.grammar.scalars import choice, decimal, json_literal, literal, number, pattern, repeat, sequence
 from acorn.models.local.grammar.schema import FORMATS, NOTES, ZONE, Definitions, InvalidSchemaError, Schema, normalize
@@ -31,6 +31,11 @@ _DECLARED_LENGTH, _DECLARED_ITEMS = 4000, 200
 """The maximum values that acorn uses for `maxLength` and for `maxItems` of a schema."""
 _COUNT = 1000
 """The maximum repetition count in the grammar. The engine rejects counts that are more than twice as high."""
+_SCALARS = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
+_ANYTHING: Schema = {
+    "anyOf": [_SCALARS, {"type": "array", "items": _SCALARS}, {"type": "object", "additionalProperties": _SCALARS}]
+}
+"""The schema that replaces a schema without a type. Its lists and objects are not nested."""
 _STATES = 4000
 """The maximum number of rules with which the grammar selects distinct items."""
 
@@ -130,7 +135,7 @@ class _Builder:
 
     def _value(self, schema: Schema | bool, at: _Position) -> str | None:
         if isinstance(schema, bool):
-            return self._anything(at, 1) if schema else None
+            return self._value(_ANYTHING, at) if schema else None
         if "$ref" in schema:
             return self._reference(schema, at)
         if "const" in schema:
@@ -142,7 +147,7 @@ class _Builder:
         for union in ("anyOf", "oneOf"):
             if union in schema:
                 return self._union(self._options(schema, union), at)
-        kind: JsonValue = schema.get("type", _kind(schema))
+        kind: JsonValue = schema.get("type", implied_type(schema))
         if isinstance(kind, list):
             return self._union([{**schema, "type": one} for one in kind], at)
         return self._of_type(kind, schema, at)
@@ -163,7 +168,7 @@ class _Builder:
             case "null":
                 return self._rule('"null"')
             case _:
-                return self._anything(at, 1)
+                return self._value(_ANYTHING, at)
 
     def _one_of(self, options: Iterable[str | None]) -> str | None:
         rules = [option for option in options if option is not None]
@@ -363,12 +368,7 @@ class _Builder:
             before = [f'({member} ", ")?' for member, _ in members[:first]]
             after = [f'", " {member}' if needed else f'(", " {member})?' for member, needed in members[first + 1 :]]
             return sequence(*before, members[first][0], *after)
-        rows: list[str] = []
-        following = ""
-        for member, _ in reversed(members):
-            rows.append(sequence(member, following))
-            following = self._rule(sequence(f'(", " {member})?', following))
-        return f"{self._rule(choice(reversed(rows)))}?" if rows else ""
+        return self._some_of([member for member, _ in members], 0, len(members)) or ""
 
     def _dict(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")
@@ -393,23 +393,6 @@ class _Builder:
             return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
-    def _anything(self, at: _Position, nesting: int) -> str:
-        """Return the rule for any JSON value.
-
-        Lists and objects may be nested up to `nesting` levels deep.
-        """
-        text = self._string({}, at) or ""
-        options = [text, self._rule(number({}) or ""), '"true"', '"false"', '"null"']
-        if nesting:
-            inner = self._anything(replace(at, level=at.level + 1), nesting - 1)
-            key = self._quoted(repeat("char", 1, _MAX_KEY))
-            pair = self._rule(sequence(key, '": "', inner))
-            options += [
-                self._listed("[", inner, 0, self._limits.items, "]"),
-                self._listed("{", pair, 0, self._limits.items, "}"),
-            ]
-        return self._rule(choice(options))
-
 
 def _key(name: object) -> str:
     """Return an object key as a quoted JSON string.
@@ -417,20 +400,3 @@ def _key(name: object) -> str:
     A key that is not a string is converted to a string first.
     """
     return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
-
-
-def _kind(schema: Schema) -> str:
-    """Return the type that follows from the other keywords of a schema, for a schema without `type`.
-
-    For example, `minLength` implies `string`. Return "" if no keyword implies a type.
-    """
-    return next((kind for kind, keywords in _KEYWORDS.items() if not schema.keys().isdisjoint(keywords)), "")
-
-
-_KEYWORDS = {
-    "object": ("properties", "additionalProperties", "patternProperties", "required", "propertyNames"),
-    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
-    "string": ("pattern", "format", "minLength", "maxLength"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
-"""A dict that maps a type to the keywords that imply it."""

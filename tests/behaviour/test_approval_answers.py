@@ -12,8 +12,8 @@ import pytest
 from tests.behaviour.small_programs import tool_results
 from tests.cases import case
 from tests.cli.conftest import AGENTS
+from tests.web.serve.server import BY_APPROVER, post
 from tests.web.serve.server import app as service_of
-from tests.web.serve.server import post
 
 import acorn
 from acorn import InputError, Paused, Request, ask_human, module, tool
@@ -294,7 +294,7 @@ def test_service_takes_words_and_json_forms_as_answers(tmp_path: Path) -> None:
                 service = service_of(desk(tmp_path / f"{number}-{is_single}.db"))
                 paused = post(service, "/run", {}).json()
                 body: Any = {"answer": answer} if is_single else {"answers": {_request_id(paused): answer}}
-                ended = post(service, f"/runs/{paused['run_id']}/answer", body)
+                ended = post(service, f"/runs/{paused['run_id']}/answer", body, headers=BY_APPROVER)
                 assert (ended.status_code, ended.json()) == (200, "done")
                 assert [amount for _, amount in PAID] == amounts
 
@@ -309,11 +309,14 @@ def test_service_refuses_other_text_for_approval_and_request_stays_open(tmp_path
         with case(answer):
             service = service_of(desk(tmp_path / f"{number}.db"))
             paused = post(service, "/run", {}).json()
-            refused = post(service, f"/runs/{paused['run_id']}/answer", {"answer": answer})
+            refused = post(service, f"/runs/{paused['run_id']}/answer", {"answer": answer}, headers=BY_APPROVER)
             assert refused.status_code == 422
             assert "deny" in refused.text or "reason" in refused.text
             assert PAID == []
-            assert post(service, f"/runs/{paused['run_id']}/answer", {"answer": "no"}).json() == "done"
+            assert (
+                post(service, f"/runs/{paused['run_id']}/answer", {"answer": "no"}, headers=BY_APPROVER).json()
+                == "done"
+            )
 
 
 # The command line

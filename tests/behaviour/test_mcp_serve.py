@@ -12,13 +12,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from tests.cases import case
 from tests.waiting import PATIENCE, comes_true
 
@@ -28,6 +31,8 @@ from acorn.mcp import MCPServer, serve
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
+KEY = "a-key-for-tests-and-nothing-else"
+BEARER = {"Authorization": f"Bearer {KEY}"}
 AGENTS = Path(__file__).parents[1] / "mcp_servers" / "agents.py"
 NAMES = [
     "DeepThought",
@@ -89,7 +94,7 @@ class Session:
 
 def environment(folder: Path) -> dict[str, str]:
     source = str(Path(__file__).parents[2] / "src")
-    return {"ACORN_TEST_FOLDER": str(folder), "PYTHONPATH": source}
+    return {"ACORN_TEST_FOLDER": str(folder), "PYTHONPATH": source, "ACORN_SERVE_KEYS": KEY}
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -315,7 +320,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_mcp_serve_over_http_returns_results_and_errors(tmp_path: Path, address: str) -> None:
-    with Session(tmp_path, lambda: address) as session:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Any]:
+        async with (
+            httpx2.AsyncClient(headers=BEARER, timeout=PATIENCE) as client,
+            streamable_http_client(address, http_client=client) as streams,
+        ):
+            yield streams
+
+    with Session(tmp_path, connect) as session:
         assert text(session.call("shout", input="hello")) == "LOUD"
         assert session.call("failing", input="x").is_error
 
@@ -324,7 +337,7 @@ def test_mcp_client_calls_module_served_by_mcp_serve(address: str) -> None:
     class Asker(module[str, str]):
         """Ask."""
 
-        tools = [MCPServer(address)]
+        tools = [MCPServer(address, headers=BEARER)]
         max_steps = 3
 
     run = Asker(model=ScriptedModel([calling("shout", input="hello"), finish("done")])).run("x")
@@ -337,7 +350,8 @@ def test_mcp_serve_rejects_request_with_foreign_host_header_or_foreign_origin_he
             host, _, path = address.removeprefix("http://").partition("/")
             connection = http.client.HTTPConnection(host, timeout=PATIENCE)
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-            sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+            sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+            sent |= BEARER | headers
             connection.request("POST", f"/{path}", body, sent)
             assert connection.getresponse().status in (403, 421)
             connection.close()
@@ -359,6 +373,10 @@ def test_mcp_serve_with_invalid_modules_or_port_raises_declaration_error(tmp_pat
         serve(Twin, Twin())
     with pytest.raises(DeclarationError, match="`http` must be a port"):
         serve(Twin, http=70000)
+    with pytest.raises(DeclarationError, match="`keys` of `serve` must be a list"):
+        serve(Twin, http=0, keys="a-long-enough-key")
+    with pytest.raises(DeclarationError, match="at least 8 characters"):
+        serve(Twin, http=0, keys=["short"])
 
 
 def test_mcp_serve_with_port_in_use_raises_error_with_port() -> None:
@@ -372,6 +390,8 @@ def test_mcp_serve_with_wrong_arguments_exits_with_2(capsys: pytest.CaptureFixtu
     for words, said in (
         (["nowhere.py"], "There is no file `nowhere.py`"),
         ([TARGETS[1], "--http", "70000"], "Invalid value for '--http'"),
+        ([TARGETS[1], "--key", KEY], "are for a server with `--http`"),
+        ([TARGETS[1], "--http", "0", "--key", KEY, "--no-key"], "cannot be combined"),
     ):
         assert main(["mcp", *words]) == 2
         assert said in capsys.readouterr().err

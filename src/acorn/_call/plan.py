@@ -261,5 +261,6 @@ def origin_of(agent: AgentBase) -> Origin:
         if isinstance(value, _STORABLE) and to_json_data(value) == value
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
-    batch, index = agent.__acorn_call_options__.item or (None, None)
-    return Origin(spec_cache.agent_name(type(agent)), overrides, file, batch, index)
+    options = agent.__acorn_call_options__
+    batch, index = options.item or (None, None)
+    return Origin(spec_cache.agent_name(type(agent)), overrides, file, batch, index, options.owner)

@@ -50,6 +50,8 @@ class CallOptions:
     """The earliest start of a queued run: a time, or a delay. A number is a delay in seconds."""
     deliver: bool = True
     """Whether the workers of the store drive a queued run. If not, another queue delivers it."""
+    owner: str | None = None
+    """The digest of the access key of the client that starts the run."""
     fork: Any = None
     """The `Fork` object of `_machine/fork.py` if the next run is a fork of another run."""
 

@@ -46,6 +46,8 @@ class Origin(NamedTuple):
     """The path of the file that defines the class, or None."""
     batch: str | None = None
     item: int | None = None
+    owner: str | None = None
+    """The digest of the access key of the client that started the run."""
 
 
 class RunCommitter:
@@ -208,6 +210,8 @@ class RunCommitter:
         if machine.context is not None:
             return machine.context.to_json()
         notes: JsonObject = {"settings": self._origin.overrides, "file": self._origin.file}
+        if self._origin.owner is not None:
+            notes["owner"] = self._origin.owner
         return notes if self.first_span is None else {**notes, "span": self.first_span}
 
     def _header(self, machine: Machine, input_text: str, start_text: str) -> port.RunHeader:

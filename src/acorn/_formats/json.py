@@ -29,7 +29,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from operator import is_
 from traceback import format_exception
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast
@@ -509,10 +509,19 @@ def shorten(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def first_items(value: object, limit: int, depth: int = 5) -> object:
+    """Return a value without the items of large dicts and lists that a text of `limit` characters cannot contain."""
+    if depth and is_json_object(value) and type(value) is dict:
+        return {key: first_items(item, limit, depth - 1) for key, item in islice(value.items(), limit)}
+    if depth and is_json_list(value) and type(value) is list:
+        return [first_items(item, limit, depth - 1) for item in value[:limit]]
+    return value
+
+
 def excerpt(value: object, limit: int = 120) -> str:
     """Return a short `repr` of a wrong value for an error message, with secrets redacted."""
     try:
-        return shorten(_KEY_REDACTOR.text(safe_repr(redact_by_name(value))), limit)
+        return shorten(_KEY_REDACTOR.text(safe_repr(redact_by_name(first_items(value, limit)))), limit)
     except Exception:  # The value has a circular reference, or a user's mapping class raised.
         return f"<{type(value).__name__}>"
 

@@ -34,6 +34,7 @@ from acorn._declare.tools.collect import FunctionTool as _FunctionTool
 from acorn._declare.tools.collect import make_tool as _make_tool
 from acorn._declare.tools.decorator import options_of as _options_of
 from acorn._declare.tools.kinds import Tool as Tool
+from acorn._declare.tools.kinds import source_may_ask_human as _source_may_ask_human
 from acorn._formats.blobs import describe_blobs as describe_blobs
 from acorn._formats.blobs import read_without_blobs as read_without_blobs
 from acorn._formats.blobs import to_saved_data as to_saved_data
@@ -105,6 +106,29 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
     """
     _set_call_options(agent, replace(agent.__acorn_call_options__, item=_BatchItem(batch, index)))
     return agent
+
+
+def tools_that_ask(agent: Agent) -> list[str]:
+    """Return the names of the tools of an agent, and of the agents that it may start, whose calls wait for a person.
+
+    An agent with the method `on_human` answers the requests itself.
+    """
+    agents: list[AgentOrClass] = [agent]
+    names: list[str] = []
+    for found in agents:  # The list grows during the loop.
+        if not _specs.has_user_hook(found, "on_human"):
+            spec = read_spec(found)
+            names += [tool.name for tool in spec.human_tools]
+            names += [repr(source) for source in spec.sources if _source_may_ask_human(source)]
+            agents += [other for other in spec.startable if not any(other is known for known in agents)]
+    return list(dict.fromkeys(names))
+
+
+def owned_by(agent: AgentT, owner: str | None) -> AgentT:
+    """Return a copy of an agent whose next run belongs to an owner, which is the digest of an access key."""
+    copy = agent.using()
+    _set_call_options(copy, replace(copy.__acorn_call_options__, owner=owner))
+    return copy
 
 
 # Inputs and schemas
@@ -201,6 +225,16 @@ def stored_target(agent: str, file: str | None) -> str:
         # A file of a package can only be imported by its dotted name.
         source = source if "." in source and path == f"{source.replace('.', os.sep)}.py" else path
     return f"{source}:{name}"
+
+
+def stored_owner(stored: StoredRun) -> str | None:
+    """Return the digest of the access key that started a run, or None if the run has no owner."""
+    try:
+        notes = json.loads(stored.header.overrides or "{}")
+    except ValueError:  # The store is damaged.
+        return None
+    owner = notes.get("owner") if is_json_object(notes) else None
+    return owner if isinstance(owner, str) else None
 
 
 # Tools

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+import traceback
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -22,8 +24,9 @@ import anyio
 from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from uvicorn import Config
-from uvicorn import Server as HttpServer
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen
 from acorn._inside import (
@@ -46,6 +49,8 @@ from acorn._inside import (
 from acorn._inside.runs import iterate_in_thread
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.types import JsonObject, is_json_object
+from acorn.web import guard
+from acorn.web.server import Server as HttpServer
 
 Report = Callable[[float, float | None, str | None], Coroutine[Any, Any, None]]
 """A function that sends progress to the client: the number of steps, the total and a message."""
@@ -55,12 +60,17 @@ _GRACE = 2
 """The seconds that open requests may continue after the server has started to stop."""
 
 
-def serve_agents(agents: Sequence[object], http: int | None, out: TextIO | None = None) -> None:
+def serve_agents(
+    agents: Sequence[object], http: int | None, out: TextIO | None = None, keys: Collection[str] | None = None
+) -> None:
     """Serve agents as MCP tools over standard input and output, or over HTTP on the port `http`.
 
-    The MCP messages are written to `out` if the real standard output is redirected.
+    The MCP messages are written to `out` if the real standard output is redirected. Over HTTP, `keys` are the keys of
+    clients. If it is None, they come from the environment, or the server creates one.
     """
-    asyncio.run(_serve(_make_offers(agents), http, out))
+    if isinstance(keys, str):
+        raise DeclarationError("`keys` of `serve` must be a list of strings, not one string.")
+    asyncio.run(_serve(_make_offers(agents), http, out, keys))
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
 # The protocol
 
 
-async def _serve(offers: dict[str, _Offer], http: int | None, out: TextIO | None) -> None:
+async def _serve(offers: dict[str, _Offer], http: int | None, out: TextIO | None, keys: Collection[str] | None) -> None:
     server = _new_server(offers)
     async with AsyncExitStack() as open_agents:
         for offer in offers.values():
@@ -111,7 +121,7 @@ async def _serve(offers: dict[str, _Offer], http: int | None, out: TextIO | None
         if http is None:
             await _serve_stdio(server, out)
         else:
-            await _serve_http(server, http)
+            await _serve_http(server, http, offers, keys)
 
 
 def _new_server(offers: dict[str, _Offer]) -> Any:
@@ -233,19 +243,45 @@ def _input_lines() -> AsyncIterator[str]:
     return iterate_in_thread(read, "acorn-mcp-stdin")
 
 
-async def _serve_http(server: Any, port: int) -> None:
+async def _serve_http(server: Any, port: int, offers: dict[str, _Offer], texts: Collection[str] | None) -> None:
+    keys = [] if texts is not None and not texts else guard.configured_keys(texts or [], "`acorn mcp`")
+    new_keys = [guard.new_key()] if texts is None and not keys else []
+
     class AnnouncedServer(HttpServer):
         """An HTTP server that prints its address after startup, because it can handle Ctrl-C only then."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             address = f"http://{_HOST}:{listener.getsockname()[1]}/mcp"
-            sys.stderr.write(f"Serving MCP at {address}. Press Ctrl-C to stop.\n")
+            shown = "".join(f"key: {key.value}\n" for key in new_keys)
+            sys.stderr.write(f"{shown}Serving MCP at {address}. Press Ctrl-C to stop.\n")
 
     with _listen_on(port) as listener:
-        app = server.streamable_http_app(host=_HOST)  # The app rejects other hosts and origins.
-        config = Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE)
-        await AnnouncedServer(config).serve(sockets=[listener])
+        specs = [read_spec(offer.agent) for offer in offers.values()]
+        limit = max(guard.input_limit(spec.input.has_media, spec.max_media_bytes) for spec in specs)
+        app = server.streamable_http_app(host=_HOST, max_request_body_size=limit)
+        rules = guard.AccessRules(
+            hosts=guard.normalize_hosts(guard.LOOPBACK, "`acorn mcp`"),
+            keys=[*keys, *new_keys],
+            find_keys=guard.bearer_keys,
+            missing_key="The key is missing or wrong. Send a valid key in the header `Authorization: Bearer KEY`.",
+            public_path="",  # No path is public.
+            methods=("GET", "HEAD", "POST", "DELETE"),
+            needs_origin=False,
+            max_body=lambda path: guard.too_large(limit),
+            json_methods=("POST",),
+        )
+        guarded = guard.Guard(app, rules, _error_response)
+        await AnnouncedServer(guarded, lambda: None, _GRACE, lifespan="on").serve(sockets=[listener])
+
+
+async def _error_response(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        headers = {**(error.headers or {}), **({"www-authenticate": "Bearer"} if error.status_code == 401 else {})}
+        return JSONResponse({"error": {"message": error.detail}}, error.status_code, headers)
+    text = "".join(traceback.format_exception(error)).rstrip()
+    logging.getLogger("acorn").error("%s", Redactor(find_secrets()).text(text))
+    return JSONResponse({"error": {"message": "The server failed. Its log contains the details."}}, 500)
 
 
 def _listen_on(port: object) -> socket.socket:

@@ -116,7 +116,8 @@ class RunHeader(NamedTuple):
     started: datetime
     overrides: str | None = None
     """JSON text with the `settings` of the instance that differ from its class (without secrets), the `file` of the
-    class, and the telemetry `span` in which the run started, if the run was traced."""
+    class, the `owner` (a digest) if a client of a service started the run, and the telemetry `span` in which the run
+    started, if the run was traced."""
     batch: str | None = None
     item: int | None = None
 

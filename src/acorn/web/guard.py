@@ -1,4 +1,4 @@
-"""The ASGI application around the page and the service: access checks, limits of request bodies, and error responses.
+"""The ASGI application around the page and the services: access checks, limits of request bodies, and error responses.
 
 The checks protect runs from other pages in the same browser and from other users of the machine. `Guard` wraps the
 whole application, so that no route can skip the checks. It also adds the security headers to every response.
@@ -7,9 +7,13 @@ whole application, so that no route can skip the checks. It also adds the securi
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
+import os
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -21,6 +25,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn.errors import DeclarationError
+from acorn.web.key_variables import KEYS_VARIABLE
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -38,18 +43,79 @@ _DEFAULT_HEADERS = {
     "cache-control": "no-store",
 }
 _READ_METHODS = ("GET", "HEAD")
+BODY_SECONDS = 60.0
+"""The number of seconds in which a complete request body must arrive, without the time for a large body."""
+_MIN_RATE = 50_000
+"""The number of bytes of a request body that give the client one more second."""
+MAX_BODY = 1_000_000
+"""The maximum number of bytes of a request body without media."""
+_MAX_MEDIA = 20_000_000
+"""The number of bytes of media that a body may contain if the agent sets no limit."""
+_MIN_KEY_LENGTH = 8
+_KEY = "acorn.key"
+_DIGEST_ROUNDS = 200_000
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 """A function that returns the response for an error."""
 
 
 @dataclass(frozen=True)
+class AccessKey:
+    """A key that gives access to an application."""
+
+    value: str = field(repr=False)
+    name: str | None = None
+    is_approver: bool = False
+    """Whether the key belongs to a person who may answer requests for human input."""
+
+    @cached_property
+    def owner(self) -> str:
+        """The digest that a store keeps for the runs of this key.
+
+        The digest of a key with a name is made from the name, so that a new key with the same name owns the same runs.
+        """
+        text = f"key {self.value}" if self.name is None else f"name {self.name}"
+        # A fast hash would let a reader of the store guess a weak key.
+        return hashlib.pbkdf2_hmac("sha256", text.encode(), b"acorn: the owner of a run", _DIGEST_ROUNDS).hex()
+
+
+def read_keys(texts: Collection[str], where: str, *, is_approver: bool = False) -> list[AccessKey]:
+    """Return the access keys from texts of the form `KEY` or `NAME=KEY`.
+
+    `where` is the name of the function or the command that has received the keys. Error messages use it.
+    """
+    keys: list[AccessKey] = []
+    for text in texts:
+        check_key(text, where)
+        name, _, value = text.partition("=")
+        has_name = bool(name and value.strip("="))  # Signs `=` at the end are part of a key in base64.
+        keys.append(AccessKey(value if has_name else text, name if has_name else None, is_approver))
+    return keys
+
+
+def configured_keys(
+    texts: Collection[str], where: str, variable: str = KEYS_VARIABLE, *, is_approver: bool = False
+) -> list[AccessKey]:
+    """Return the access keys of a server from the texts, or without texts, from an environment variable."""
+    texts = texts or os.environ.get(variable, "").replace(",", " ").split()
+    keys = read_keys(texts, where, is_approver=is_approver)
+    if any(len(key.value) < _MIN_KEY_LENGTH for key in keys):
+        raise DeclarationError(f"A key of {where} must consist of at least {_MIN_KEY_LENGTH} characters.")
+    return keys
+
+
+def new_key(*, is_approver: bool = False) -> AccessKey:
+    """Return a new random key."""
+    return AccessKey(secrets.token_urlsafe(32), is_approver=is_approver)
+
+
+@dataclass(frozen=True)
 class AccessRules:
-    """The rules of access that differ between the page and the service."""
+    """The rules of access that differ between the page and the services."""
 
     hosts: Collection[str]
-    keys: Sequence[str]
-    """The access keys. Without keys, everyone who can reach the application can use it."""
+    keys: Sequence[AccessKey]
+    """The access keys. If none of them belongs to a client, everyone who can reach the application can use it."""
     find_keys: Callable[[Request], Iterable[str]]
     """Returns the possible keys in a request."""
     missing_key: str
@@ -61,12 +127,17 @@ class AccessRules:
     """Whether a request that changes data must have an Origin header."""
     max_body: Callable[[str], tuple[int, str]]
     """Returns the maximum number of bytes of a request body to a path, and the error message for a larger body."""
-    body_timeout: float | None = None
-    """The number of seconds in which a complete request body must arrive."""
+    body_timeout: float = BODY_SECONDS
+    """The number of seconds in which a complete request body must arrive, without the time for a large body."""
+    json_methods: Collection[str] = ("POST", "DELETE")
+    """The methods that require a request body in JSON."""
 
 
-def check_request(request: Request, rules: AccessRules) -> None:
-    """Check the method, the headers and the access key of a request. Raise `HTTPException` to reject the request."""
+def check_request(request: Request, rules: AccessRules) -> AccessKey | None:
+    """Check the method, the headers and the access key of a request. Raise `HTTPException` to reject the request.
+
+    Return the access key, or None if the request has none and needs none.
+    """
     if request.method not in rules.methods:
         message = f"The server does not support the method `{request.method}`."
         raise HTTPException(405, message, {"allow": ", ".join(rules.methods)})
@@ -86,13 +157,38 @@ def check_request(request: Request, rules: AccessRules) -> None:
     if _header(request, "sec-fetch-site") not in (None, "same-origin", "none") and path != "/login":
         raise HTTPException(403, "Requests from other sites are not allowed. Use the page to send requests.")
     content_type = (_header(request, "content-type") or "").partition(";")[0].strip().lower()
-    if is_write and content_type != "application/json":
+    if request.method in rules.json_methods and content_type != "application/json":
         raise HTTPException(415, "The content type of the request must be `application/json`.")
-    if rules.keys and path != rules.public_path and not has_key(rules.find_keys(request), rules.keys):
+    key = find_key(rules.find_keys(request), rules.keys)
+    needs_key = path != rules.public_path and any(not each.is_approver for each in rules.keys)
+    if key is None and needs_key:
         raise HTTPException(401, rules.missing_key)
     length, (limit, message) = _header(request, "content-length") or "", rules.max_body(path)
     if length.isascii() and length.isdigit() and int(length) > limit:
         raise HTTPException(413, message)
+    return key
+
+
+def key_of(request: Request) -> AccessKey | None:
+    """Return the access key with which the client has sent a request, or None for a request without a key."""
+    key: AccessKey | None = request.scope.get(_KEY)
+    return key
+
+
+def bearer_keys(request: Request) -> list[str]:
+    """Return the key in the header `Authorization: Bearer KEY`, as a list."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return [key.strip()] if scheme.lower() == "bearer" else []
+
+
+def input_limit(has_media: bool, max_media_bytes: int | None) -> int:
+    """Return the default for the maximum number of bytes of a request body that contains the input of an agent."""
+    return MAX_BODY + (4 * (max_media_bytes or _MAX_MEDIA) // 3 if has_media else 0)  # base64 enlarges by a third.
+
+
+def too_large(limit: int) -> tuple[int, str]:
+    """Return a limit of the size of a request body, with its error message."""
+    return limit, f"The request body is too large. It may have at most {limit:,} bytes."
 
 
 def _header(request: Request, name: str) -> str | None:
@@ -104,13 +200,14 @@ def _header(request: Request, name: str) -> str | None:
     return None if not values else values[0] if len(values) == 1 else ""
 
 
-def has_key(candidates: Iterable[str], keys: Sequence[str]) -> bool:
-    """Return True if one of the candidates is a valid key.
+def find_key(candidates: Iterable[str], keys: Sequence[AccessKey]) -> AccessKey | None:
+    """Return the valid key among the candidates, or None.
 
     A comparison takes the same time for every wrong key, so that response times reveal nothing about the keys.
     """
-    pairs = [(candidate.encode("utf-8", "replace"), key.encode()) for candidate in candidates for key in keys]
-    return any(hmac.compare_digest(candidate, key) for candidate, key in pairs)
+    texts = [candidate.encode("utf-8", "replace") for candidate in candidates]
+    found = [key for text in texts for key in keys if hmac.compare_digest(text, key.value.encode())]
+    return found[0] if found else None
 
 
 def host_name(host: str) -> str:
@@ -185,7 +282,7 @@ class Guard:
                 raise ClientDisconnect from error
 
         try:
-            check_request(request, self._rules)
+            scope[_KEY] = check_request(request, self._rules)
             limit, message = self._rules.max_body(path_below_mount(scope))
             body = LimitedBody(receive, limit, message, self._rules.body_timeout)
             await self._app(scope, body, send_with_headers)
@@ -206,7 +303,7 @@ class LimitedBody:
     """
 
     def __init__(self, receive: Receive, limit: int, message: str, timeout: float | None = None) -> None:
-        self._receive, self._bytes_left, self._message, self._timeout = receive, limit, message, timeout
+        self._receive, self._bytes_left, self._message = receive, limit, message
         self._deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     async def __call__(self) -> Message:
@@ -215,11 +312,14 @@ class LimitedBody:
                 message = await self._receive()
         except TimeoutError:
             # Close the connection, because the client may never finish the body.
-            text = f"The request body did not arrive within {self._timeout:g} seconds."
+            text = "The request body arrived too slowly, so the server stopped reading it."
             raise HTTPException(408, text, {"connection": "close"}) from None
+        size = len(message.get("body", b""))
         if not message.get("more_body", False):
             self._deadline = None
-        self._bytes_left -= len(message.get("body", b""))
+        elif self._deadline is not None:
+            self._deadline += size / _MIN_RATE
+        self._bytes_left -= size
         if self._bytes_left < 0:
             raise HTTPException(413, self._message)
         return message

@@ -21,6 +21,8 @@ import acorn.web
 
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-for-tests-and-nothing-else"
+APPROVER = "a-key-for-the-tests-of-a-person"
+BY_APPROVER = {"authorization": f"Bearer {APPROVER}"}
 HOME = "http://127.0.0.1:8123"
 CLERK = "tests.web.serve.served_agent:Clerk"
 
@@ -84,7 +86,7 @@ def serving(folder: Path, *words: object, target: str = CLERK, **environment: st
 
 def app(agent: Any, **options: Any) -> Any:
     """Return the service as an application."""
-    return acorn.web.service(agent, **{"keys": [KEY], **options})
+    return acorn.web.service(agent, **{"keys": [KEY], "approver_keys": [APPROVER], **options})
 
 
 async def asked(service: Any, method: str, path: str, *, headers: Any = None, **options: Any) -> httpx.Response:

@@ -15,13 +15,13 @@ from pydantic import BaseModel, Field, computed_field
 from tests.cases import case
 from tests.waiting import comes_true
 from tests.web.serve.served_agent import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
-from tests.web.serve.server import KEY, app, asked, events, get, post
+from tests.web.serve.server import BY_APPROVER, KEY, app, asked, events, get, post
 
 from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
 from acorn.stores import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
-from acorn.web.guard import LOOPBACK
+from acorn.web.guard import LOOPBACK, AccessKey
 from acorn.web.serve.app import Service, service_app
 
 
@@ -157,7 +157,7 @@ ASKED: dict[tuple[str, str], list[Any]] = {
 
 
 def test_secret_test_table_contains_each_service_route() -> None:
-    routes = Service(Greeter(), [KEY], 1.0, 1).routes
+    routes = Service(Greeter()).routes
     found = [(method, route.path) for route in routes for method in route.methods or () if method != "HEAD"]
     assert sorted(ASKED) == sorted(found)
 
@@ -209,9 +209,10 @@ def test_paused_run_is_answered_and_resumed(clerk: Any) -> None:
     waits = first.json()
     assert [request["kind"] for request in waits["requests"]] == ["approval"]
     assert waits["answer"] == f"/runs/{waits['run_id']}/answer"
-    assert post(clerk, waits["answer"], {"answer": {"maybe": 1}}).status_code == 422
+    assert post(clerk, waits["answer"], {"answer": {"maybe": 1}}, headers=BY_APPROVER).status_code == 422
     assert post(clerk, waits["answer"], {"wrong": 1}).status_code == 422
-    ended = post(clerk, waits["answer"], {"answers": {waits["requests"][0]["id"]: True}})
+    answers = {"answers": {waits["requests"][0]["id"]: True}}
+    ended = post(clerk, waits["answer"], answers, headers=BY_APPROVER)
     assert (ended.status_code, ended.json()["answer"]) == (200, "200.0 paid back")
     again = post(clerk, waits["answer"], {"answers": {}})
     assert again.json() == ended.json()
@@ -260,8 +261,8 @@ def test_stopping_service_cancels_unfinished_run_after_grace_and_rejects_new_run
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACES", str(tmp_path))
-    service = Service(Clerk(store=MemoryStore()), [KEY], 600.0, 5, grace=0.01)
-    served = service_app(service, LOOPBACK, [KEY])
+    service = Service(Clerk(store=MemoryStore()), [AccessKey(KEY)], 600.0, 5, grace=0.01)
+    served = service_app(service, LOOPBACK)
 
     async def main() -> None:
         waiting = asyncio.ensure_future(asked(served, "POST", "/stream", content=b'{"question": "wait long"}'))

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from tests.cases import case
 from tests.web.serve.served_agent import Clerk, Echo, Greeter
-from tests.web.serve.server import app, events, get, post
+from tests.web.serve.server import BY_APPROVER, app, events, get, post
 
 from acorn import module
 from acorn.stores import MemoryStore
@@ -182,15 +182,24 @@ def test_chat_stream_contains_rejected_answer_and_then_corrected_answer() -> Non
     assert found == "a long and winding answer\n\na short"
 
 
-def test_chat_request_whose_run_pauses_returns_question(clerk: Any) -> None:
+def test_chat_request_whose_run_pauses_returns_error_with_run_id_and_without_question(clerk: Any) -> None:
     waits = post(clerk, CHAT, {"messages": [user("refund")]})
-    assert waits.status_code == 202
-    assert "refund" in waits.json()["choices"][0]["message"]["content"]
-    ended = post(clerk, waits.json()["paused"]["answer"], {"answer": True})
-    assert ended.json()["answer"] == "200.0 paid back"
-    found = pieces(clerk, "refund")
-    assert "refund" in text_in(found)
-    assert found[-2]["paused"]["requests"][0]["kind"] == "approval"
+    assert waits.status_code == 403  # OpenAI's client does not repeat such a request.
+    error = waits.json()["error"]
+    streamed = events_or_error(clerk, "refund")
+    assert error["type"] == streamed["type"] == "paused"
+    for found in (error, streamed):
+        assert "refund" not in str(found)
+        assert "200" not in str(found)
+        ended = post(clerk, f"/runs/{found['run_id']}/answer", {"answer": True}, headers=BY_APPROVER)
+        assert ended.json()["answer"] == "200.0 paid back"
+
+
+def events_or_error(service: Any, content: str) -> Any:
+    """Return the error of a streamed chat completion."""
+    answer = post(service, CHAT, {"messages": [user(content)], "stream": True})
+    found = answer.json() if answer.status_code != 200 else events(answer)[-1]
+    return found["error"]
 
 
 def test_model_failure_during_chat_stream_is_sent_as_last_event() -> None:

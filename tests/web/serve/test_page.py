@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.waiting import PATIENCE
-from tests.web.serve.server import KEY, ROOT, serving
+from tests.web.serve.server import APPROVER, KEY, ROOT, serving
 
 PAGE = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -38,7 +38,7 @@ def test_curl_commands_of_serve_guide_run_as_written(tmp_path: Path) -> None:
     agent.write_text(MODEL + re.sub(r'    model = ".*"', "    model = MODEL", code))
     run = ""
     count = 0
-    with serving(tmp_path, target=str(agent)) as served:
+    with serving(tmp_path, target=str(agent), ACORN_SERVE_APPROVER_KEYS=f"ann={APPROVER}") as served:
         for (language, text), (_, shown) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
             if language != "sh" or not text.startswith("curl"):
                 continue
@@ -48,7 +48,7 @@ def test_curl_commands_of_serve_guide_run_as_written(tmp_path: Path) -> None:
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE,
-                env={"PATH": "/usr/bin:/bin", "KEY": KEY, "RUN": run, "no_proxy": "*"},
+                env={"PATH": "/usr/bin:/bin", "KEY": KEY, "APPROVER_KEY": APPROVER, "RUN": run, "no_proxy": "*"},
             )
             assert ended.returncode == 0, ended.stderr
             wanted = ".*".join(map(re.escape, shown.strip().split("...")))

@@ -254,6 +254,9 @@ UNUSABLE: list[tuple[Any, str]] = [
     ((ECHO, "--no-key", "--host", "0.0.0.0"), "allows only connections from this machine"),
     ((ECHO, "--timeout", "0"), "greater than or equal to 0.1"),
     ((ECHO, "--concurrency", "0"), "concurrency"),
+    ((ECHO, "--max-body", "0"), "max-body"),
+    ((ECHO, "--key", "shop=short"), "at least 8 characters"),
+    ((ECHO, "--key", KEY, "--approver-key", KEY), "occurs more than once"),
     ((ECHO, "--port", "TAKEN"), "Cannot listen on 127.0.0.1"),
     ((ECHO, "--model", ""), "model"),
     (("nowhere.py",), "There is no file"),
@@ -278,7 +281,8 @@ def test_serve_command_with_unusable_options_exits_with_error(
 
 def test_server_without_key_generates_key_and_its_log_contains_no_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "runs.db", ACORN_SERVE_KEYS="") as served:
-        (key,) = re.findall(r"key: (\S+)", "".join(served.printed))
+        (key,) = re.findall(r"^key: (\S+)", "".join(served.printed), re.MULTILINE)
+        (approver_key,) = re.findall(r"^approver key: (\S+)", "".join(served.printed), re.MULTILINE)
         assert served.client.post("/run", json={"question": "x"}).status_code == 401
         served.client.headers["authorization"] = f"Bearer {key}"
         assert served.client.post("/run", json={"question": "boom"}).status_code == 500
@@ -287,4 +291,4 @@ def test_server_without_key_generates_key_and_its_log_contains_no_secret(tmp_pat
     assert code == 0
     assert "RuntimeError: it broke over ***" in printed
     assert not [canary for canary in CANARIES if canary in printed]
-    assert printed.count(key) == 1
+    assert printed.count(key) == printed.count(approver_key) == 1

@@ -20,7 +20,8 @@ from tests.web.serve.served_agent import Echo
 from tests.web.serve.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
-from acorn.web.serve.app import MAX_BODY, Service, service_app
+from acorn.web.guard import MAX_BODY, AccessKey
+from acorn.web.serve.app import Service, service_app
 from acorn.web.server import bind_socket
 
 OTHER = "another-key-for-tests"
@@ -160,8 +161,8 @@ def test_route_that_raises_http_exception_with_another_status_returns_that_statu
     async def conflict(request: Request) -> Response:
         raise HTTPException(409, "It has changed.")
 
-    service = Service(Echo(), [KEY], timeout=60, concurrency=1)
+    service = Service(Echo(), [AccessKey(KEY)], timeout=60, concurrency=1)
     service.routes.append(Route("/conflict", conflict))
-    answer = get(service_app(service, ["127.0.0.1"], [KEY]), "/conflict")
+    answer = get(service_app(service, ["127.0.0.1"]), "/conflict")
     assert answer.status_code == 409
     assert answer.json() == {"error": {"type": "refused", "message": "It has changed."}}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Sized
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from acorn._formats.json import excerpt, shorten, to_compact_json
+from acorn._formats.json import excerpt, first_items, shorten, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref, unique
 from acorn._formats.schema.patterns import matching_names
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
@@ -45,6 +45,8 @@ _FORMATS = {
 }
 _MAX_DEPTH = 8
 """The number of nested types that a description follows before it uses the word `value`."""
+_MAX_ERRORS = 10_000
+"""The number of Pydantic's errors that are assigned to fields. Each of the others counts as one problem."""
 MAX_PROBLEMS = 20
 """The number of problems in one message, of values in a description of an enum, and of fields in one of an object."""
 _MAX_TEXT = 20_000
@@ -223,9 +225,13 @@ def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
     return [{key: problem[key] for key in ("path", "expected", "received")} for problem in problems[:MAX_PROBLEMS]]
 
 
-def join_problems(texts: Sequence[str]) -> str:
-    """Join the texts about the first problems, and count the other problems."""
-    shown, others = [shorten(text, _max_length(texts)) for text in texts[:MAX_PROBLEMS]], len(texts) - MAX_PROBLEMS
+def join_problems(texts: Sequence[str], count: int | None = None) -> str:
+    """Join the texts about the first problems, and count the other problems.
+
+    `count` is the number of all problems, if `texts` does not contain all of them.
+    """
+    shown = [shorten(text, _max_length(texts)) for text in texts[:MAX_PROBLEMS]]
+    others = (len(texts) if count is None else count) - MAX_PROBLEMS
     return "; ".join([*shown, f"{others:,} more"] if others > 0 else shown)
 
 
@@ -239,17 +245,28 @@ def input_problem(path: str, expected: str, received: str, message: str) -> dict
     return {"path": path, "expected": expected, "received": received, "message": message}
 
 
-def find_problems(error: ValidationError, schema: JsonSchema, received: object) -> list[Problem]:
+def find_problems(
+    error: ValidationError, schema: JsonSchema, received: object, ignored: Collection[str] = ()
+) -> list[Problem]:
     """Return a list with one problem for each wrong field, in the order of Pydantic's errors.
 
     In a union, only the errors of the member that was meant count. `schema` is the JSON Schema of the validated class,
-    and `received` is the data that failed validation.
+    and `received` is the data that failed validation. Fields whose paths are in `ignored` are not in the list.
+
+    Messages contain only the first problems and the number of the others, so the others are not described.
     """
     places: dict[str, tuple[ErrorDetails, _Place]] = {}
-    for detail, place in _find_places(error.errors(include_url=False), 0, _Place((), schema, received), schema):
+    details = error.errors(include_url=False)
+    if ignored:
+        details = [each for each in details if len(each["loc"]) > 2 or ".".join(map(str, each["loc"])) not in ignored]
+    others = len(details[_MAX_ERRORS:])
+    for detail, place in _find_places(details[:_MAX_ERRORS], 0, _Place((), schema, received), schema):
         places.setdefault(".".join(map(str, place.path)), (detail, place))
-    length = _max_length(places)
-    return [_make_problem(shorten(path, length), *problem, schema, length) for path, problem in places.items()]
+    wrong = [path for path in places if path not in ignored]
+    length = _max_length(wrong)
+    described = [_make_problem(shorten(path, length), *places[path], schema, length) for path in wrong[:MAX_PROBLEMS]]
+    undescribed = Problem(path="", expected="", received="", excerpt="", text="", kind="wrong")
+    return described + [undescribed] * (len(wrong) - len(described) + (others if len(wrong) > MAX_PROBLEMS else 0))
 
 
 class _Place(NamedTuple):
@@ -382,7 +399,7 @@ def _make_problem(path: str, detail: ErrorDetails, place: _Place, schema: JsonSc
         path=path,
         expected=f"no such field ({text})" if kind == "unknown" else _ARTICLE.sub("", text),
         received=_MISSING if kind == "missing" else format_value(detail["input"]),
-        excerpt=excerpt(detail["input"], 200),
+        excerpt=_MISSING if kind == "missing" else excerpt(detail["input"], 200),
         text=text,
         kind=kind,
     )
@@ -436,7 +453,9 @@ def _is_without_keyword(detail: ErrorDetails) -> bool:
 def format_value(value: object) -> str:
     """Format a wrong value for a message to the model: a string without quotes, and any other value as short JSON."""
     # The string "missing" gets quotes, so that it does not look like a missing value.
-    return shorten(value if isinstance(value, str) and value != _MISSING else to_compact_json(value))
+    if isinstance(value, str) and value != _MISSING:
+        return shorten(value)
+    return shorten(to_compact_json(first_items(value, 200)))
 
 
 def _child_node(node: JsonSchema, part: int | str, top: JsonSchema) -> JsonSchema | None:

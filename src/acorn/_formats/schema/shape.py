@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, ForwardRef, NamedTuple, cast, get_args, get_origin
 
 import typing_extensions
@@ -218,6 +219,11 @@ class Shape:
     def allows_extra(self) -> bool:
         return self.schema.model_config.get("extra") == "allow"
 
+    @cached_property
+    def has_media(self) -> bool:
+        """Whether a value may contain an image, audio or a file."""
+        return _find_media(self.json_schema, self.json_schema, (), frozenset()) is not None
+
     def unwrap(self, instance: BaseModel) -> Any:
         """Convert an instance of `schema` to a value of the declared type.
 
@@ -269,8 +275,7 @@ class Shape:
         try:
             instance = read_iterators(self.schema.model_validate(values, by_alias=True, by_name=True))
         except ValidationError as error:
-            problems = find_problems(error, self.call_schema, values)
-            wrong = [problem for problem in problems if problem["path"] not in unknown]
+            wrong = find_problems(error, self.call_schema, values, unknown)
             raise self._input_error(owner, wrong, unknown, options, prefix) from error
         except PydanticUserError as error:
             raise self._undefined_class(error) from error
@@ -355,28 +360,29 @@ class Shape:
     ) -> InputError:
         takes = quote_names(self.call_fields) if self.call_fields else "no arguments"
         problems: list[dict[str, str]] = []
-        for problem in wrong:
+        for problem in wrong[:MAX_PROBLEMS]:
             path = "" if f"{problem['path']}." == prefix else problem["path"].removeprefix(prefix)
             problems.append(_public_problem({**problem, "path": path}))
-        for path, value in unknown.items():
+        for path, value in islice(unknown.items(), MAX_PROBLEMS - len(problems)):
             name = path.removeprefix(prefix)
             message = _describe_unknown(name, options)
-            problems.append(input_problem(name, "no such input", excerpt(value, 200), message))
-        messages = join_problems([problem["message"] for problem in problems])
+            problems.append(input_problem(shorten(name), "no such input", excerpt(value, 200), message))
+        messages = join_problems([problem["message"] for problem in problems], len(wrong) + len(unknown))
         text = f"Wrong input for `{owner}`: {messages}. It takes {takes}."
-        return InputError(text, problems=problems[:MAX_PROBLEMS])
+        return InputError(text, problems=problems)
 
 
 def _public_problem(problem: Problem) -> dict[str, str]:
     is_missing = problem["received"] == "missing" and bool(problem["path"])
     received = "missing" if is_missing else problem["excerpt"]
-    message = describe_problem(problem, f"`{problem['path'] or 'input'}`", problem["excerpt"])
-    return input_problem(problem["path"], problem["expected"], received, message)
+    path = shorten(problem["path"])
+    message = describe_problem(problem, f"`{path or 'input'}`", problem["excerpt"])
+    return input_problem(path, problem["expected"], received, message)
 
 
 def _describe_unknown(name: str, options: Collection[str]) -> str:
     is_option = f", but an option: `agent.using({name}=...)(...)`" if name in options else ""
-    return f"`{name}` is not an input{is_option}"
+    return f"`{shorten(name)}` is not an input{is_option}"
 
 
 class Shapes(NamedTuple):

@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import typer
 
+from acorn._inside import tools_that_ask
 from acorn.cli import targets
 from acorn.cli.errors import CommandError, ExitCode, error_message, os_errors
 from acorn.cli.options import ConcurrencyOption, DebugOption, ModelOption, StoredRunsOption, StoreOption, Target
@@ -36,14 +37,13 @@ from acorn.cli.text import one_line, plural, seconds_text
 from acorn.stores import MemoryStore
 from acorn.stores.port import Store
 from acorn.types import JsonObject
+from acorn.web.key_variables import APPROVER_KEYS_VARIABLE, KEYS_VARIABLE
 
 if TYPE_CHECKING:
     from acorn.durable.worker import Worker
 
 SERVICE_PORT = 2679
 PAGE_PORT = 2678
-KEYS_VARIABLE = "ACORN_SERVE_KEYS"
-_MIN_KEY_LENGTH = 8
 _REPEAT_SECONDS = 0.5
 """Seconds in which a repeated signal counts as one: some supervisors signal the process and also its group."""
 _PORT_HELP = "The port, or 0 for any free port. Default: {}, or the next free port."
@@ -53,66 +53,104 @@ AllowHostOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Another host name under which clients reach the server.")
 ]
 ServicePort = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=_PORT_HELP.format(SERVICE_PORT))]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]KEY",
+        help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key.",
+    ),
+]
+NoKeyOption = Annotated[
+    bool, typer.Option("--no-key", help="Accept requests without a key. Works on this machine only.")
+]
 PagePort = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=_PORT_HELP.format(PAGE_PORT))]
 
 
 def serve(
     target: Target,
     port: ServicePort = None,
-    key: Annotated[
+    key: KeyOption = None,
+    approver_key: Annotated[
         list[str] | None,
-        typer.Option(help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key."),
+        typer.Option(
+            metavar="[NAME=]KEY",
+            help="A key of a person who may answer requests. Can be repeated. "
+            f"`{APPROVER_KEYS_VARIABLE}` is the default.",
+        ),
     ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Accept requests without a key. Works on this machine only.")
-    ] = False,
+    no_key: NoKeyOption = False,
     model: ModelOption = None,
     store: StoreOption = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="The maximum duration of a run in seconds.")] = 600.0,
     concurrency: Annotated[
         int, typer.Option(min=1, help="The number of concurrent runs. Further requests get the status 429.")
     ] = 256,
+    max_body: Annotated[
+        int | None,
+        typer.Option(min=1, help="The maximum number of bytes of a request. Default: 1000000, and more for media."),
+    ] = None,
     host: HostOption = "127.0.0.1",
     allow_host: AllowHostOption = None,
+    behind_tls: Annotated[
+        bool, typer.Option("--behind-tls", help="A proxy with TLS is in front of the server.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Print risky settings and exit, with the code 1 if there are any.")
+    ] = False,
     debug: DebugOption = False,
-) -> None:
+) -> int:
     """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
     _require_web_extra("serve")
     from acorn.web import guard, server
     from acorn.web.serve import app
+    from acorn.web.serve.risks import find_risks
 
-    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=_url_host(host) in guard.LOOPBACK)
-    keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
+    is_local = _url_host(host) in guard.LOOPBACK
+    keys = guard.configured_keys(key or [], "`acorn serve`")
+    _check_no_key(keys, is_off=no_key, is_local=is_local)
+    new_keys = [] if keys or no_key else [guard.new_key()]
+    approver_keys = guard.configured_keys(approver_key or [], "`acorn serve`", APPROVER_KEYS_VARIABLE, is_approver=True)
     agent = targets.load_agent(target)
     chosen_store = choose_store(store, agent.store)
     opened_store = None if chosen_store is None else targets.open_checked_store(chosen_store)
-    served = app.Service(change_settings(agent, model=model, store=opened_store), keys, timeout, concurrency)
-    socket, address, names = _listen(host, port, SERVICE_PORT, allow_host)
+    agent = change_settings(agent, model=model, store=opened_store)
+    if new_keys and not approver_keys and tools_that_ask(agent):
+        new_keys.append(guard.new_key(is_approver=True))
+    served = app.Service(agent, [*keys, *approver_keys, *new_keys], timeout, concurrency, max_body=max_body)
+    risks = [
+        *find_risks(agent, opened_store, served.keys, is_local=is_local, has_tls=behind_tls, is_new_key=bool(new_keys))
+    ]
+    options = {KEYS_VARIABLE: ("--key", key), APPROVER_KEYS_VARIABLE: ("--approver-key", approver_key)}
+    for variable, (option, values) in options.items():
+        if values:
+            risks.append(
+                f"Other users of this machine can read `{option}` in the list of processes. Set `{variable}` instead."
+            )
+    for risk in risks:
+        write_line(f"{'risk' if check else 'warning'}: {risk}")
+    if check:
+        if not risks:
+            write_line("No risky settings were found.")
+        return ExitCode.FAILED if risks else ExitCode.SUCCESS
+    socket, address, names = _listen(host, port, SERVICE_PORT, allow_host, has_tls_hint=False)
     write_line(f"acorn serve: {address}")
-    if keys and not configured_keys:
-        write_line(f"key: {keys[0]}")
+    for each in new_keys:
+        write_line(f"{'approver key' if each.is_approver else 'key'}: {each.value}")
     write_line("Press Ctrl-C to stop.")
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR)
     logging.getLogger("acorn").addHandler(handler)
     with served.agent:  # Open the tool sources once instead of once per request.
-        server.serve(app.service_app(served, names, keys), served.close, socket, grace=app.GRACE + 2)
+        server.serve(app.service_app(served, names), served.close, socket, grace=app.GRACE + 2)
+    return ExitCode.SUCCESS
 
 
-def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[str]:
-    """Return the access keys from the options `--key`, or without these options, from the environment variable."""
-    from acorn.web import guard
-
-    keys = list(options) or os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
+def _check_no_key(keys: object, *, is_off: bool, is_local: bool) -> None:
+    """Raise a `CommandError` if the option `--no-key` (`is_off`) does not fit the other options."""
     if is_off and keys:
         raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`. Remove one of them.")
-    if is_off and not is_loopback:
+    if is_off and not is_local:
         raise CommandError("`--no-key` allows only connections from this machine. Remove `--host` or `--no-key`.")
-    for key in keys:
-        guard.check_key(key, "`acorn serve`")
-        if len(key) < _MIN_KEY_LENGTH:
-            raise CommandError(f"A key is too short. Use at least {_MIN_KEY_LENGTH} characters.")
-    return keys
 
 
 def web(
@@ -224,19 +262,24 @@ def mcp(
             help="Serve over HTTP on this port of this machine instead. 0 chooses a free port.",
         ),
     ] = None,
+    key: KeyOption = None,
+    no_key: NoKeyOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Serve modules to MCP clients, such as editors, chat programs and other agents.
 
     Each module becomes a tool with the name of its class. The server uses standard input and output, so configure your
     client with the command "acorn mcp agent.py". The server stops when the client closes the connection, or after
-    Ctrl-C.
+    Ctrl-C. Over HTTP, clients must send a key, as for `acorn serve`.
     """
     from acorn.mcp import serve_to
 
+    if http is None and (key or no_key):
+        raise CommandError("`--key` and `--no-key` are for a server with `--http`. Add `--http`, or remove the key.")
+    _check_no_key(key or os.environ.get(KEYS_VARIABLE), is_off=no_key, is_local=True)
     out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agents = [targets.load_agent(target, once=True) for target in sources]
-    serve_to(agents, http, out)
+    serve_to(agents, http, out, [] if no_key else key or None)
 
 
 def _require_web_extra(command: str) -> None:
@@ -247,7 +290,9 @@ def _require_web_extra(command: str) -> None:
         )
 
 
-def _listen(host: str, port: int | None, default: int, allowed: Sequence[str] | None) -> tuple[Socket, str, list[str]]:
+def _listen(
+    host: str, port: int | None, default: int, allowed: Sequence[str] | None, *, has_tls_hint: bool = True
+) -> tuple[Socket, str, list[str]]:
     """Open the socket of a server. Return the socket, its address and the host names that requests may contain.
 
     Without a port, use the default port or the next free port. Print a warning if other machines can reach the server.
@@ -261,9 +306,10 @@ def _listen(host: str, port: int | None, default: int, allowed: Sequence[str] | 
     name, names = _url_host(host), [*LOOPBACK, *(allowed or [])]
     if name not in LOOPBACK:
         names.append(name)
+        tls_hint = " The connection is not encrypted. Put a proxy with TLS in front of the server."
         write_line(
-            f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key. "
-            f"The connection is not encrypted. Put a proxy with TLS in front of the server."
+            f"warning: other machines can reach {host}. The server accepts requests to {', '.join(names)} with a key."
+            f"{tls_hint if has_tls_hint else ''}"
         )
     shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else name
     return socket, f"http://{shown}:{socket.getsockname()[1]}", names

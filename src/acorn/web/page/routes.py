@@ -38,7 +38,6 @@ from acorn.web.page.streams import read_number, row_events, run_events
 _LIST_LIMIT = 200
 """The maximum number of characters of one text in the list of runs."""
 
-MAX_BODY = 1_000_000
 _MAX_INPUT = 28_000_000
 """The maximum number of bytes of a new run, which may contain images and files. base64 enlarges them by a third."""
 
@@ -47,13 +46,15 @@ def _max_body(path: str) -> tuple[int, str]:
     if path == "/api/runs":
         message = "The images and files of an input are too large. They may have at most 20 MB in total."
         return _MAX_INPUT, message
-    return MAX_BODY, f"The request body is too large. It may have at most {MAX_BODY:,} bytes."
+    return guard.too_large(guard.MAX_BODY)
 
 
-def page_app(site: Site, hosts: Collection[str], key: str | None, *, body_timeout: float = 60.0) -> Starlette:
+def page_app(
+    site: Site, hosts: Collection[str], key: str | None, *, body_timeout: float = guard.BODY_SECONDS
+) -> Starlette:
     """Return an application that serves the page and rejects unauthorized requests.
 
-    A complete request body must arrive within `body_timeout` seconds.
+    A complete request body must arrive within `body_timeout` seconds. Large bodies get more time.
     """
     routes = [*_file_routes(), Route("/login", partial(_log_in, key)), *_api_routes(site)]
     return guard.guarded_app(routes, page_rules(hosts, key, body_timeout), partial(_error_response, site))
@@ -65,7 +66,7 @@ def page_rules(hosts: Collection[str], key: str | None, body_timeout: float) -> 
         guard.check_key(key, "`acorn.web.app`")
     return guard.AccessRules(
         hosts=guard.normalize_hosts(hosts, "`acorn.web.app`"),
-        keys=() if key is None else (key,),
+        keys=() if key is None else (guard.AccessKey(key),),
         find_keys=_cookie_keys,
         missing_key="The key is missing. Open the address that `acorn web` printed when it started.",
         public_path="/login",
@@ -105,7 +106,7 @@ async def _log_in(key: str | None, request: Request) -> Response:
     cookie if a local file had opened the login URL, because the cookie has the attribute `SameSite=Strict`.
     """
     query, mount = request.query_params, str(request.scope.get("root_path", ""))
-    if key is not None and not guard.has_key([query.get("key", "")], [key]):
+    if key is not None and not guard.find_key([query.get("key", "")], [guard.AccessKey(key)]):
         raise HTTPException(401, "The key is wrong. Open the address that `acorn web` printed at its last start.")
     target = query.get("next", "/")
     is_local = target.startswith("/") and not target.startswith("//") and target.isprintable() and "\\" not in target
@@ -377,8 +378,12 @@ def _requested_row(view: RunView, request: Request) -> Row:
 
 
 async def _read_body(request: Request, schema: type[Body]) -> Body:
+    return await run_in_threadpool(_parse_body, await request.body(), schema)  # An input with media may be large.
+
+
+def _parse_body(body: bytes, schema: type[Body]) -> Body:
     try:
-        return schema.model_validate(json.loads(await request.body()))  # Pydantic would reject half a surrogate pair.
+        return schema.model_validate(json.loads(body))  # Pydantic would reject half a surrogate pair.
     except ValidationError as error:
         problem = error.errors()[0]
         path = ".".join(map(str, problem["loc"]))

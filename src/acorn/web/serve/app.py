@@ -2,6 +2,10 @@
 
 The runs are executed on the event loop of the server. A run is cancelled when its client disconnects, when its time
 limit is reached, or when the server stops.
+
+A run belongs to the access key that has started it: with the key of another client, the run does not exist. Only with
+the key of an approver, who is a person, a request for human input can be answered. Otherwise a client could approve its
+own refund.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,13 +26,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import Agent, Redactor, excerpt, is_instance, parse_input, read_spec
+from acorn._inside import Agent, Redactor, excerpt, is_instance, owned_by, parse_input, read_spec, stored_owner
 from acorn._inside.runs import aresume, check_agent
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.types import is_json_object
 from acorn.web import guard
-from acorn.web.guard import LOOPBACK
+from acorn.web.guard import LOOPBACK, AccessKey
 from acorn.web.page.agent import secrets_of
 from acorn.web.serve import openai_api, responses
 from acorn.web.serve.openapi import openapi_document
@@ -38,8 +42,6 @@ TIMEOUT = 600.0
 CONCURRENCY = 256
 GRACE = 5
 """The number of seconds that runs may take after the server begins to stop."""
-MAX_BODY = 20_000_000
-"""The maximum number of bytes of a request body."""
 _BROWSER_HINT = """This is the HTTP service of an agent. It is for programs and needs a key.
 
 Use a key that you passed to the server. If you passed no key, use the new key that `acorn serve` printed at its start.
@@ -49,7 +51,7 @@ This command prints a description of the endpoints:
 
 To use the agent in a browser, run `acorn web agent.py`.
 """
-_REFUSAL_KINDS = {401: "key", 403: "refused", 404: "address", 405: "method", 413: "body", 415: "body"}
+_REFUSAL_KINDS = {401: "key", 404: "address", 405: "method", 408: "body", 413: "body", 415: "body"}
 _HEARTBEAT = b": here\n\n"
 _SEND_TIME = 2.0
 """The number of seconds that sending a part of a response may always take, even if the deadline has passed."""
@@ -63,7 +65,13 @@ class Service:
     """A service: its agent, the number of runs in progress, its endpoints and its error responses."""
 
     def __init__(
-        self, agent: object, keys: Collection[str], timeout: float, concurrency: int, grace: float = GRACE
+        self,
+        agent: object,
+        keys: Sequence[AccessKey] = (),
+        timeout: float = TIMEOUT,
+        concurrency: int = CONCURRENCY,
+        grace: float = GRACE,
+        max_body: int | None = None,
     ) -> None:
         if not is_instance(agent):
             raise DeclarationError(
@@ -73,18 +81,26 @@ class Service:
         self.agent: Agent = agent
         self.name = type(agent).__name__
         self.spec = read_spec(agent)
-        secrets = {*keys, *secrets_of(agent)}
+        self.keys = tuple(keys)
+        values = [key.value for key in keys]
+        if len(set(values)) < len(values):
+            raise DeclarationError(
+                "A key of the service occurs more than once. Use different keys for clients and approvers."
+            )
+        secrets = {*values, *secrets_of(agent)}
         self.redactor = Redactor(secrets, finds_keys=False)
         """The redactor of answers. It ignores texts that only look like keys, because programs process the answers."""
         self.error_redactor = Redactor(secrets)
         self.timeout = timeout
         self.is_closing = False
         self.concurrency = concurrency
+        self.max_body = max_body or guard.input_limit(self.spec.input.has_media, self.spec.max_media_bytes)
         self._grace = grace
         self.run_count = 0
         self._end: asyncio.Future[None] | None = None
         self._created = int(time.time())
-        self._document = openapi_document(agent, has_key=bool(keys))
+        is_approver = [key.is_approver for key in keys]
+        self._document = openapi_document(agent, has_key=False in is_approver, has_approver_key=True in is_approver)
         self.routes = [
             self._run_route("/run", self._run),
             self._run_route("/stream", self._stream),
@@ -200,11 +216,13 @@ class Service:
         return Route(path, respond, methods=["POST"], middleware=[Middleware(_RunSlot, self)])
 
     async def _run(self, request: Request, body: object, deadline: float) -> Response:
-        work = self.agent.arun(*self._arguments(body))
+        arguments = await self._arguments(request, body)
+        work = self._agent_for(request).arun(*arguments)
         return self._run_response(await self.perform(work, deadline, request))
 
     async def _stream(self, request: Request, body: object, deadline: float) -> Response:
-        chunks = self.agent.astream(*self._arguments(body))
+        arguments = await self._arguments(request, body)
+        chunks = self._agent_for(request).astream(*arguments)
         return await self._event_stream(request, chunks, responses.ChunkEvents(self.redactor), deadline)
 
     async def _answer(self, request: Request, body: object, deadline: float) -> Response:
@@ -213,37 +231,52 @@ class Service:
         if self.spec.store is None:
             message = "This service cannot resume runs, because it has no store. Start the service with `--store`."
             raise RejectedRequestError(409, "store", message)
-        store = open_store(self.spec.store, "`acorn serve`")
-        if not await asyncio.to_thread(store.read, run_id):
+        store, key = open_store(self.spec.store, "`acorn serve`"), guard.key_of(request)
+        is_approver = not self.keys or (key is not None and key.is_approver)
+        stored = await asyncio.to_thread(store.read, run_id)
+        is_owner = stored and key is not None and stored_owner(stored[0]) == key.owner
+        if not stored or not (is_approver or is_owner):
             raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist. Check its id.")
+        if not is_approver and (is_single or answer):
+            message = (
+                "Only a person with an approver key may answer requests for human input. Send such a key, or use "
+                '`acorn answer`. To continue the run afterwards, send `{"answers": {}}`.'
+            )
+            raise RejectedRequestError(403, "approver", message)
         work = aresume(self.agent, run_id, answer, is_single=is_single)
         return self._run_response(await self.perform(work, deadline, request))
 
     async def _chat(self, request: Request, body: object, deadline: float) -> Response:
         spec = self.spec
-        chat = openai_api.read_completion(body, self.name, spec.output)
+        chat = await responses.with_body(request, openai_api.read_completion, body, self.name, spec.output)
         *earlier, last = chat.messages
-        agent: Agent = self.agent.using(history=openai_api.to_history(earlier)) if earlier else self.agent
-        arguments = self._arguments(openai_api.to_input(last.text, spec.input))
+        agent = self._agent_for(request)
+        if earlier:
+            agent = agent.using(history=openai_api.to_history(earlier))
+        arguments = await self._arguments(request, openai_api.to_input(last.text, spec.input))
         if chat.stream:
             includes_usage = bool(chat.stream_options and chat.stream_options.include_usage)
             events = openai_api.CompletionEvents(self.name, spec.output, self.redactor, includes_usage=includes_usage)
             return await self._event_stream(request, agent.astream(*arguments), events, deadline)
         run = await self.perform(agent.arun(*arguments), deadline, request)
-        status = 202 if isinstance(run.output, Paused) else 200
-        return self._json(openai_api.completion_response(run, self.name, spec.output), status, {"x-run-id": run.id})
+        return self._json(openai_api.completion_response(run, self.name, spec.output), headers={"x-run-id": run.id})
 
-    def _arguments(self, values: object) -> tuple[object, ...]:
+    def _agent_for(self, request: Request) -> Agent:
+        """Return the agent that starts a run for the key of a request."""
+        key = guard.key_of(request)
+        return self.agent if key is None or self.spec.store is None else owned_by(self.agent, key.owner)
+
+    async def _arguments(self, request: Request, values: object) -> tuple[object, ...]:
         """Return the positional arguments with which the agent is called.
 
         Raise `InputError` with a list of all invalid fields if the values do not match the input schema.
         """
         shape = self.spec.input
         if shape.wrapped:
-            return parse_input(self.agent, {shape.wrapped: values}, is_value=True)
+            return await responses.with_body(request, parse_input, self.agent, {shape.wrapped: values}, is_value=True)
         if shape.is_empty and values is None:
             values = {}
-        return parse_input(self.agent, values)
+        return await responses.with_body(request, parse_input, self.agent, values)
 
     def _run_response(self, run: Run) -> Response:
         headers = {"x-run-id": run.id}
@@ -341,48 +374,48 @@ def _read_answer(body: object) -> tuple[object, bool]:
     )
 
 
-def service_app(service: Service, hosts: Collection[str], keys: Collection[str]) -> Starlette:
+def service_app(service: Service, hosts: Collection[str], *, body_timeout: float = guard.BODY_SECONDS) -> Starlette:
     """Return an application that serves an agent and rejects unauthorized requests."""
     rules = guard.AccessRules(
         hosts=guard.normalize_hosts(hosts, "`acorn.web.service`"),
-        keys=tuple(keys),
-        find_keys=_bearer_keys,
+        keys=service.keys,
+        find_keys=guard.bearer_keys,
         missing_key="The key is missing or wrong. Send a valid key in the header `Authorization: Bearer KEY`.",
         public_path="/health",
         methods=("GET", "HEAD", "POST"),
         needs_origin=False,
-        max_body=_max_body,
+        max_body=lambda path: guard.too_large(service.max_body),
+        body_timeout=body_timeout,
     )
     return guard.guarded_app(service.routes, rules, service.error_response)
-
-
-def _bearer_keys(request: Request) -> list[str]:
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return [key.strip()] if scheme.lower() == "bearer" else []
-
-
-def _max_body(path: str) -> tuple[int, str]:
-    return MAX_BODY, f"The request body is too large. It may have at most {MAX_BODY:,} bytes."
 
 
 def service(
     agent: module[Any, Any],
     *,
     keys: Collection[str] = (),
+    approver_keys: Collection[str] = (),
     hosts: Collection[str] = LOOPBACK,
     timeout: float = TIMEOUT,
     concurrency: int = CONCURRENCY,
+    max_body: int | None = None,
 ) -> ASGIApp:
     """Return an ASGI application that serves an agent over HTTP.
 
         app.mount("/researcher", acorn.web.service(Researcher(), keys=[os.environ["KEY"]], hosts=["example.com"]))
 
-    Clients must send one of the access keys in `keys`. Without `keys`, everyone who can reach the application can use
-    it, so protect it with your own login. The application rejects requests to host names that are not in `hosts`. A run
-    may last `timeout` seconds, and at most `concurrency` runs may be in progress at the same time.
+    Clients must send one of the access keys in `keys`. A run belongs to the key that has started it. A key may have a
+    name, as in `"shop=KEY"`: the runs of `shop` then remain its own if you replace the key. Only a person with one of
+    the `approver_keys` may answer requests for human input, of all runs. Without `keys`, everyone who can reach the
+    application can use it, so protect it with your own login. Without both, everyone can also answer.
+
+    The application rejects requests to host names that are not in `hosts`. A run may last `timeout` seconds, and at
+    most `concurrency` runs may be in progress at the same time. A request body may have `max_body` bytes: by default
+    one million, and more for an input with images, audio or files.
     """
-    if isinstance(keys, str):
-        raise DeclarationError("`keys` of `acorn.web.service` must be a list of strings, not one string.")
-    for key in keys:
-        guard.check_key(key, "`acorn.web.service`")
-    return service_app(Service(agent, keys, timeout, concurrency), hosts, keys)
+    where = "`acorn.web.service`"
+    for name, given in (("keys", keys), ("approver_keys", approver_keys)):
+        if isinstance(given, str):
+            raise DeclarationError(f"`{name}` of {where} must be a list of strings, not one string.")
+    access = [*guard.read_keys(keys, where), *guard.read_keys(approver_keys, where, is_approver=True)]
+    return service_app(Service(agent, access, timeout, concurrency, max_body=max_body), hosts)

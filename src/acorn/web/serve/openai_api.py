@@ -16,11 +16,11 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, ValidationError
 
-from acorn import Paused, Run, StreamChunk
+from acorn import Run, StreamChunk
 from acorn._inside import Redactor, Shape, excerpt, to_json_text
 from acorn.chunk import has_answer_part
 from acorn.types import JsonObject, is_json_object
-from acorn.web.serve.responses import RejectedRequestError, check_finished, encode_event, paused_json
+from acorn.web.serve.responses import RejectedRequestError, check_finished, encode_event
 
 _UNSUPPORTED = ("tools", "functions", "tool_choice", "function_call", "audio", "modalities", "logprobs", "top_logprobs")
 
@@ -186,18 +186,11 @@ def completion_response(run: Run, name: str, shape: Shape) -> JsonObject:
         "model": name,
         "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
         "usage": _usage(run),
-        **_paused(run),
     }
 
 
-def _paused(run: Run) -> JsonObject:
-    return {"paused": paused_json(run.output)} if isinstance(run.output, Paused) else {}
-
-
 def answer_text(run: Run, shape: Shape) -> str:
-    """Return the output of a run as text. If the run waits for human input, return its questions."""
-    if isinstance(run.output, Paused):
-        return "\n".join(request.question for request in run.output.requests)
+    """Return the output of a run as text."""
     check_finished(run)
     text = _single_text(run.output, shape)
     return to_json_text(run.output) if text is None else text
@@ -281,7 +274,7 @@ class CompletionEvents:
         yield from self._text_delta("reasoning_content", "", is_complete=True)
         answer = self._new_part(answer_text(run, self._shape))
         yield from self._text_delta("content", answer, is_complete=True)
-        yield self._delta({}, finish="stop") | _paused(run)
+        yield self._delta({}, finish="stop")
         if self._includes_usage:
             yield {**self._common, "choices": [], "usage": _usage(run)}
 

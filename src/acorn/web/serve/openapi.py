@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic.json_schema import JsonSchemaMode
 
 import acorn
@@ -25,11 +25,15 @@ class InputProblem(BaseModel):
 
 
 class ErrorDescription(BaseModel):
-    """The reason why a request failed. `problems` lists the wrong fields of an input."""
+    """The reason why a request failed.
+
+    `problems` lists the first wrong fields of an input. `run_id` is the id of a run that waits for a person.
+    """
 
     type: str
     message: str
-    problems: list[InputProblem] = []
+    problems: list[InputProblem] = Field([], max_length=20)
+    run_id: str | None = None
 
 
 class ErrorBody(BaseModel):
@@ -39,7 +43,10 @@ class ErrorBody(BaseModel):
 
 
 class PausedBody(BaseModel):
-    """The body of a response about a run that waits for human input. The client posts answers to the path `answer`."""
+    """The body of a response about a run that waits for human input.
+
+    A person with an approver key posts answers to the path `answer`.
+    """
 
     run_id: str
     requests: list[Request]
@@ -67,7 +74,7 @@ class RunAnswers(BaseModel, extra="forbid"):
     """An answer to the only open request of a run, or an object that maps request ids to answers.
 
     The answer to an approval is an `Approval`, a `Rejection`, a boolean, or the word yes or no. The answer to a
-    question is any value.
+    question is any value. With an empty object `answers`, the client that has started the run continues it.
     """
 
     answer: Answer = None
@@ -77,14 +84,18 @@ class RunAnswers(BaseModel, extra="forbid"):
 _EVENTS: JsonObject = {"text/event-stream": {"schema": {}}}
 
 
-def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
-    """Return the OpenAPI document for the service of an agent."""
+def openapi_document(agent: Agent, *, has_key: bool, has_approver_key: bool) -> JsonObject:
+    """Return the OpenAPI document for the service of an agent.
+
+    `has_key` and `has_approver_key` say whether the service has keys of clients and of people who answer requests.
+    """
     spec = read_spec(agent)
     output, paused, any_json = _json(_ref("Output")), _json(_ref("Paused")), _json({"type": "object"})
     input_body = _body("Input", is_required=not spec.input.is_empty)
     run_id: JsonObject = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    answer = _operation("answer", "Answer the requests of a paused run and resume the run.", output, paused)
-    chat = _operation("chat", "Create a chat completion in OpenAI's format.", any_json | _EVENTS, any_json)
+    summary = "Answer the requests of a paused run, which needs an approver key, and resume the run."
+    answer = _operation("answer", summary, output, paused)
+    chat = _operation("chat", "Create a chat completion in OpenAI's format.", any_json | _EVENTS)
     models = _operation("models", "Return the agent in OpenAI's list of models.", any_json)
     health = _operation("health", "Return whether the server is running or stopping.", any_json)
     document: JsonObject = {
@@ -101,9 +112,17 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
         },
         "components": {"schemas": _component_schemas(spec)},
     }
+    schemes: JsonObject = {}
     if has_key:
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schemes["key"] = {"type": "http", "scheme": "bearer", "description": "The key of a client."}
         document["security"] = [{"key": []}]
+    if has_approver_key:
+        description = "The key of a person who may answer the requests of all runs."
+        schemes["approverKey"] = {"type": "http", "scheme": "bearer", "description": description}
+        security: list[JsonObject] = [{"approverKey": []}, *document.get("security", [])]
+        document["paths"]["/runs/{id}/answer"]["post"]["security"] = security
+    if schemes:
+        document["components"]["securitySchemes"] = schemes
     return document
 
 

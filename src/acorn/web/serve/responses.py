@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -29,7 +29,11 @@ _MIN_INTERVAL = 1 / 30
 _HEARTBEAT = 15.0
 """The number of seconds after which an empty batch is yielded, so that proxies do not close the connection."""
 
+_LARGE_BODY = 50_000
+"""The number of bytes from which a request body is processed in a thread, so that other requests need not wait."""
+
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 # Errors
 
@@ -93,7 +97,14 @@ def reply_for_error(error: BaseException) -> ErrorReply:
 
 
 def check_finished(run: Run) -> None:
-    """Raise `RejectedRequestError` if a run ended without an error but also without an answer."""
+    """Raise `RejectedRequestError` if a run has no answer: it is paused, or it ended after a tool call."""
+    if isinstance(run.output, Paused):
+        # The question and its arguments are for the person who answers. The user of a chat must not see them.
+        message = (
+            f"Run {run.id} is paused until a person answers a request for human input. A person with an approver key "
+            f"can answer it at `{answer_path(run.id)}`. Do not send this message again."
+        )
+        raise RejectedRequestError(403, "paused", message, code="paused", run_id=run.id)
     if isinstance(run.output, Unfinished):
         called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
         message = f"The model called {called} instead of finishing. Set `max_steps` on the agent to allow tool calls."
@@ -103,12 +114,27 @@ def check_finished(run: Run) -> None:
 # Requests
 
 
+async def with_body(
+    request: Request,
+    function: Callable[Arguments, Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Call a function that processes the body of a request, in a thread if the body is large."""
+    if len(await request.body()) < _LARGE_BODY:
+        return function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
 async def read_json(request: Request) -> object:
     """Parse the body of a request as JSON and return the value.
 
     Return None if the body is empty.
     """
-    body = await request.body()
+    return await with_body(request, _parse_json, await request.body())
+
+
+def _parse_json(body: bytes) -> object:
     if not body.strip():
         return None
     try:
@@ -290,5 +316,9 @@ def paused_json(output: Paused) -> JsonObject:
     return {
         "run_id": output.run_id,
         "requests": [record_to_json(request) for request in output.requests],
-        "answer": f"/runs/{output.run_id}/answer",
+        "answer": answer_path(output.run_id),
     }
+
+
+def answer_path(run_id: str | None) -> str:
+    return f"/runs/{run_id}/answer"

@@ -1,4 +1,4 @@
-"""Tests of the bounds of dependencies, and of `make audit`. A small program replaces pip-audit, which needs the network."""
+"""Tests of the bounds of dependencies, and of `make audit`, with a program in the place of pip-audit."""
 
 from __future__ import annotations
 

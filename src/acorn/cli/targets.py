@@ -16,6 +16,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
@@ -204,6 +205,17 @@ def open_chosen_store(option: str | None) -> Store:
             f"There is no store `{chosen}`. To create it, start a run: `acorn run agent.py --store {chosen}`."
         )
     return open_store(chosen, "`--store`")
+
+
+def store_option(chosen: object) -> str:
+    """Return the option `--store` of a printed command, with a leading space and without the password of a URL.
+
+    Return an empty text if the user did not name the store by a path or URL.
+    """
+    if not isinstance(chosen, str | Path):
+        return ""
+    name = open_store(chosen, "`--store`").name if "://" in str(chosen) else str(chosen)
+    return f" --store {quote(name)}"
 
 
 def store_of(source: str, option: str | None) -> Store | None:

@@ -41,7 +41,7 @@ from acorn.cli.errors import (
 )
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import print_error, print_json, write, write_line
-from acorn.cli.targets import Agent, choose_store, short_id
+from acorn.cli.targets import Agent, choose_store, short_id, store_option
 from acorn.cli.text import clean
 from acorn.cli.views import View, open_view
 from acorn.journal import Entry
@@ -206,9 +206,13 @@ class WatchedRun:
     @property
     def _resume_command(self) -> str:
         assert self.run is not None
-        store = self.options.store or (self.agent.store if self.agent.store != choose_store(None) else None)
-        option = f" --store {quote(str(store))}" if isinstance(store, str | Path) else ""
-        return f"acorn resume {quote(short_id(self.run.id))}{option}"
+        return f"acorn resume {quote(short_id(self.run.id))}{self._store_option}"
+
+    @property
+    def _store_option(self) -> str:
+        return store_option(
+            self.options.store or (self.agent.store if self.agent.store != choose_store(None) else None)
+        )
 
     def _print_resume_hint(self) -> None:
         if self.agent.store is not None and self.run is not None:
@@ -221,7 +225,8 @@ class WatchedRun:
             option = "--yes" if paused.request.kind == "approval" else "--answer VALUE"
             write_line(f"To answer: {self._resume_command} {option}")
         else:
-            write_line(f"Answer each request with `acorn answer REQUEST VALUE`. Then: {self._resume_command}")
+            command = f"acorn answer REQUEST VALUE{self._store_option}"
+            write_line(f"Answer each request with `{command}`. Then: {self._resume_command}")
 
     def _ask(self, request: Request) -> str | JsonObject:
         """Print a request for human input on the terminal and return the user's answer."""

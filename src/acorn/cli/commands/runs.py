@@ -19,7 +19,7 @@ from acorn._inside.run_tree import tree_of
 from acorn.cli.errors import CommandError, os_errors, redactor
 from acorn.cli.options import RunArgument, SourceArgument, StoredRunsOption
 from acorn.cli.output import make_table, print_json, rich_console, write, write_line
-from acorn.cli.targets import find_run_id, open_chosen_store, read_run_file, short_id, store_of
+from acorn.cli.targets import find_run_id, open_chosen_store, read_run_file, short_id, store_of, store_option
 from acorn.cli.text import clean, one_line, plural, seconds_text, totals_text
 from acorn.cli.views import Pen, PlainView, draw_run
 from acorn.journal import Entry
@@ -65,7 +65,8 @@ def runs(
     if json:
         print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
     elif not listed:
-        write_line(f"There are no runs in {opened_store.name}.")
+        filtered = " with this status or class" if status or agent else ""
+        write_line(f"There are no runs{filtered} in {opened_store.name}.")
     else:
         headings = ("run", "status", "agent", "model", "steps", "tokens", "cost", "seconds", "started")
         _print_table(headings, map(_run_row, listed))
@@ -162,8 +163,7 @@ def answer(
     if is_queued:
         write_line("Answered. A worker resumes the run.")
     else:
-        option = "" if store is None else f" --store {store}"
-        write_line(f"Answered. To resume the run: acorn resume {short_id(root)}{option}")
+        write_line(f"Answered. To resume the run: acorn resume {short_id(root)}{store_option(store)}")
 
 
 def cancel(run: RunArgument, store: StoredRunsOption = None) -> None:

@@ -123,6 +123,7 @@ def test_roles_of_guide_deliver_pause_answer_and_finish_run(users: dict[str, str
         pausing = Commit("r", here, [change("r", ["0"], status="waiting"), change("b", ["0"], born=birth("r"))])
         worker.commit(pausing._replace(requests=[request("q", "r"), request("p", "r")])).result()
         assert [one.id for one in support.requests()] == ["q", "p"]
+        assert [facts.id for facts in support.list(status=["waiting"])] == ["r"]
         support.answer("q", True)
         support.answer("p", {"approved": True})
         with pytest.raises(StoreError, match=r"already answered|is not open"):
@@ -167,6 +168,9 @@ def test_roles_of_guide_cannot_do_tasks_of_other_roles(users: dict[str, str], po
             refuse(f"{name} reads", lambda store=store: store.read("r"))  # type: ignore[misc]
         for name, store in (("submit", shop), ("drive", worker), ("answer", support), ("read", report)):
             refuse(f"{name} deletes", lambda store=store: store.delete("r"))  # type: ignore[misc]
+        with pytest.raises(StoreError) as caught:
+            worker.delete("r")
+        assert "unknown whether" not in str(caught.value)
         assert {facts.id: facts.status for facts in report.list()} == {"r": "waiting", "s": "queued"}
 
 

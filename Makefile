@@ -32,6 +32,7 @@ help:
 	@echo "make prices   the table of prices, from LiteLLM"
 	@echo "make release  wheel, source archive and bill of materials in dist/, tried in empty environments"
 	@echo "make lock     requirements-dev.lock: the development packages, with hashes"
+	@echo "make audit    the known vulnerabilities of the packages in requirements-dev.lock; needs the network"
 	@echo "make cpu-times  the tests, with their CPU time"
 	@echo "make litellm-range  a tool call with the oldest and the newest supported LiteLLM"
 
@@ -128,7 +129,7 @@ clean:
 prices: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_prices.py
 
-.PHONY: release lock cpu-times
+.PHONY: release lock audit cpu-times
 
 release: | $(BIN)/python
 	@$(BIN)/python tools/release.py $(ARGS)
@@ -139,6 +140,13 @@ lock:
 	.bench/lock/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
 	.bench/lock/bin/uv pip compile pyproject.toml requirements-dev.txt --all-extras --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-config --quiet --upgrade --output-file requirements-dev.lock
+
+# The vulnerability database is on the network. Without it, the audit fails and says so.
+audit:
+	@$(PYTHON) -m venv --clear .bench/audit
+	@.bench/audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.10,<3' || \
+	  { echo 'Cannot install pip-audit, so nothing was audited. Check the connection to the package index.'; exit 2; }
+	@.bench/audit/bin/python tools/audit.py $(ARGS)
 
 cpu-times: $(VENV)/.installed-dev
 	$(PYTEST) -p tools.cpu_times $(ARGS)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from tests.cases import case
@@ -49,6 +50,26 @@ def test_paused_run_exits_with_3_and_prints_resume_command(acorn: Acorn, store: 
     assert ended.out == ""
     assert "May `refund` be called" in ended.err
     assert f"To answer: acorn resume {facts.id[:8]} --agent {DESK}:Desk --store {store} --yes" in ended.err
+
+
+def test_printed_commands_contain_no_password_of_store(acorn: Acorn, postgres: str) -> None:
+    parts = urlsplit(postgres)
+    url = urlunsplit(parts._replace(netloc=f"{parts.username}:geheim@{parts.hostname}:{parts.port}"))
+    ended = acorn("run", f"{DESK}:Desk", "order 17", "--store", url)
+    (request,) = library.runs(url).requests()
+    name = url.replace(":geheim", "")
+    assert f"To answer: acorn resume {request.run_id[:8]} --store {name} --yes" in ended.err
+    answered = acorn("answer", request.id[:8], "yes", "--store", url)
+    assert f"To resume the run: acorn resume {request.run_id[:8]} --store {name}" in answered.err
+    assert "geheim" not in ended.err + answered.err
+
+
+def test_list_without_matching_runs_names_filter(acorn: Acorn, store: Path) -> None:
+    waiting(acorn, store)
+    assert (
+        f"There are no runs with this status or class in {store}."
+        in acorn("runs", "--status", "failed", "--store", store).err
+    )
 
 
 def test_resume_with_yes_option_finishes_run(acorn: Acorn, store: Path) -> None:

@@ -16,7 +16,7 @@ from tests.cases import case
 from tests.docs.links import Page, anchors_of, broken
 from tests.docs.pages import DOCS, ROOT, pages
 
-READ_ON_GITHUB = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+READ_ON_GITHUB = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 NOT_IN_NAV = {"decisions"}
 """Folders whose pages are found through others."""
 

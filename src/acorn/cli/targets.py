@@ -209,6 +209,17 @@ def open_chosen_store(option: str | None) -> Store:
     return open_store(chosen, "`--store`")
 
 
+def store_option(chosen: object) -> str:
+    """Return the option `--store` of a printed command, with a leading space and without the password of a URL.
+
+    Return an empty text if the user did not name the store by a path or URL.
+    """
+    if not isinstance(chosen, str | Path):
+        return ""
+    name = open_store(chosen, "`--store`").name if "://" in str(chosen) else str(chosen)
+    return f" --store {quote(name)}"
+
+
 def store_of(source: str, option: str | None) -> Store | None:
     """Open the store that contains a run, or return None if the run is in a file.
 
@@ -228,11 +239,6 @@ def open_checked_store(chosen: str | Path | Store) -> Store:
     store = open_store(chosen, "`--store`")
     store.list(limit=1)
     return store
-
-
-def store_option(store: object) -> str:
-    """Return the option `--store` of a printed command, or an empty text if the store is not a path or a URL."""
-    return f" --store {quote(str(store))}" if isinstance(store, str | Path) else ""
 
 
 # Runs

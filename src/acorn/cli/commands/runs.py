@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 import acorn
-from acorn import Run
+from acorn import Run, StoreError
 from acorn._inside import parse_json, read_stored_entries, record_to_json, stored_instance, tree_entries
 from acorn._inside.run_tree import RunTree, tree_of
 from acorn.cli.errors import CommandError, os_errors, redactor
@@ -73,7 +73,8 @@ def runs(
     if json:
         print_json([record_to_json(facts) for facts in listed], sys.stdout)
     elif not listed:
-        write_line(f"There are no runs in {opened_store.name}.")
+        filtered = " with this status or class" if status or agent else ""
+        write_line(f"There are no runs{filtered} in {opened_store.name}.")
     else:
         headings = ("run", "status", "agent", "model", "steps", "tokens", "cost", "seconds", "started")
         _print_table(headings, map(_run_row, listed))
@@ -160,8 +161,12 @@ def answer(
     if len(matching) > 1:
         raise CommandError(f"`{request}` matches {len(matching)} requests. Use more characters of the id.")
     acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_json(value))
-    root = opened_store.read(matching[0].run_id)[0].facts.root
-    is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
+    try:
+        root = opened_store.read(matching[0].run_id)[0].facts.root
+        is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
+    except StoreError:  # The user of a database may be allowed to answer, but not to read.
+        write_line("Answered.")
+        return
     if is_queued:
         write_line("Answered. A worker resumes the run.")
     else:

@@ -198,7 +198,7 @@ class Database:
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
             text = (
                 f"The user of {self.name} lacks a permission ({reason}). Allow the user to create and write the "
-                f"schemas `acorn` and `acorn_jobs`."
+                f"schemas `acorn` and `acorn_jobs`, or use a user with the role for this task."
             )
         else:
             text = f"PostgreSQL reported an error for {self.name} ({reason}). Check its log, then resume the run."

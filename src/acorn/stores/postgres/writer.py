@@ -69,8 +69,18 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow]]):
             connection = self._connection.connect()
             self._resolve_uncertain(connection)
             unwritten = [job for job in jobs if job.outcome is None]
-            if unwritten:
+            if not unwritten:
+                return
+            try:
                 self._write_together(connection, unwritten)
+            except psycopg.Error as error:
+                if self._uncertain is None or is_connection_lost(error):
+                    raise
+                # The database reported the error, and can be asked at once.
+                self._connection.drop()
+                self._resolve_uncertain(self._connection.connect())
+                if any(job.outcome is None for job in unwritten):
+                    raise
 
         self._database.retry(write_once, self._connection.drop)
 

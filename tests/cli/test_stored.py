@@ -58,9 +58,10 @@ def test_printed_commands_contain_no_password_of_store(acorn: Acorn, postgres: s
     ended = acorn("run", f"{DESK}:Desk", "order 17", "--store", url)
     (request,) = library.runs(url).requests()
     name = url.replace(":geheim", "")
-    assert f"To answer: acorn resume {request.run_id[:8]} --store {name} --yes" in ended.err
+    assert f"To answer: acorn resume {request.run_id[:8]} --agent {DESK}:Desk --store {name} --yes" in ended.err
     answered = acorn("answer", request.id[:8], "yes", "--store", url)
-    assert f"To resume the run: acorn resume {request.run_id[:8]} --store {name}" in answered.err
+    assert f"To resume the run: acorn resume {request.run_id[:8]} --agent " in answered.err
+    assert f":Desk --store {name}" in answered.err
     assert "geheim" not in ended.err + answered.err
 
 

@@ -108,7 +108,7 @@ class ResponseWatch:
             self._deadline = self._run_deadline
         decoder = ContentDecoder(response.headers.pop("content-encoding", None), self.max_bytes, is_stream=is_events)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _LimitedStream(response.stream, decoder, self)
+        response.stream = _LimitedResponse(response.stream, decoder, self)
         if not is_stream:
             try:
                 response.read()
@@ -253,7 +253,7 @@ class _Stream(httpcore.NetworkStream):
         return self._inner.get_extra_info(info)
 
 
-class _LimitedStream(httpx.SyncByteStream):
+class _LimitedResponse(httpx.SyncByteStream):
     """The body of a response, decompressed, with a limit of its size and its time."""
 
     def __init__(self, inner: httpx.SyncByteStream, decoder: ContentDecoder, watch: ResponseWatch) -> None:

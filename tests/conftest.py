@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -29,6 +30,20 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Replace lone surrogates in reports, because a worker of xdist cannot send them and would end."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return type(value)(map(_encodable, value)) if isinstance(value, list | tuple) else value
 
 
 @pytest.fixture

@@ -167,7 +167,9 @@ def _edited_opening(
     origins = [*_origins(before, after), len(before)]
     for index, new in enumerate(after):
         is_replacement = index not in added or origins[index + 1] == before.index(message) + 1
-        if is_replacement and origins[index] is None and new["role"] == "user" and str(new["content"] or "").strip():
+        if not is_replacement or origins[index] is not None or not _is_message(new) or new["role"] != "user":
+            continue
+        if str(new.get("content") or "").strip():
             return new
     return message
 

@@ -194,7 +194,7 @@ class PushParser:
         end = _STRING_PART.match(piece, at).end()  # type: ignore[union-attr]
         if end > at:
             part = piece[at:end]
-            self._add(text, replace_surrogates(_DECODER.decode(f'"{part}"')) if "\\" in part else part)
+            self._add(text, replace_surrogates(_DECODER.decode(f'"{part}"') if "\\" in part else part))
         if end == len(piece):
             return end
         if piece[end] != '"':

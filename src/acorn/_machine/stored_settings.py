@@ -8,12 +8,14 @@ of the agent, of its branches and of its agent tools, or in an environment varia
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec
 from acorn._declare.spec_cache import read_spec
+from acorn._formats.redact import is_secret_name
 from acorn._history.saved_form import MisfitError
 from acorn._machine.state import MODEL_OBJECT, SAVED_MODEL_KEYS, settings_to_json
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple, is_mapping
@@ -24,6 +26,9 @@ Addresses = Mapping[str, str]
 _ADDRESS_KEYS = ("base_url", "api_base")
 _ADDRESS_VARIABLES = ("_BASE_URL", "_API_BASE")
 """The ends of the names of environment variables that contain addresses."""
+_HOST_PART = re.compile(r"[A-Za-z0-9_.-]*")
+_TOOL_ADDRESS_KEYS = ("server_url", "url", "headers", "authorization", "connector_id")
+_MAX_TOOL_DEPTH = 20
 _ALLOWED = SETTINGS.keys() - {"store"}
 _CHANGED_BY_HOOKS = ("model", "temperature", "max_tokens")
 
@@ -38,7 +43,8 @@ def declared_addresses(spec: Spec) -> Addresses:
                 specs.append(read_spec(which))
     pairs = [pair for each in specs for pair in _address_pairs(each.model)]
     variables = [value for name, value in os.environ.items() if name.endswith(_ADDRESS_VARIABLES)]
-    return dict([*pairs, *((value, value) for value in variables)])
+    from_variables = [pair for value in variables for pair in _address_pairs({"base_url": value})]
+    return dict([*pairs, *from_variables])
 
 
 def _address_pairs(model: object) -> Iterator[tuple[str, str]]:
@@ -53,10 +59,40 @@ def _address_pairs(model: object) -> Iterator[tuple[str, str]]:
 def _addresses_in(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys and values of a stored model dict that name an address or a file."""
     for key, value in model.items():
-        if isinstance(value, str) and (
-            key in _ADDRESS_KEYS or "://" in value or (value.startswith("local/") and value.endswith(".gguf"))
-        ):
+        if value and isinstance(value, str) and (key in _ADDRESS_KEYS or _names_address(value)):
             yield key, value
+
+
+def _names_address(value: str) -> bool:
+    """Return whether a model id names an address or a file."""
+    if "://" in value or (value.startswith("local/") and value.endswith(".gguf")):
+        return True
+    # LiteLLM inserts the region of an ARN, its fourth part, into the host name of Bedrock AgentCore.
+    region = value.split(":")[3:4]
+    return bool(region) and _HOST_PART.fullmatch(region[0]) is None
+
+
+def has_address_or_key(tools: object) -> bool:
+    """Return whether a list of hosted tools contains an address, headers or a key.
+
+    The provider sends data to such an address, or uses such a key, so a store must not contain the tool.
+    """
+    return any(_has_address_or_key(tool, 0) for tool in tools) if is_list_or_tuple(tools) else False
+
+
+def _has_address_or_key(value: object, depth: int) -> bool:
+    if isinstance(value, str):
+        return "://" in value
+    if depth > _MAX_TOOL_DEPTH:
+        return True
+    if is_mapping(value):
+        return any(
+            str(key).lower() in _TOOL_ADDRESS_KEYS
+            or (isinstance(each, str) and is_secret_name(key))
+            or _has_address_or_key(each, depth + 1)
+            for key, each in value.items()
+        )
+    return is_list_or_tuple(value) and any(_has_address_or_key(each, depth + 1) for each in value)
 
 
 def check_submitted(settings: Mapping[str, Any], addresses: Addresses, where: str) -> JsonObject:
@@ -84,8 +120,10 @@ def _check(settings: Mapping[str, Any], allowed: Any, addresses: Addresses, wher
     unknown = sorted(settings.keys() - allowed)
     if unknown:
         raise MisfitError(f"{where} has the setting `{unknown[0]}`, which a store must not contain. Nothing was sent.")
-    if "://" in str(settings.get("tools", "")):
-        raise MisfitError(f"{where} has a tool with an address. Declare the tool on the class. Nothing was sent.")
+    if has_address_or_key(settings.get("tools")):
+        raise MisfitError(
+            f"{where} has a tool with an address or a key. Declare the tool on the class. Nothing was sent."
+        )
     if settings.get("model") is None:
         return dict(settings)
     return {**settings, "model": _check_model(settings["model"], addresses, where)}
@@ -106,7 +144,7 @@ def _check_model(model: object, addresses: Addresses, where: str) -> Any:
         )
     checked = dict(config)
     for key in _ADDRESS_KEYS:
-        if not isinstance(config.get(key, ""), str):
+        if not isinstance(config.get(key) or "", str):
             raise MisfitError(f"{where} has a damaged `{key}`. Nothing was sent.")
     for key, text in _addresses_in(config):
         if text not in addresses:

@@ -124,6 +124,11 @@ def test_pickled_agent_contains_no_secret_and_copied_agent_works() -> None:
                     assert loaded.model == expected
                 for other in (copy.copy(agent), copy.deepcopy(agent), agent.using(max_steps=1)):
                     assert (other.model, other.store) == (setting, store)
+        hosted = {"type": "mcp", "server_label": "a", "authorization": KEY, "max_content_tokens": 9}
+        agent = Agent(model=model, tools=[hosted, find_canaries])
+        assert not find_canaries(pickle.dumps(agent))
+        del hosted["authorization"]
+        assert pickle.loads(pickle.dumps(agent)).tools == [hosted, find_canaries]
         assert Agent(model=model)("x") == "done"
 
 

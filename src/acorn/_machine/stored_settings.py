@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acorn._declare.settings import SETTINGS
@@ -21,7 +21,9 @@ from acorn._machine.state import MODEL_OBJECT, SAVED_MODEL_KEYS, settings_to_jso
 from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple, is_mapping
 
 Addresses = Mapping[str, str]
-"""Maps each address and file that this process declares, without its password as in a store, to the original."""
+"""Maps each address and file that this process declares to the original.
+
+The keys have no password, as in a store, and no `/` at the end."""
 
 _ADDRESS_KEYS = ("base_url", "api_base")
 _ADDRESS_VARIABLES = ("_BASE_URL", "_API_BASE")
@@ -44,7 +46,12 @@ def declared_addresses(spec: Spec) -> Addresses:
     pairs = [pair for each in specs for pair in _address_pairs(each.model)]
     variables = [value for name, value in os.environ.items() if name.endswith(_ADDRESS_VARIABLES)]
     from_variables = [pair for value in variables for pair in _address_pairs({"base_url": value})]
-    return dict([*pairs, *from_variables])
+    return {_key_of(text): original for text, original in [*pairs, *from_variables]}
+
+
+def _key_of(address: str) -> str:
+    """Return an address without the `/` at its end, which has no meaning for a request."""
+    return address.rstrip("/")
 
 
 def _address_pairs(model: object) -> Iterator[tuple[str, str]]:
@@ -147,23 +154,23 @@ def _check_model(model: object, addresses: Addresses, where: str) -> Any:
         if not isinstance(config.get(key) or "", str):
             raise MisfitError(f"{where} has a damaged `{key}`. Nothing was sent.")
     for key, text in _addresses_in(config):
-        if text not in addresses:
+        if _key_of(text) not in addresses:
             raise MisfitError(
                 f"{where} has a model with the `{key}` {text!r}, which this process does not declare. acorn sends keys "
                 f"and conversations only to addresses of this process. Set the address in `model` of the class or of "
                 f"the instance, or in an environment variable such as `OPENAI_BASE_URL`. Nothing was sent."
             )
-        checked[key] = addresses[text]
+        checked[key] = addresses[_key_of(text)]
     return checked["model"] if isinstance(model, str) else checked
 
 
-def undeclared_address(settings: Mapping[str, Any], addresses: Sequence[str] | Addresses) -> str | None:
+def undeclared_address(settings: Mapping[str, Any], addresses: Addresses) -> str | None:
     """Return the first key of a stored model that contains an undeclared address, or None if there is none."""
     model = settings.get("model")
     for each in model if is_json_list(model) else [model]:
         config: object = {"model": each} if isinstance(each, str) else each
         if is_json_object(config):
             for key, text in _addresses_in(config):
-                if text not in addresses:
+                if _key_of(text) not in addresses:
                     return key
     return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attack.edited_store import edit_json
+from tests.attack.edited_store import edit_json, execute
 from tests.cases import case
 
 import acorn
@@ -162,6 +162,14 @@ def test_submitted_setting_that_the_class_does_not_accept_raises_store_error(tmp
             edit_json(path, "run_headers", "overrides", of_settings(settings))
             with case(settings), pytest.raises(StoreError, match="does not accept"):
                 perform(store, "run-1", Desk)
+        edit_json(path, "run_headers", "overrides", of_settings({"model": "unknown"}))
+        with pytest.raises(StoreError, match="has a model that cannot be used"):
+            perform(store, "run-1", Desk)
+        nested = "[" * 600 + '"x"' + "]" * 600
+        for text in ("[" * 100_000, '{"settings": {"model": ' + nested + "}}", nested):
+            execute(path, "UPDATE run_headers SET overrides = ?", text)
+            with case(text[:40]), pytest.raises(StoreError):
+                perform(store, "run-1", Desk)
 
 
 def test_model_without_address_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,23 +177,24 @@ def test_model_without_address_is_accepted(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://user:long-password@127.0.0.1:1/v1")
     monkeypatch.setenv("OLLAMA_API_BASE", "http://localhost:1/")
-    for number, model in enumerate(
-        (
-            {"model": "openai/gpt-4o", "base_url": None},
-            {"model": "openai/gpt-4o", "base_url": ""},
-            {"model": "openai/gpt-4o", "base_url": "http://user:long-password@127.0.0.1:1/v1", "num_retries": 0},
-            {"model": "openai/gpt-4o", "api_base": "http://localhost:1"},
-            "openai/ft:gpt-4o-mini-2024-07-18:my-org:v1.2_suffix:id",
-            "bedrock/arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude",
-            "ollama/llama3:8b",
-        )
-    ):
+    models: tuple[str | dict[str, Any], ...]
+    models = (
+        {"model": "openai/gpt-4o", "base_url": None},
+        {"model": "openai/gpt-4o", "base_url": ""},
+        {"model": "openai/gpt-4o", "base_url": "http://user:long-password@127.0.0.1:1/v1", "num_retries": 0},
+        {"model": "openai/gpt-4o", "api_base": "http://localhost:1"},
+        "openai/ft:gpt-4o-mini-2024-07-18:my-org:v1.2_suffix:id",
+        "bedrock/arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude",
+        "ollama/llama3:8b",
+    )
+    for number, model in enumerate(models):
         with case(model), closing(SQLiteStore(tmp_path / f"{number}.db")) as store:
             agent = Desk(store=store, model=model)
             agent.using(run_id="run-1", deliver=False).submit("hello")
             stored = with_stored_settings(Desk(), store.read("run-1")[0], store).model
-            if stored != model:
-                assert (stored["api_base"], model["api_base"]) == ("http://localhost:1/", "http://localhost:1")
+            if isinstance(model, dict) and "api_base" in model:
+                model["api_base"] = "http://localhost:1/"  # The form in the environment.
+            assert stored == model
 
 
 def test_saved_state_with_address_is_refused_in_root_and_branches(
@@ -222,6 +231,9 @@ def test_saved_state_with_address_is_refused_in_root_and_branches(
     edit_json(path, "run_states", "state", lambda state: state.update(settings={"store": "x"}))
     refused(path, "run-1", drive, received, "store")
     edit_json(path, "run_states", "state", lambda state: state.update(settings={"temperature": 0.1}))
+    edit_json(path, "run_headers", "branch", dict.clear)
+    with pytest.raises(StoreError, match="Cannot read run run-1"):
+        drive()
     assert not received
 
 

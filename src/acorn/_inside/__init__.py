@@ -211,7 +211,7 @@ def stored_instance(stored: StoredRun) -> StoredInstance:
     try:
         overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
         settings: JsonObject = dict(overrides.get("settings", {}))
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise StoreError(
             f"The settings of run {stored.facts.id} are damaged: {excerpt(stored.header.overrides)}."
         ) from error
@@ -238,7 +238,7 @@ def stored_owner(stored: StoredRun) -> str | None:
     """Return the digest of the access key that started a run, or None if the run has no owner."""
     try:
         notes = json.loads(stored.header.overrides or "{}")
-    except ValueError:  # The store is damaged.
+    except (RecursionError, ValueError):  # The store is damaged.
         return None
     owner = notes.get("owner") if is_json_object(notes) else None
     return owner if isinstance(owner, str) else None

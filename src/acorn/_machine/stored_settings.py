@@ -137,7 +137,7 @@ def _check(settings: Mapping[str, Any], allowed: Any, addresses: Addresses, wher
 
 
 def _check_model(model: object, addresses: Addresses, where: str) -> Any:
-    if is_json_list(model):
+    if is_json_list(model) and not any(map(is_json_list, model)):
         return [_check_model(each, addresses, where) for each in model]
     if model == MODEL_OBJECT:
         return model

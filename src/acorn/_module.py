@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from acorn.thread.events import AgentEvent
 
 _UNSET: Any = object()
-_SECRET_SETTINGS = frozenset(("model", "store"))
+_SECRET_SETTINGS = frozenset(("model", "store", "tools"))
 """The attributes whose value may contain an API key or a password."""
 
 Branched = TypeVar("Branched")

@@ -9,7 +9,7 @@ import pickle
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from tests.telemetry import set_up
 
 from acorn import AcornError, DeclarationError, Step, module, tool
 from acorn.mcp import MCPServer
-from acorn.stores import MemoryStore, PostgresStore
+from acorn.stores import MemoryStore, PostgresStore, SQLiteStore
 from acorn.stores.open import open_store
-from acorn.testing import call, finish
+from acorn.testing import ScriptedModel, call, finish
 
 KEY = "canary-5f1c0a9e77d2"
 PASSWORD = "canary-93ab1c4d0e2f"
@@ -124,6 +124,11 @@ def test_pickled_agent_contains_no_secret_and_copied_agent_works() -> None:
                     assert loaded.model == expected
                 for other in (copy.copy(agent), copy.deepcopy(agent), agent.using(max_steps=1)):
                     assert (other.model, other.store) == (setting, store)
+        hosted = {"type": "mcp", "server_label": "a", "authorization": KEY, "max_content_tokens": 9}
+        agent = Agent(model=model, tools=[hosted, find_canaries])
+        assert not find_canaries(pickle.dumps(agent))
+        del hosted["authorization"]
+        assert pickle.loads(pickle.dumps(agent)).tools == [hosted, find_canaries]
         assert Agent(model=model)("x") == "done"
 
 
@@ -197,3 +202,23 @@ def test_find_canaries_detects_a_secret_in_nested_objects() -> None:
     error.__cause__ = RuntimeError("y")
     vars(error.__cause__)["request"] = types.SimpleNamespace(headers=[("a", KEY.encode())])
     assert find_canaries(error)
+
+
+def test_key_of_a_hosted_tool_is_not_stored(tmp_path: Path) -> None:
+    """A hosted tool of an instance may have headers, a key, or a password in its address."""
+    for number, hosted in enumerate(
+        (
+            {"type": "mcp", "server_label": "a", "server_url": f"https://user:{HEADER}@host/mcp"},
+            {"type": "mcp", "server_label": "a", "connector_id": "x", "authorization": HEADER},
+            {"type": "mcp", "server_label": "a", "headers": {"Authorization": f"Bearer {HEADER}"}},
+            {"type": "search", "options": [{"api_key": HEADER}]},
+        )
+    ):
+        path = tmp_path / f"{number}.db"
+        with case(hosted), closing(SQLiteStore(path)) as store:
+            agent = Agent(store=store, model=ScriptedModel([finish("done")]), tools=[hosted])
+            assert agent.using(run_id="run-1")("hello") == "done"
+            with pytest.raises(DeclarationError, match=r"hosted tool with an address or a key") as caught:
+                Agent(store=store, tools=[hosted]).using(deliver=False).submit("hello")
+            assert HEADER not in str(caught.value)
+        assert HEADER.encode() not in path.read_bytes()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attack.edited_store import edit_json
+from tests.attack.edited_store import edit_json, execute
 from tests.cases import case
 
 import acorn
 from acorn import DeclarationError, Paused, StoreError, ask_human, module
+from acorn._inside import with_stored_settings
 from acorn.durable import perform
 from acorn.stores import SQLiteStore
 from acorn.testing import ScriptedModel, call, finish
@@ -84,6 +85,8 @@ def hostile_models(address: str) -> list[Any]:
         {"id": name, "base_url": address},
         f"huggingface/{address}",
         "local//etc/passwd.gguf",
+        "bedrock/agentcore/arn:aws:bedrock-agentcore:x@127.0.0.1/:1:runtime/x",
+        {"model": "agentcore/a:b:c:evil.example/:1", "custom_llm_provider": "bedrock"},
         [name, {"model": "openai/gpt-4o-mini", "base_url": address}],
         [[{"model": name, "base_url": address}]],
         17,
@@ -117,7 +120,10 @@ def test_submitted_settings_with_address_header_or_key_are_refused(
     for model in hostile_models(address):
         edit_json(path, "run_headers", "overrides", of_settings({"model": model}))
         refused(path, "run-1", drive, received, model)
-    for settings in ({"store": "/tmp/other.db"}, {"deps": 1}, {"tools": [{"type": "mcp", "server_url": address}]}, [1]):
+    hosts = ["127.0.0.1:1/mcp", address]
+    tools: list[Any] = [{"tools": [{"type": "mcp", "server_url": host}]} for host in hosts]
+    tools += [{"tools": [{"type": "mcp", "connector_id": "connector_gmail", "authorization": "x"}]}]
+    for settings in ({"store": "/tmp/other.db"}, {"deps": 1}, *tools, [1]):
         edit_json(path, "run_headers", "overrides", of_settings(settings))
         with case(settings), pytest.raises(StoreError):
             drive()
@@ -139,6 +145,56 @@ def test_submit_with_address_that_the_class_does_not_declare_raises_declaration_
     for model in ({"model": "openai/x", "base_url": "http://127.0.0.1:1"}, ["a", {"model": "b", "api_key": "k"}]):
         with pytest.raises(DeclarationError, match=r"cannot be stored with a queued run"):
             Desk(store=str(tmp_path / "runs.db"), model=model).using(deliver=False).submit("hello")
+
+
+def test_submitted_setting_that_the_class_does_not_accept_raises_store_error(tmp_path: Path) -> None:
+    """Otherwise the store would deliver the run again and again."""
+    path = tmp_path / "runs.db"
+    with closing(SQLiteStore(path)) as store:
+        Desk(store=store).using(run_id="run-1", deliver=False).submit("hello")
+        for settings in (
+            {"initial_input": {"x": "__import__('os')"}},
+            {"branches": {"x": "os:system"}},
+            {"tools": ["os:system"]},
+            {"max_steps": -1},
+            {"rate_limit": {"x": 1}},
+        ):
+            edit_json(path, "run_headers", "overrides", of_settings(settings))
+            with case(settings), pytest.raises(StoreError, match="does not accept"):
+                perform(store, "run-1", Desk)
+        edit_json(path, "run_headers", "overrides", of_settings({"model": "unknown"}))
+        with pytest.raises(StoreError, match="has a model that cannot be used"):
+            perform(store, "run-1", Desk)
+        nested = "[" * 600 + '"x"' + "]" * 600
+        for text in ("[" * 100_000, '{"settings": {"model": ' + nested + "}}", nested):
+            execute(path, "UPDATE run_headers SET overrides = ?", text)
+            with case(text[:40]), pytest.raises(StoreError):
+                perform(store, "run-1", Desk)
+
+
+def test_model_without_address_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may name a model with an empty address, an ARN, or an address with a password from the environment."""
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://user:long-password@127.0.0.1:1/v1")
+    monkeypatch.setenv("OLLAMA_API_BASE", "http://localhost:1/")
+    models: tuple[str | dict[str, Any], ...]
+    models = (
+        {"model": "openai/gpt-4o", "base_url": None},
+        {"model": "openai/gpt-4o", "base_url": ""},
+        {"model": "openai/gpt-4o", "base_url": "http://user:long-password@127.0.0.1:1/v1", "num_retries": 0},
+        {"model": "openai/gpt-4o", "api_base": "http://localhost:1"},
+        "openai/ft:gpt-4o-mini-2024-07-18:my-org:v1.2_suffix:id",
+        "bedrock/arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude",
+        "ollama/llama3:8b",
+    )
+    for number, model in enumerate(models):
+        with case(model), closing(SQLiteStore(tmp_path / f"{number}.db")) as store:
+            agent = Desk(store=store, model=model)
+            agent.using(run_id="run-1", deliver=False).submit("hello")
+            stored = with_stored_settings(Desk(), store.read("run-1")[0], store).model
+            if isinstance(model, dict) and "api_base" in model:
+                model["api_base"] = "http://localhost:1/"  # The form in the environment.
+            assert stored == model
 
 
 def test_saved_state_with_address_is_refused_in_root_and_branches(
@@ -175,6 +231,9 @@ def test_saved_state_with_address_is_refused_in_root_and_branches(
     edit_json(path, "run_states", "state", lambda state: state.update(settings={"store": "x"}))
     refused(path, "run-1", drive, received, "store")
     edit_json(path, "run_states", "state", lambda state: state.update(settings={"temperature": 0.1}))
+    edit_json(path, "run_headers", "branch", dict.clear)
+    with pytest.raises(StoreError, match="Cannot read run run-1"):
+        drive()
     assert not received
 
 

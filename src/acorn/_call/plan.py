@@ -21,6 +21,7 @@ from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import settings_to_json
+from acorn._machine.stored_settings import has_address_or_key
 from acorn.errors import DeclarationError
 from acorn.models.limits import limit_wrapper
 from acorn.models.port import Model
@@ -255,6 +256,8 @@ _STORABLE: tuple[type[Any], ...] = (str, int, float, dict, list, type(None))
 def origin_of(agent: AgentBase) -> Origin:
     """Return the class of an agent, and the settings of the instance that can be stored with a run."""
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
+    if has_address_or_key(settings.get("tools")):  # A store must not contain keys.
+        del settings["tools"]
     overrides = {
         name: value
         for name, value in settings_to_json(settings).items()

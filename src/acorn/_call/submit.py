@@ -28,7 +28,7 @@ from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._history.saved_form import decode_instance
 from acorn._machine.state import MODEL_OBJECT
-from acorn._machine.stored_settings import declared_addresses, undeclared_address
+from acorn._machine.stored_settings import declared_addresses, has_address_or_key, undeclared_address
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
@@ -127,6 +127,11 @@ class Submission:
         for name, value in list(vars(self._agent).items()):
             if name not in SETTINGS or name == "store":
                 continue
+            if name == "tools" and has_address_or_key(value):  # The error must not show the value.
+                raise DeclarationError(
+                    f"`tools` of this `{owner}` has a hosted tool with an address or a key, which cannot be stored "
+                    f"with a queued run. Set it on the class."
+                )
             if name not in stored or (name == "model" and _has_object(stored[name])):
                 raise DeclarationError(
                     f"`{name}` of this `{owner}` is {excerpt(value)}, which cannot be stored with a queued run. Set it "

@@ -113,7 +113,8 @@ def load_tree(
             return Tree(machine, saved)
         stored_answers = {each.request.id: PersonsAnswer(each.value, each.digest) for each in store.answers(run_id)}
         # Stored answers are not checked again, because they cannot be corrected. The model receives an error instead.
-        tree = Tree(machine, saved, new_answers, committer, stored_answers)
+        with translate_read_errors(run_id, store):  # The saved branches may be damaged.
+            tree = Tree(machine, saved, new_answers, committer, stored_answers)
         for request_id, answer in new_answers.items():  # `Tree` has checked the answers. Store them before their use.
             store.answer(request_id, answer.value)
         return tree

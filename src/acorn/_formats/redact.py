@@ -88,7 +88,7 @@ def remove_secrets(value: Any) -> Any:
         return {
             key: _public_headers(item) if str(key).lower().endswith("headers") else remove_secrets(item)
             for key, item in value.items()
-            if not is_secret_name(key)
+            if isinstance(item, int | float) or not is_secret_name(key)  # A number such as `max_content_tokens`.
         }
     return type(value)(map(remove_secrets, value)) if type(value) in (list, tuple) else value
 

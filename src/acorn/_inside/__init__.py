@@ -68,7 +68,7 @@ from acorn._machine.human_input import read_decision as read_decision
 from acorn._machine.machine import FINISHED as FINISHED
 from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
 from acorn._machine.stored_settings import check_submitted, declared_addresses
-from acorn.errors import InputError, StoreError
+from acorn.errors import DeclarationError, InputError, StoreError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Store, StoredRun
 from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object
@@ -183,11 +183,18 @@ def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> J
 def with_stored_settings(agent: AgentT, stored: StoredRun, store: Store) -> AgentT:
     """Return a copy of an agent with a store, and with the settings of the instance that started a stored run.
 
-    Raises `StoreError` if the settings contain an address, a header, a key or a file that the agent does not declare.
+    Raises `MisfitError` if the settings contain an address, a header, a key or a file that the agent does not declare,
+    or a value that the class does not accept.
     """
     where = f"Run {stored.facts.id} in {store.name}"
     addresses = declared_addresses(read_spec(agent))
-    return agent.using(store=store, **check_submitted(stored_instance(stored).settings, addresses, where))
+    settings = check_submitted(stored_instance(stored).settings, addresses, where)
+    try:
+        changed = agent.using(store=store, **settings)
+        read_spec(changed)
+    except DeclarationError as error:
+        raise MisfitError(f"{where} has a setting that the class does not accept: {error}") from error
+    return changed
 
 
 class StoredInstance(NamedTuple):
@@ -204,7 +211,7 @@ def stored_instance(stored: StoredRun) -> StoredInstance:
     try:
         overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
         settings: JsonObject = dict(overrides.get("settings", {}))
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise StoreError(
             f"The settings of run {stored.facts.id} are damaged: {excerpt(stored.header.overrides)}."
         ) from error
@@ -231,7 +238,7 @@ def stored_owner(stored: StoredRun) -> str | None:
     """Return the digest of the access key that started a run, or None if the run has no owner."""
     try:
         notes = json.loads(stored.header.overrides or "{}")
-    except ValueError:  # The store is damaged.
+    except (RecursionError, ValueError):  # The store is damaged.
         return None
     owner = notes.get("owner") if is_json_object(notes) else None
     return owner if isinstance(owner, str) else None

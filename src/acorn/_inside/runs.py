@@ -35,7 +35,8 @@ from acorn._drive.load import build_in_thread as build_in_thread
 from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
 from acorn._drive.sync_driver import drive as _drive
 from acorn._drive.tree import current_machine as current_machine
-from acorn._inside import Agent, AgentOrClass, is_instance, with_stored_settings
+from acorn._inside import Agent, AgentOrClass, MisfitError, is_instance, stored_instance, with_stored_settings
+from acorn.errors import DeclarationError
 from acorn.stores.port import Status, Store, StoredRun
 
 check_agent = _plan_call
@@ -61,7 +62,15 @@ class ClaimedRun:
         """
         instance = _specs.instance_of(agent)
         assert is_instance(instance)
-        self._tree = _load_queued(with_stored_settings(instance, stored[0], store), stored, store)
+        changed = with_stored_settings(instance, stored[0], store)
+        try:
+            self._tree = _load_queued(changed, stored, store)
+        except DeclarationError as error:
+            if "model" not in stored_instance(stored[0]).settings:
+                raise
+            raise MisfitError(
+                f"Run {stored[0].facts.id} in {store.name} has a model that cannot be used: {error}"
+            ) from error
         self._tree.stop_event = stop
 
     def release(self) -> None:

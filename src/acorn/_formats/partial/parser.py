@@ -109,7 +109,7 @@ class PushParser:
         if text is self._visible:
             self._changed = True
             self._snapshot = None  # A snapshot that refers to the string would prevent appending in place.
-        text.add(piece)
+        text.add(piece if piece.isascii() else replace_surrogates(piece))
 
     def _wait(self, piece: str, at: int) -> int:
         """Keep the end of a piece until the next piece arrives."""
@@ -194,7 +194,7 @@ class PushParser:
         end = _STRING_PART.match(piece, at).end()  # type: ignore[union-attr]
         if end > at:
             part = piece[at:end]
-            self._add(text, replace_surrogates(_DECODER.decode(f'"{part}"') if "\\" in part else part))
+            self._add(text, _DECODER.decode(f'"{part}"') if "\\" in part else part)
         if end == len(piece):
             return end
         if piece[end] != '"':

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +89,18 @@ def test_hostile_body_gets_small_response_in_bounded_time(record_property: Calla
                     assert len(answer.json()["error"].get("problems", [])) <= 20
     assert slowest < PATIENCE / 4
     record_property("tried", f"hostile bodies of {SIZE:,} bytes, the slowest took {slowest:.2f} s")
+
+
+def test_wrong_chat_messages_stop_validation_at_first_error() -> None:
+    served = app(Clerk(store=MemoryStore()))
+    part = filled('{"messages":[{"role":"user","content":[', lambda number: "{}", "]}]}", MAX_BODY)
+    for body in (filled('{"messages":[', lambda number: "{}", "]}", MAX_BODY), part):
+        tracemalloc.start()
+        answer = post(served, CHAT, content=body)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert answer.status_code == 400
+        assert peak < 100 * len(body)
 
 
 def test_body_above_default_limit_gets_413_before_it_is_parsed() -> None:

@@ -6,12 +6,13 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 
 import pytest
 from tests.attack.lanes import Hostile, Lane, each_lane
 from tests.cases import case
 from tests.loopback import EVENTS, Fault, Loopback, Request, openai_stream
-from tests.waiting import waiting_for_nothing
+from tests.waiting import PATIENCE, waiting_for_nothing
 
 from acorn import DeclarationError
 from acorn.models.lanes.http_response import ChunkParser, EventParser
@@ -54,6 +55,37 @@ def bomb(request: Request) -> Iterator[bytes]:
     yield compressor.flush()
 
 
+def after_end(request: Request) -> Iterator[bytes]:
+    """Send compressed data, and other data after its end."""
+    yield head(EVENTS if request.body.get("stream") else "application/json", "Content-Encoding: gzip")
+    compressor = zlib.compressobj(wbits=31)
+    yield compressor.compress(b"  ") + compressor.flush()
+    while True:
+        yield b"a" * 10_000
+
+
+def empty_blocks(request: Request) -> Iterator[bytes]:
+    """Send compressed data without content."""
+    yield head(EVENTS if request.body.get("stream") else "application/json", "Content-Encoding: gzip")
+    compressor = zlib.compressobj(wbits=31)
+    yield compressor.compress(b"  ") + compressor.flush(zlib.Z_FULL_FLUSH)
+    while True:
+        yield b"\x00\x00\x00\xff\xff" * 2_000
+
+
+def empty_lines(request: Request) -> Iterator[bytes]:
+    yield head(EVENTS if request.body.get("stream") else "application/json", "Transfer-Encoding: chunked")
+    while True:
+        yield b"\r\n" * 5_000
+
+
+def trailers(request: Request) -> Iterator[bytes]:
+    yield head(EVENTS if request.body.get("stream") else "application/json", "Transfer-Encoding: chunked")
+    yield b"0\r\n"
+    while True:
+        yield b"a: b\r\n" * 2_000
+
+
 Attack = Callable[[Request], Iterator[bytes]]
 
 
@@ -66,6 +98,27 @@ def test_response_larger_than_limit_raises_model_error() -> None:
                 assert "response too large" in str(error)
                 assert "increase `max_response_bytes`" in str(error)
                 assert not error.retryable
+
+
+def test_endless_response_without_content_raises_model_error() -> None:
+    attacks: list[Attack] = [after_end, empty_blocks, empty_lines, trailers]
+    for turn, attack in enumerate(attacks):
+        for lane in each_lane(turn=turn):
+            with case(attack.__name__), Hostile(attack) as server, waiting_for_nothing():
+                began = time.monotonic()
+                lane.fails(server, max_response_bytes=LIMIT)
+                assert time.monotonic() - began < PATIENCE / 4
+
+
+def test_chunk_of_one_byte_with_extension_is_read() -> None:
+    parser = ChunkParser()
+    assert b"".join(parser.feed(b"1;a=b\r\nx\r\n") for _ in range(50_000)) == b"x" * 50_000
+
+
+def test_chunks_with_large_extensions_raise_error() -> None:
+    parser = ChunkParser()
+    with pytest.raises(HTTPException, match="without content"):
+        parser.feed((b"1;" + b"x" * 4_000 + b"\r\n \r\n") * 100)
 
 
 def test_error_response_larger_than_limit_raises_model_error() -> None:

@@ -256,6 +256,19 @@ def test_server_at_limit_closes_oldest_idle_connection_and_refuses_only_if_all_a
     assert len(caplog.records) == 1
 
 
+def test_server_at_limit_closes_connections_whose_clients_stopped_reading() -> None:
+    limits = ConnectionLimits(connections=3, rest=0.5, read=PATIENCE)
+    requests = b"GET /run HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 30
+    with served(app(Echo()), limits) as address, ExitStack() as lines:
+        stuck = [lines.enter_context(connect(address, buffer=2_048)) for _ in range(3)]
+        for line in stuck:
+            line.settimeout(0.2)
+            with suppress(TimeoutError):  # The server stops reading once its responses are not read.
+                while True:
+                    line.sendall(requests)
+        assert comes_true(lambda: status(address) == 200)
+
+
 def test_garbage_after_request_does_not_reach_log(caplog: pytest.LogCaptureFixture) -> None:
     with served(app(Echo())) as address:
         good = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"

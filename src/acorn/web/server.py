@@ -6,7 +6,7 @@ server first ends all streams and runs.
 uvicorn waits without a limit for clients that send a request header slowly, that do not read their response, or that
 keep sending the body of a rejected request. Such clients could occupy all connections. Therefore the server checks its
 connections every second and closes those of slow clients. If too many connections are open, it closes those that have
-waited longest for a request.
+waited longest for their clients.
 """
 
 from __future__ import annotations
@@ -133,6 +133,13 @@ class LimitedProtocol(H11Protocol):
         is_answered = getattr(self.cycle, "response_complete", False)  # uvicorn sets `cycle` at the first request.
         return "rest" if is_answered and self.conn.their_state is h11.SEND_BODY else None
 
+    def is_idle(self, now: float) -> bool:
+        """Return True if the connection may be closed to make room for another one."""
+        wait = self.current_wait()
+        if wait == "read":  # A client without a key can cause unread responses too.
+            return self._wait == wait and now - self.since > self._shared.limits.rest
+        return wait is not None
+
     def send_400_response(self, msg: str) -> None:
         """Reject a request that is not valid HTTP. uvicorn calls this method while it handles the error."""
         status: int = getattr(sys.exception(), "error_status_hint", 400)
@@ -174,13 +181,13 @@ class Connections(ServerState):
             return True
         self.log_once(
             f"{self.limit} connections are open, which is the limit of this server. It closes the connections that "
-            f"have waited longest for a request."
+            f"have waited longest for their clients."
         )
-        others = [each for each in self._limited_connections() if each is not newest]
-        idle = [each for each in others if each.current_wait() in ("header", "rest")]
+        now = time.monotonic()
+        idle = [each for each in self._limited_connections() if each is not newest and each.is_idle(now)]
         # Close several connections at once, because the search takes time.
         for each in heapq.nsmallest(1 + self.limit // 50, idle, operator.attrgetter("since")):
-            each.transport.close()
+            each.transport.abort()  # `close` would wait until the client has read everything.
             self.connections.discard(each)
         return bool(idle)
 

@@ -24,6 +24,10 @@ _PIECE_SIZE = 65536
 """The maximum number of bytes that one read returns."""
 _MAX_CHUNK_LINE = 4096
 """The maximum length of a line with a chunk size, or of a trailer."""
+_MAX_OVERHEAD = 65536
+"""The maximum number of bytes in such lines before the next content."""
+_OVERHEAD_FACTOR = 16
+"""The number of bytes in such lines that one byte of content allows. Even chunks of one byte need fewer."""
 _GZIP_OR_ZLIB = 47
 """The `wbits` value with which zlib accepts both zlib and gzip headers."""
 _MAX_DECOMPRESSED = 1 << 20
@@ -64,26 +68,31 @@ class ContentDecoder:
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield the decompressed data. Raise `TransportError` if there is too much of it, or if it is not valid."""
         if self._decompressor is None:
-            self._count(data)
+            self._count(len(data))
             yield data
             return
         while data:
+            if self._decompressor.eof:  # The decompressor would keep all data after the end in memory.
+                self._count(len(data))
+                return
             try:
                 piece = self._decompressor.decompress(data, _MAX_DECOMPRESSED)
             except zlib.error as error:
                 raise TransportError(f"The compressed response is not valid: {error}.") from error
-            self._count(piece)
+            rest = self._decompressor.unconsumed_tail
+            # Compressed data may be endless without any content.
+            self._count(max(len(piece), len(data) - len(rest)))
             if piece:
                 yield piece
-            data = self._decompressor.unconsumed_tail
+            data = rest
 
     def finish(self) -> None:
         """Raise `TransportError` if the compressed data is not complete."""
         if self._decompressor is not None and not self._decompressor.eof:
             raise TransportError(f"{_BROKEN}.")
 
-    def _count(self, data: bytes) -> None:
-        self._left -= len(data)
+    def _count(self, size: int) -> None:
+        self._left -= size
         if self._left < 0:
             raise ResponseTooLargeError(self._max_bytes)
 
@@ -171,6 +180,8 @@ class ChunkParser:
         self._unread: bytes = b""
         self._left = 0
         """The number of bytes of the current chunk that have not arrived."""
+        self._overhead = 0
+        """The number of bytes outside the content, without those that the content allows."""
         self._in_trailer = False
         self.is_finished = False
         self.has_excess = False
@@ -189,12 +200,16 @@ class ChunkParser:
                 pieces.append(data[at : at + self._left])
                 at += len(pieces[-1])
                 self._left -= len(pieces[-1])
+                self._overhead = max(0, self._overhead - _OVERHEAD_FACTOR * len(pieces[-1]))
                 continue
             line_end = data.find(b"\n", at)
             if line_end < 0:
                 if end - at > _MAX_CHUNK_LINE:
                     raise HTTPException("The response has a chunk size that is too long")
                 break
+            self._overhead += line_end + 1 - at
+            if self._overhead > _MAX_OVERHEAD:  # The size limit of the response counts only the content.
+                raise HTTPException("The response has too many chunk sizes or trailers without content")
             self._read_line(data[at:line_end].strip())
             at = line_end + 1
         self._unread = data[at:]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, StrictBool, ValidationError
+from pydantic import BaseModel, BeforeValidator, FailFast, Field, StrictBool, ValidationError
 
 from acorn import Run, StreamChunk
 from acorn._inside import Redactor, Shape, excerpt, to_json_text
@@ -43,7 +43,9 @@ class ChatMessage(BaseModel):
     """A message of a chat completion request, without the fields that acorn ignores."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], BeforeValidator(_to_parts, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[
+        list[TextPart], FailFast(), BeforeValidator(_to_parts, json_schema_input_type=str | list[TextPart])
+    ]
 
     @property
     def text(self) -> str:
@@ -66,7 +68,7 @@ class CompletionRequest(BaseModel):
     """The body of a chat completion request, without the fields that acorn ignores or rejects."""
 
     model: str | None = None
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], FailFast()] = Field(min_length=1)  # Clients receive only the first error.
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None

@@ -162,7 +162,7 @@ def test_submitted_setting_that_the_class_does_not_accept_raises_store_error(tmp
             edit_json(path, "run_headers", "overrides", of_settings(settings))
             with case(settings), pytest.raises(StoreError, match="does not accept"):
                 perform(store, "run-1", Desk)
-        edit_json(path, "run_headers", "overrides", of_settings({"model": "unknown"}))
+        edit_json(path, "run_headers", "overrides", of_settings({"model": "local/unknown"}))
         with pytest.raises(StoreError, match="has a model that cannot be used"):
             perform(store, "run-1", Desk)
         nested = "[" * 600 + '"x"' + "]" * 600
